@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: write and read little-endian fields, and the frame around each head structure.
+//! In: values, or bytes nobody has checked. Out: bytes, or values with an error that names the place.
+//! Invariants: a decoder never reads beyond its bytes and never allocates on an unchecked number.
+//! Format: docs/format/store.md, section "Frame".
+
+use crate::hash::checksum;
+use crate::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
+use crate::width::to_u64;
+
+/// Bytes of a frame before its body: magic 8, major 2, minor 2, length 4.
+pub const FRAME_HEAD_BYTES: usize = 16;
+/// Bytes of a frame after its body: XXH3-64 of all that stands before.
+pub const FRAME_TAIL_BYTES: usize = 8;
+
+/// Bytes that are not what the format says: which structure, which field, where, expected and found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{structure}: {field} at byte {offset}: expected {expected}, found {found}")]
+pub struct FormatError {
+    /// Name of the structure.
+    pub structure: &'static str,
+    /// Name of the field.
+    pub field: &'static str,
+    /// Offset of the field in the structure, in bytes.
+    pub offset: u64,
+    /// What the format asks for.
+    pub expected: String,
+    /// What stands there.
+    pub found: String,
+}
+
+impl FormatError {
+    /// An error at `offset` of `structure`.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers pass temporaries of many types"
+    )]
+    pub fn new(
+        structure: &'static str,
+        field: &'static str,
+        offset: u64,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
+        Self {
+            structure,
+            field,
+            offset,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+}
+
+/// Collects little-endian fields.
+#[derive(Debug, Default, Clone)]
+pub struct Encoder {
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// An empty encoder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Appends one byte.
+    pub fn u8(&mut self, value: u8) -> &mut Self {
+        self.bytes.push(value);
+        self
+    }
+    /// Appends two bytes.
+    pub fn u16(&mut self, value: u16) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+    /// Appends four bytes.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+    /// Appends eight bytes.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+    /// Appends bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+    /// Appends a text: its length in two bytes, then its bytes.
+    pub fn text(&mut self, text: &str) -> &mut Self {
+        let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+        self.u16(length)
+            .raw(&text.as_bytes()[..usize::from(length)])
+    }
+    /// The bytes collected.
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Reads little-endian fields of one structure.
+#[derive(Debug, Clone)]
+pub struct Decoder<'a> {
+    structure: &'static str,
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Decoder<'a> {
+    /// A decoder over `bytes`, which are said to be a `structure`.
+    pub fn new(structure: &'static str, bytes: &'a [u8]) -> Self {
+        Self {
+            structure,
+            bytes,
+            position: 0,
+        }
+    }
+
+    /// Where the next field stands, in bytes.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len() - self.position
+    }
+
+    /// The error "`field` should be `expected`", at the place of the field just read of `width` bytes.
+    pub fn refuse(
+        &self,
+        field: &'static str,
+        width: usize,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> FormatError {
+        let offset = to_u64(self.position.saturating_sub(width));
+        FormatError::new(self.structure, field, offset, expected, found)
+    }
+
+    /// The next `count` bytes.
+    pub fn raw(&mut self, field: &'static str, count: usize) -> Result<&'a [u8], FormatError> {
+        let end = self
+            .position
+            .checked_add(count)
+            .filter(|&end| end <= self.bytes.len());
+        let Some(end) = end else {
+            return Err(FormatError::new(
+                self.structure,
+                field,
+                to_u64(self.position),
+                format!("{count} bytes"),
+                format!("{} bytes", self.remaining()),
+            ));
+        };
+        let bytes = &self.bytes[self.position..end];
+        self.position = end;
+        Ok(bytes)
+    }
+
+    /// The next `N` bytes as an array.
+    pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.raw(field, N)?);
+        Ok(array)
+    }
+    /// The next byte.
+    pub fn u8(&mut self, field: &'static str) -> Result<u8, FormatError> {
+        Ok(self.array::<1>(field)?[0])
+    }
+    /// The next two bytes.
+    pub fn u16(&mut self, field: &'static str) -> Result<u16, FormatError> {
+        Ok(u16::from_le_bytes(self.array(field)?))
+    }
+    /// The next four bytes.
+    pub fn u32(&mut self, field: &'static str) -> Result<u32, FormatError> {
+        Ok(u32::from_le_bytes(self.array(field)?))
+    }
+    /// The next eight bytes.
+    pub fn u64(&mut self, field: &'static str) -> Result<u64, FormatError> {
+        Ok(u64::from_le_bytes(self.array(field)?))
+    }
+
+    /// A `u32` that must lie in `low..=high`.
+    pub fn u32_in(&mut self, field: &'static str, low: u32, high: u32) -> Result<u32, FormatError> {
+        let value = self.u32(field)?;
+        if (low..=high).contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.refuse(field, 4, format!("{low} to {high}"), value))
+        }
+    }
+
+    /// A `u64` that must not exceed `high`.
+    pub fn u64_max(&mut self, field: &'static str, high: u64) -> Result<u64, FormatError> {
+        let value = self.u64(field)?;
+        if value <= high {
+            Ok(value)
+        } else {
+            Err(self.refuse(field, 8, format!("at most {high}"), value))
+        }
+    }
+
+    /// Reserved bytes: they must be zero.
+    pub fn zeros(&mut self, field: &'static str, count: usize) -> Result<(), FormatError> {
+        if self.raw(field, count)?.iter().all(|&byte| byte == 0) {
+            Ok(())
+        } else {
+            Err(self.refuse(field, count, "zeros", "other bytes"))
+        }
+    }
+
+    /// A text of at most `max` bytes.
+    pub fn text(&mut self, field: &'static str, max: usize) -> Result<String, FormatError> {
+        let length = usize::from(self.u16(field)?);
+        if length > max {
+            return Err(self.refuse(field, 2, format!("at most {max} bytes"), length));
+        }
+        let bytes = self.raw(field, length)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(error) => Err(self.refuse(field, length, "UTF-8", error)),
+        }
+    }
+
+    /// Refuses bytes left over.
+    pub fn end(&self) -> Result<(), FormatError> {
+        if self.remaining() == 0 {
+            Ok(())
+        } else {
+            Err(self.refuse(
+                "end",
+                0,
+                "no more bytes",
+                format!("{} more", self.remaining()),
+            ))
+        }
+    }
+}
+
+/// Puts a frame around `body`: magic, version, length, body, checksum.
+pub fn seal(magic: [u8; 8], body: &[u8]) -> Vec<u8> {
+    let length = FRAME_HEAD_BYTES + body.len() + FRAME_TAIL_BYTES;
+    let mut encoder = Encoder::new();
+    encoder
+        .raw(&magic)
+        .u16(STORE_VERSION_MAJOR)
+        .u16(STORE_VERSION_MINOR);
+    encoder
+        .u32(u32::try_from(length).unwrap_or(u32::MAX))
+        .raw(body);
+    let sum = checksum(&encoder.bytes);
+    encoder.u64(sum);
+    encoder.finish()
+}
+
+/// Checks the frame at the front of `bytes` and returns a decoder of its body.
+pub fn open<'a>(
+    structure: &'static str,
+    magic: [u8; 8],
+    bytes: &'a [u8],
+) -> Result<Decoder<'a>, FormatError> {
+    let mut head = Decoder::new(structure, bytes);
+    let found: [u8; 8] = head.array("magic")?;
+    if found != magic {
+        return Err(head.refuse("magic", 8, show(&magic), show(&found)));
+    }
+    let major = head.u16("version")?;
+    if major != STORE_VERSION_MAJOR {
+        return Err(head.refuse("version", 2, STORE_VERSION_MAJOR, major));
+    }
+    let _minor = head.u16("minor version")?;
+    let length = crate::width::index(head.u32("length")?);
+    let least = FRAME_HEAD_BYTES + FRAME_TAIL_BYTES;
+    if length < least || length > bytes.len() {
+        return Err(head.refuse("length", 4, format!("{least} to {}", bytes.len()), length));
+    }
+    let (summed, tail) = bytes[..length].split_at(length - FRAME_TAIL_BYTES);
+    let mut stored = [0; FRAME_TAIL_BYTES];
+    stored.copy_from_slice(tail);
+    let (stored, computed) = (u64::from_le_bytes(stored), checksum(summed));
+    if stored != computed {
+        return Err(FormatError::new(
+            structure,
+            "checksum",
+            to_u64(summed.len()),
+            format!("{computed:#018x}"),
+            format!("{stored:#018x}"),
+        ));
+    }
+    Ok(Decoder {
+        structure,
+        bytes: summed,
+        position: FRAME_HEAD_BYTES,
+    })
+}
+
+fn show(magic: &[u8]) -> String {
+    magic.escape_ascii().to_string()
+}

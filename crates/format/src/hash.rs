@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the one hash of the format, XXH3, as a digest of 128 bits and a checksum of 64.
+//! Why XXH3-128: docs/decisions/0001-hash.md.
+
+use std::fmt;
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+/// XXH3-128 (seed 0) of some bytes, kept as its value in little-endian order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct Digest(pub [u8; 16]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(XxHash3_128::oneshot(bytes).to_le_bytes())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_le_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// XXH3-64 (seed 0) of `bytes`: the checksum of head structures.
+#[inline]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}

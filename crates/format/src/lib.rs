@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the bytes Backstay keeps, and the nouns its stages share.
+//! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
+//! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
+//! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
+//! Format: docs/format/store.md.
+#![forbid(unsafe_code)]
+
+pub mod limits;
+pub mod width;
+pub mod bytes;
+pub mod hash;
+pub mod ids;
+pub mod element;
+pub mod geometry;
+pub mod superblock;
+pub mod segment;
+pub mod stream;
+pub mod page;
+pub mod rank_root;
+pub mod descriptor;
+pub mod root;
+
+pub use bytes::{Decoder, Encoder, FormatError};
+pub use descriptor::{Slab, VariableDescriptor};
+pub use element::ElementType;
+pub use geometry::Geometry;
+pub use hash::Digest;
+pub use ids::{Address, CheckpointId, SegmentId, StoreId};
+pub use page::{BlockRef, Page};
+pub use rank_root::{RankEntry, RankRoot};
+pub use root::{RevisionEntry, RootSlot};
+pub use segment::{SegmentClass, SegmentRecord};
+pub use stream::StreamRoot;
+pub use superblock::Superblock;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the maximum of every count a reader accepts.
+//! Invariants: a number above its limit is an error before anything is allocated for it.
+//! Format: docs/format/store.md, section "Limits".
+
+/// Major version of the store format. A reader refuses any other major version.
+pub const STORE_VERSION_MAJOR: u16 = 1;
+/// Minor version of the store format. A reader accepts any minor version of its major one.
+pub const STORE_VERSION_MINOR: u16 = 0;
+
+/// Longest name of a variable, in bytes of UTF-8.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest name of a job or a node, in bytes of UTF-8.
+pub const LABEL_BYTES_MAX: usize = 128;
+/// Most dimensions of a variable.
+pub const DIMENSIONS_MAX: usize = 8;
+/// Most variables on one rank.
+pub const VARIABLES_MAX: usize = 1 << 20;
+/// Most ranks of a job.
+pub const RANKS_MAX: u32 = 1 << 24;
+/// Most revisions a store retains, pinned ones included.
+pub const REVISIONS_MAX: usize = 64;
+/// Smallest unit of change tracking, in bytes.
+pub const BLOCK_BYTES_MIN: u32 = 1 << 10;
+/// Largest unit of change tracking, in bytes.
+pub const BLOCK_BYTES_MAX: u32 = 1 << 18;
+/// Unit of change tracking where nothing else is asked for, in bytes.
+pub const BLOCK_BYTES_DEFAULT: u32 = 1 << 14;
+/// Smallest segment, in bytes.
+pub const SEGMENT_BYTES_MIN: u32 = 1 << 18;
+/// Largest segment, in bytes: an address has 16 bits for the offset in units of 64 bytes.
+pub const SEGMENT_BYTES_MAX: u32 = 1 << 22;
+/// Most segments of one store (4 TiB of full segments).
+pub const SEGMENTS_MAX: u64 = 1 << 20;
+/// Largest variable on one rank, in bytes.
+pub const VARIABLE_BYTES_MAX: u64 = 1 << 44;
+/// Entries of a full tree page.
+pub const FANOUT: usize = 32;
+/// Greatest height of a tree: 32^7 blocks are more than `VARIABLE_BYTES_MAX` needs.
+pub const HEIGHT_MAX: u8 = 7;
+/// Block size of the streams that the store keeps for itself, in bytes.
+pub const INTERNAL_BLOCK_BYTES: u32 = 1 << 10;
+/// Largest stream that the store keeps for itself (descriptors, tables), in bytes.
+pub const INTERNAL_STREAM_BYTES_MAX: u64 = 1 << 30;
