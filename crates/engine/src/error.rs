@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the one error of the engine: what kind, in which context, caused by what.
+//! Invariants: the number of a kind is its status in C and its class in Python, and never changes;
+//! the kind says what the caller can do; a cause (errno among them) is kept, never put into words.
+
+use std::fmt;
+
+/// Result of the engine's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a caller can do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing was wrong: there is no checkpoint yet, so start from the beginning.
+    StartFresh,
+    /// Try again later.
+    Retry,
+    /// Restore an older checkpoint.
+    FallBack,
+    /// Go on without this store: the application runs, the last checkpoint stays.
+    Degrade,
+    /// Change the call or the configuration.
+    Reconfigure,
+    /// Close the session; what was committed stays.
+    Fatal,
+    /// A defect of Backstay: report it.
+    Bug,
+}
+
+/// Kind of an error. The discriminant is the status in C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is nothing to restore: this is the first life of the job.
+    NoCheckpoint = 1,
+    /// An argument of the call is wrong.
+    InvalidArgument = 10,
+    /// A variable is not stored under this name, type or shape.
+    VariableMismatch = 11,
+    /// The configuration is wrong.
+    Configuration = 12,
+    /// The store has too little space.
+    StoreFull = 20,
+    /// The store is in use by another job.
+    StoreBusy = 21,
+    /// The file system refused an operation.
+    StoreIo = 22,
+    /// A sync failed: this session can write no more checkpoints.
+    StoreFailed = 23,
+    /// Bytes are not what their checksum says.
+    Corrupt = 30,
+    /// The checkpoint asked for is not retained, or not complete.
+    NotRetained = 31,
+    /// A wait of ours reached its limit.
+    Timeout = 40,
+    /// The communicator failed.
+    Communicator = 41,
+    /// Another process of the job is gone.
+    PeerFailed = 42,
+    /// This platform or build cannot do it.
+    Unsupported = 50,
+    /// A panic was caught, or an invariant does not hold.
+    Internal = 60,
+}
+
+impl ErrorKind {
+    /// All kinds, in order of their numbers.
+    pub const ALL: [Self; 15] = [
+        Self::NoCheckpoint,
+        Self::InvalidArgument,
+        Self::VariableMismatch,
+        Self::Configuration,
+        Self::StoreFull,
+        Self::StoreBusy,
+        Self::StoreIo,
+        Self::StoreFailed,
+        Self::Corrupt,
+        Self::NotRetained,
+        Self::Timeout,
+        Self::Communicator,
+        Self::PeerFailed,
+        Self::Unsupported,
+        Self::Internal,
+    ];
+
+    /// Its number: the status in C.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+    /// The kind with this number.
+    pub fn from_code(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+    /// What a caller can do about it.
+    pub const fn advice(self) -> Advice {
+        match self {
+            Self::NoCheckpoint => Advice::StartFresh,
+            Self::StoreBusy | Self::Timeout => Advice::Retry,
+            Self::Corrupt | Self::NotRetained => Advice::FallBack,
+            Self::StoreFull | Self::StoreIo => Advice::Degrade,
+            Self::InvalidArgument
+            | Self::VariableMismatch
+            | Self::Configuration
+            | Self::Unsupported => Advice::Reconfigure,
+            Self::StoreFailed | Self::Communicator | Self::PeerFailed => Advice::Fatal,
+            Self::Internal => Advice::Bug,
+        }
+    }
+    /// What it means, in a few words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::NoCheckpoint => "no checkpoint to restore",
+            Self::InvalidArgument => "invalid argument",
+            Self::VariableMismatch => "variable does not match the checkpoint",
+            Self::Configuration => "wrong configuration",
+            Self::StoreFull => "store is full",
+            Self::StoreBusy => "store is in use",
+            Self::StoreIo => "store input/output error",
+            Self::StoreFailed => "store failed",
+            Self::Corrupt => "damaged",
+            Self::NotRetained => "checkpoint not retained",
+            Self::Timeout => "time limit reached",
+            Self::Communicator => "communicator failed",
+            Self::PeerFailed => "a process of the job is gone",
+            Self::Unsupported => "not supported here",
+            Self::Internal => "defect in Backstay",
+        }
+    }
+}
+
+/// An error: kind, context, cause.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`; `context` names what and where, and what to do next.
+    pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Self {
+            kind,
+            context: context.into(),
+            source: None,
+        }
+    }
+    /// The same with its cause.
+    pub fn caused(
+        kind: ErrorKind,
+        context: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            kind,
+            context: context.into(),
+            source: Some(source.into()),
+        }
+    }
+    /// A file system error on `what`; a full disk is [`ErrorKind::StoreFull`].
+    pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        let full = matches!(
+            source.kind(),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+        );
+        let kind = if full {
+            ErrorKind::StoreFull
+        } else {
+            ErrorKind::StoreIo
+        };
+        Self::caused(kind, what, source)
+    }
+    /// Damage found in `place`.
+    pub fn corrupt(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
+        Self::caused(ErrorKind::Corrupt, place, source)
+    }
+    /// What kind it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+    /// The context without the kind and the cause.
+    pub fn context(&self) -> &str {
+        &self.context
+    }
+    /// The same error with `prefix` before its context.
+    #[must_use]
+    pub fn within(mut self, prefix: &str) -> Self {
+        self.context = format!("{prefix}: {}", self.context);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.meaning(), self.context)?;
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_found_again() {
+        for kind in ErrorKind::ALL {
+            assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(ErrorKind::from_code(0), None);
+    }
+
+    #[test]
+    fn a_full_disk_is_store_full_and_keeps_errno() {
+        let error = Error::io("writing x", std::io::Error::from_raw_os_error(28));
+        assert_eq!(error.kind(), ErrorKind::StoreFull);
+        assert!(error.to_string().contains("os error 28"), "{error}");
+    }
+}

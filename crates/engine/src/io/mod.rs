@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a store stands on: bytes at offsets that can be written, read and synced.
+//! In from: `store`. Out to: a file, or memory in tests.
+//! Invariants: after an error of `sync` nothing written since the last good one may be trusted, and
+//! the caller stops using the device.
+
+pub mod file;
+
+use std::fmt::Debug;
+use std::io::Result;
+
+/// Reserved space with a size. Implementations are shared by threads.
+///
+/// Contract: `read_at` and `write_at` move all bytes or fail; a write that fails may have written
+/// any part of its range, and nothing outside it; bytes written before a `sync` that returned `Ok`
+/// survive a crash; others may be kept, lost, torn or reordered. `reserve` only grows, zero-fills,
+/// and fails without real space (it never makes a sparse promise).
+pub trait Device: Debug + Send + Sync {
+    /// Bytes of the device.
+    fn length_bytes(&self) -> Result<u64>;
+    /// Fills `buffer` from `offset`.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+    /// Writes all of `bytes` at `offset`, which lies in reserved space.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Makes everything written before durable.
+    fn sync(&self) -> Result<()>;
+    /// Grows the device to `length_bytes` of real space.
+    fn reserve(&self, length_bytes: u64) -> Result<()>;
+    /// The name errors use: a path.
+    fn name(&self) -> String;
+    /// Bytes that are really there; less than the length if the file is sparse.
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.length_bytes()
+    }
+    /// Whether writing it is writing memory: then holes are filled block by block, because nothing
+    /// is gained by writing in long runs.
+    fn is_memory(&self) -> bool {
+        false
+    }
+}
