@@ -5,6 +5,7 @@
 //! the caller stops using the device.
 
 pub mod file;
+pub mod shared;
 
 use std::fmt::Debug;
 use std::io::Result;
