@@ -14,6 +14,7 @@
 //! | `restart` | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], `metrics` | what all stages use |
 
+pub mod track;
 pub mod comm;
 pub mod io;
 pub mod config;
