@@ -3,6 +3,8 @@
 //! In: what the program marked, what the kernel saw. Out: candidates, which `store::tree` hashes.
 //! Invariants: a block that is no candidate is taken as clean; when in doubt, it is a candidate.
 
+pub mod pages;
+
 use backstay_format::width::{to_u64, to_usize};
 use std::ops::Range;
 
