@@ -220,11 +220,11 @@ impl Session {
         if store.rank.reserve().control().failed() {
             return Err(store.rank.reserve().failed_before());
         }
-        let candidates: Vec<_> = self
-            .variables
-            .values_mut()
-            .map(Registered::candidates)
-            .collect();
+        let pages = &mut self.pages;
+        let variables = self.variables.values_mut();
+        let candidates: Vec<_> = variables
+            .map(|variable| variable.candidates(pages.as_mut()))
+            .collect::<Result<_>>()?;
         let parts: Vec<Part<'_>> = self
             .variables
             .values()
@@ -301,10 +301,12 @@ impl Session {
     fn commit_in_memory(&mut self, id: CheckpointId, pending: PendingPart) {
         for (name, blocks) in &pending.unmarked {
             if let Some(variable) = self.variables.get_mut(name) {
-                variable.contract_broken(*blocks);
+                variable.contract_broken(*blocks, self.pages.as_mut());
             }
         }
-        self.variables.values_mut().for_each(Registered::commit);
+        for variable in self.variables.values_mut() {
+            variable.commit(id.number);
+        }
         if let Some(store) = &mut self.store {
             store.rank.commit(id, pending);
         }

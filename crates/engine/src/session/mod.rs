@@ -28,6 +28,7 @@ use crate::store::control::Owner;
 use crate::store::recover::{FoundRevision, recover_node, recover_rank};
 use crate::store::reserve::Reserve;
 use crate::store::revision::RankStore;
+use crate::track::pages::PageTracker;
 use backstay_format::CheckpointId;
 use checkpoint::Underway;
 use node::Node;
@@ -50,6 +51,9 @@ pub struct Session {
     node: Node,
     store: Option<Stores>,
     variables: BTreeMap<String, Registered>,
+    pages: Option<PageTracker>,
+    /// Why pages cannot be tracked, once it was said.
+    no_pages: bool,
     found: Vec<FoundRevision>,
     policy: Policy,
     incarnation: u64,
@@ -86,6 +90,8 @@ impl Session {
             node,
             store: None,
             variables: BTreeMap::new(),
+            pages: None,
+            no_pages: false,
             found: Vec::new(),
             incarnation: 1,
             last_number: 0,
@@ -235,16 +241,39 @@ impl Session {
     /// `checkpoint_start` or `restore`.
     #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
     pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
-        let registered = Registered::new(variable, address, &self.config)?;
+        let mut registered = Registered::new(variable, address, &self.config)?;
+        if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
+            former.unwatch_pages(self.pages.as_mut());
+        }
+        if registered.wants_pages() {
+            registered.watch_pages(self.page_tracker())?;
+        }
         self.variables
             .insert(registered.descriptor.name.clone(), registered);
         Ok(())
     }
 
+    /// The tracker of pages; without kernel support or permission none, which is said once.
+    fn page_tracker(&mut self) -> Option<&mut PageTracker> {
+        if self.pages.is_none() && !self.no_pages {
+            match PageTracker::new() {
+                Ok(tracker) => self.pages = Some(tracker),
+                Err(error) => {
+                    self.no_pages = true;
+                    notice::info(&error.to_string());
+                }
+            }
+        }
+        self.pages.as_mut()
+    }
+
     /// Takes a variable out of the checkpoints to come.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
         match self.variables.remove(name) {
-            Some(_) => Ok(()),
+            Some(mut variable) => {
+                variable.unwatch_pages(self.pages.as_mut());
+                Ok(())
+            }
             None => Err(self.unknown(name)),
         }
     }

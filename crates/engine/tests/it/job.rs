@@ -33,7 +33,12 @@ impl Rank {
         let rank = comm.rank();
         let session = Session::open(Box::new(comm), config)?;
         let oracle = Oracle::new(rank, 0, WORDS * 8).changing(7, 4096, 100);
-        let mut new = Self { session, oracle, memory: vec![0; WORDS], step: 0 };
+        let mut new = Self {
+            session,
+            oracle,
+            memory: vec![0; WORDS],
+            step: 0,
+        };
         new.protect(Tracking::Hash)?;
         Ok(new)
     }
@@ -46,7 +51,10 @@ impl Rank {
         unsafe { self.session.protect(variable, address)? };
         let step = Variable::new("step", ElementType::U64, &[]);
         // SAFETY: as above; `Rank` is boxed by its thread's stack and not moved after this.
-        unsafe { self.session.protect(step, std::ptr::from_mut(&mut self.step).cast()) }
+        unsafe {
+            self.session
+                .protect(step, std::ptr::from_mut(&mut self.step).cast())
+        }
     }
 
     /// Protects again after a move of `self`.
@@ -55,7 +63,10 @@ impl Rank {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        self.memory.iter().flat_map(|word| word.to_le_bytes()).collect()
+        self.memory
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
     }
 
     /// Computes the state of the next step.

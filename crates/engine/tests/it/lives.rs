@@ -40,21 +40,31 @@ fn a_killed_job_goes_on_where_it_was() {
 #[test]
 fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
     let folder = tempfile::tempdir().unwrap();
-    let config = backstay::Config { retained: 4, ..config(folder.path()) };
+    let config = backstay::Config {
+        retained: 4,
+        ..config(folder.path())
+    };
     life(2, &config, |rank| {
         for _ in 1..=6 {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
-        let numbers: Vec<u64> =
-            rank.session.stored_checkpoints().iter().map(|id| id.number).collect();
+        let numbers: Vec<u64> = rank
+            .session
+            .stored_checkpoints()
+            .iter()
+            .map(|id| id.number)
+            .collect();
         assert_eq!(numbers, [3, 4, 5, 6]);
     });
     life(2, &config, |rank| {
         rank.session.restore_from(4).unwrap();
         assert_eq!(rank.step, 4);
         rank.check();
-        assert_eq!(rank.session.restore_from(6).unwrap_err().kind(), ErrorKind::NotRetained);
+        assert_eq!(
+            rank.session.restore_from(6).unwrap_err().kind(),
+            ErrorKind::NotRetained
+        );
     });
     life(2, &config, |rank| {
         rank.session.restore().unwrap();
