@@ -56,7 +56,7 @@ fn protect_large(rank: &mut Rank, words: &[u64], tracking: Tracking) {
     unsafe {
         rank.session
             .protect(variable, words.as_ptr().cast_mut().cast())
-            .unwrap()
+            .unwrap();
     };
 }
 
