@@ -15,6 +15,7 @@
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], `metrics` | what all stages use |
 
 pub mod track;
+pub mod store;
 pub mod comm;
 pub mod io;
 pub mod config;
