@@ -226,9 +226,12 @@ static void begin_or_go_on(void)
         heat_plate();
     else if (status != BACKSTAY_OK)
         stop("restore", backstay_message(session));
+    if (my.rank == 0 && run.progress && status == BACKSTAY_NO_CHECKPOINT)
+        printf("no checkpoint: starting from the beginning\n");
     else if (my.rank == 0 && run.progress)
         printf("restored checkpoint %d of %u processes: step %.0f\n",
                (int)restored.checkpoint.number, (unsigned)restored.ranks_then, now.step);
+    fflush(stdout);
 }
 
 /* A checkpoint that fails is no reason to stop: the last one stays. */
