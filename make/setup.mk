@@ -3,7 +3,7 @@
 SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv
 
 .PHONY: setup
-setup:
+setup: ## Install the packages that building and testing need
 	@missing=""; \
 	for package in $(SETUP_PACKAGES); do \
 	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
