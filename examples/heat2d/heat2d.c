@@ -260,8 +260,8 @@ static void take_checkpoint(void)
         return;
     fprintf(file,
             "{\"rank\": %d, \"step\": %.0f, \"incarnation\": %" PRIu64 ", \"checkpoint\": %" PRIu64
-            ", \"blocks_total\": %" PRIu64 ", \"blocks_changed\": %" PRIu64 ", \"bytes_total\": %" PRIu64
-            ", \"bytes_changed\": %" PRIu64 ", \"bytes_manifest\": %" PRIu64
+            ", \"blocks_total\": %" PRIu64 ", \"blocks_changed\": %" PRIu64
+            ", \"bytes_total\": %" PRIu64 ", \"bytes_changed\": %" PRIu64 ", \"bytes_manifest\": %" PRIu64
             ", \"blocking_seconds\": %.9f}\n",
             my.rank, now.step, cost.checkpoint.incarnation, cost.checkpoint.number, cost.blocks_total,
             cost.blocks_changed, cost.bytes_total, cost.bytes_changed, cost.bytes_manifest,
@@ -274,7 +274,8 @@ static void take_checkpoint(void)
 static void usage(void)
 {
     puts("heat2d [--rows N] [--cols N] [--steps N] [--tolerance X] [--interval STEPS] [--blocks]\n"
-         "       [--initial spots|edge|everywhere] [--output FILE.npy] [--report FILE.jsonl] [--progress]\n"
+         "       [--initial spots|edge|everywhere] [--output FILE.npy] [--report FILE.jsonl]\n"
+         "       [--progress]\n"
          "--interval  steps between checkpoints, and between looks at the tolerance\n"
          "--blocks    cut the plate in both directions, not in strips of rows\n"
          "--report    append what each checkpoint cost, a line of JSON for each process");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Installs to a temporary prefix with a space in its name, moves it, and builds and runs programs against
-# it: through pkg-config and through CMake, C99 and C++17, Open MPI and MPICH, shared and static.
+# Installs to a temporary prefix with a space in its name, moves it, and builds and runs programs
+# against it: through pkg-config and through CMake, C99 and C++17, Open MPI and MPICH, shared and static.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
