@@ -606,7 +606,8 @@ impl NodeCommit {
                 .ok()
                 .and_then(ErrorKind::from_code);
             let context = format!("rank {} could not capture its part", failed.rank);
-            return Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context));
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            return Err(Error::new(kind, context).second_hand());
         }
         let still_mine = || self.is_mine();
         lock(&self.store).commit(self.id, self.world_size, &posts, &self.policy, still_mine)
@@ -633,10 +634,8 @@ fn node_outcome(control: &Control, turn: u64) -> Result<()> {
         Some(0) => Ok(()),
         Some(code) => {
             let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
-            Err(Error::new(
-                kind.unwrap_or(ErrorKind::Internal),
-                "the node's commit failed",
-            ))
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            Err(Error::new(kind, "the node's commit failed").second_hand())
         }
         None => Err(Error::new(
             ErrorKind::Timeout,

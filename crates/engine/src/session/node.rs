@@ -155,27 +155,30 @@ impl Node {
         need_bytes: u64,
         turn: u64,
     ) -> Result<Reserve> {
-        self.control.set_need(self.local, need_bytes);
-        let failed = (turn << 8) | 2;
+        self.control.set_need(self.local, turn, need_bytes);
         if self.leads() {
-            let made = self.lead_creation(config);
-            self.control
-                .set_created(if made.is_ok() { 1 } else { failed });
+            let made = self.lead_creation(config, turn);
+            let outcome = made.as_ref().err().map_or(1, |error| {
+                (turn << 8) | u64::try_from(error.kind().code()).unwrap_or(0xff)
+            });
+            self.control.set_created(outcome);
             return made;
         }
         wait_until(
             "the node's leader to make the store",
             self.settings.wait,
-            || [1, failed].contains(&self.control.created()),
+            || self.control.created() == 1 || self.control.created() >> 8 == turn,
         )?;
-        if self.control.created() == 1 {
+        let outcome = self.control.created();
+        if outcome == 1 {
             return self.attach();
         }
         // The leader tells all ranks what is wrong; it may be right next time.
         Err(Error::new(
             ErrorKind::StoreIo,
             "the node's leader could not make the store",
-        ))
+        )
+        .second_hand())
     }
 
     /// Where the store is: the node's directory, unless there was no room in it.
@@ -186,6 +189,9 @@ impl Node {
             .and_then(|path| path.parent().map(Path::to_owned));
         found.unwrap_or_else(|| self.directory.clone())
     }
+        let kind = i32::try_from(outcome & 0xff)
+            .ok()
+            .and_then(ErrorKind::from_code);
 
     /// The store goes elsewhere than lock and control file: the ranks find it by a link.
     fn link_to(&self, directory: &Path) -> Result<()> {
@@ -199,7 +205,7 @@ impl Node {
             .map_err(|error| Error::io(format!("linking {}", link.display()), error))
     }
 
-    fn lead_creation(&self, config: &Config) -> Result<Reserve> {
+    fn lead_creation(&self, config: &Config, turn: u64) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
             "all ranks of the node to say what they need",
@@ -207,10 +213,12 @@ impl Node {
             || {
                 others
                     .clone()
-                    .all(|local| self.control.need(local).is_some())
+                    .all(|local| self.control.need(local, turn).is_some())
             },
         )?;
-        let need: u64 = others.filter_map(|local| self.control.need(local)).sum();
+        let need: u64 = others
+            .filter_map(|local| self.control.need(local, turn))
+            .sum();
         let (segment_bytes, slots) = size(config, need, self.ranks.len());
         let geometry = Geometry { segment_bytes };
         let bytes = geometry.file_bytes(slots);

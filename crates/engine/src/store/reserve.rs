@@ -313,10 +313,16 @@ fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<
     let (name, length) = (device.name(), geometry.file_bytes(slots));
     check_memory(device, length)?;
     device.reserve(length).map_err(|error| {
-        let there = device.length_bytes().unwrap_or(0);
+        let more = length.saturating_sub(device.allocated_bytes().unwrap_or(0));
+        let short = match device.free_bytes() {
+            Some(free) if free < more => {
+                format!("of which {free} are free: short by {} bytes", more - free)
+            }
+            _ => "which there are not".to_owned(),
+        };
         let context = format!(
-            "{name}: reserving {length} bytes ({} MiB), {} more than there are; free space there, \
-             or set store_path or reserve_bytes",
+            "{name}: reserving {length} bytes ({} MiB) takes {more} bytes more, {short}; free space \
+             there, or set store_path or reserve_bytes",
             length >> 20,
             length.saturating_sub(there)
         );
