@@ -139,9 +139,8 @@ impl Session {
         let node = if self.node.leads() {
             let here = self.node.ranks.iter().copied().collect();
             let (tables, former) = recover_node(&reserve, &root, &here);
-            for revision in root.revisions.iter().filter(|revision| revision.pinned) {
-                self.policy.pinned.insert(revision.checkpoint);
-            }
+        let pinned = root.revisions.iter().filter(|revision| revision.pinned);
+        self.policy.pinned = pinned.map(|revision| revision.checkpoint).collect();
             NodeStore::new(reserve.clone(), root, slot, tables, former)
         } else {
             NodeStore::successor(reserve.clone(), root, slot)
