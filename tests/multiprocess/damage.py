@@ -201,11 +201,10 @@ def truncated(place):
 
 def store_that_was_being_made(place):
     """What a kill leaves of a store that never held a checkpoint: empty, zeros, no superblock, half of it."""
-    job = place.job(fixed=1)
-    job.must_see("begin", 4)
-    path = store_path(place.folder / "store")
+    job = place.job(fixed=1, late="0:2:20000")
     job.must_see("committed", 4)
     job.kill()
+    path = store_path(place.folder / "store")
     whole = path.read_bytes()
     first_root = next((whole[o:o + 16384] for o in ROOTS
                        if whole[o:o + 8] == b"BKSTROOT" and whole[o + 32] == 1), None)

@@ -106,6 +106,10 @@ impl Node {
                 return Ok(None);
             }
             let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
+                notice::info(&format!(
+                    "{} never held a checkpoint, and is made anew",
+                    self.store_path().display()
+                ));
             self.check_owner(reserve.reader().superblock())?;
             self.control.set_created(1);
             Ok(Some(reserve))
