@@ -39,6 +39,8 @@ pub(super) struct Node {
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) settings: ReserveSettings,
+    /// The run of the job, for stores that are made.
+    pub(super) run: u32,
     _lock: Option<StoreLock>,
 }
 
@@ -83,6 +85,7 @@ impl Node {
             directory,
             control,
             settings,
+            run: 1,
             _lock: lock,
         })
     }
@@ -91,7 +94,7 @@ impl Node {
         self.local == 0
     }
 
-    fn store_path(&self) -> PathBuf {
+    pub(super) fn store_path(&self) -> PathBuf {
         self.directory.join(STORE_FILE)
     }
 
@@ -103,13 +106,13 @@ impl Node {
             }
             let device = self.device(false)?;
             if is_blank(&*device) {
-                return Ok(None);
-            }
-            let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
                 notice::info(&format!(
                     "{} never held a checkpoint, and is made anew",
                     self.store_path().display()
                 ));
+                return Ok(None);
+            }
+            let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
             self.check_owner(reserve.reader().superblock())?;
             self.control.set_created(1);
             Ok(Some(reserve))
@@ -125,6 +128,13 @@ impl Node {
             Ok(None)
         };
         vote(comm, "attaching to the store", 0, attached)
+    }
+
+    /// A number for the run of a job in its first life, from which all ranks take the highest.
+    pub(super) fn draw_run(&self) -> u32 {
+        let seed = format!("{} {} {}", self.name, std::process::id(), unix_ns());
+        let Digest([a, b, c, d, ..]) = Digest::of(seed.as_bytes());
+        u32::from_le_bytes([a, b, c, d]).max(1)
     }
 
     fn check_owner(&self, superblock: &Superblock) -> Result<()> {
@@ -178,8 +188,11 @@ impl Node {
             return self.attach();
         }
         // The leader tells all ranks what is wrong; it may be right next time.
+        let kind = i32::try_from(outcome & 0xff)
+            .ok()
+            .and_then(ErrorKind::from_code);
         Err(Error::new(
-            ErrorKind::StoreIo,
+            kind.unwrap_or(ErrorKind::StoreIo),
             "the node's leader could not make the store",
         )
         .second_hand())
@@ -193,9 +206,6 @@ impl Node {
             .and_then(|path| path.parent().map(Path::to_owned));
         found.unwrap_or_else(|| self.directory.clone())
     }
-        let kind = i32::try_from(outcome & 0xff)
-            .ok()
-            .and_then(ErrorKind::from_code);
 
     /// The store goes elsewhere than lock and control file: the ranks find it by a link.
     fn link_to(&self, directory: &Path) -> Result<()> {
@@ -248,6 +258,7 @@ impl Node {
         let superblock = Superblock {
             store,
             segment_bytes,
+            run: self.run,
             created_unix_ns: unix_ns(),
             job: self.job.clone(),
             node: self.name.clone(),
