@@ -184,38 +184,25 @@ impl Figures {
         self.found.push(figure);
     }
 
+    /// What was measured, where, of which commit.
+    pub fn title(&self) -> String {
+        format!("{}: {}, commit {}", self.name, self.machine, self.commit)
+    }
+
     /// The table for people, in Markdown.
     pub fn table(&self) -> String {
-        let mut rows =
-            vec![["what", "value", "reach", "min", "max", "runs", ""].map(str::to_owned)];
-        rows.extend(self.found.iter().map(row));
-        let widths: Vec<usize> = (0..7)
-            .map(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or(0))
-            .collect();
-        let mut text = format!(
-            "{}\n{}, commit {}\n\n",
-            self.name, self.machine, self.commit
-        );
-        for (number, row) in rows.iter().enumerate() {
-            for (cell, &width) in row.iter().zip(&widths) {
-                text = text + "| " + cell + &" ".repeat(width + 1 - cell.len());
-            }
-            text += "|\n";
-            if number == 0 {
-                let rule = widths.iter().fold(String::new(), |line, &width| {
-                    line + "|" + &"-".repeat(width + 2)
-                });
-                text += &(rule + "|\n");
-            }
-        }
+        let head = ["what", "value", "reach", "min", "max", "runs", ""].map(str::to_owned);
+        let mut rows = vec![head.to_vec()];
+        rows.extend(self.found.iter().map(|figure| row(figure).to_vec()));
+        let text = columns(&rows);
         let asked = self.found.iter().filter_map(Figure::reached);
         let (asked, short) =
             asked.fold((0, 0), |(all, short), ok| (all + 1, short + i32::from(!ok)));
-        if asked > 0 {
-            let reached = asked - short;
-            return text + &format!("\n{reached} of {asked} figures reached\n");
-        }
-        text
+        let reached = asked - short;
+        format!(
+            "{}\n\n{text}\n{reached} of {asked} figures reached\n",
+            self.title()
+        )
     }
 
     /// Writes target/bench/NAME.json and says where.
@@ -226,6 +213,27 @@ impl Figures {
         std::fs::write(&path, serde_json::to_string_pretty(self)? + "\n")?;
         Ok(path)
     }
+}
+
+/// A Markdown table; the first row is its head.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        for (cell, width) in row.iter().zip(&widths) {
+            text = text + "| " + cell + &" ".repeat(width + 1 - cell.len());
+        }
+        text += "|\n";
+        if number == 0 {
+            for width in &widths {
+                text = text + "|" + &"-".repeat(width + 2);
+            }
+            text += "|\n";
+        }
+    }
+    text
 }
 
 fn row(figure: &Figure) -> [String; 7] {
