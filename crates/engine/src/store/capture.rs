@@ -369,9 +369,16 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         let bytes = &mut self.scratch[..length];
-        self.stream
-            .source
-            .copy_out(to_u64(index) * u64::from(root.block_bytes), bytes);
+        let offset = to_u64(index) * u64::from(root.block_bytes);
+        let next_follows = match self.stream.candidates {
+            Candidates::All | Candidates::AllChanged => true,
+            Candidates::Some(set) => set.contains(index + 1),
+        };
+        if next_follows {
+            self.stream.source.copy_out_ahead(offset, bytes);
+        } else {
+            self.stream.source.copy_out(offset, bytes);
+        }
         let digest = Digest::of(bytes);
         let same = known == Some(digest);
         if same && !moves && *self.stream.candidates != Candidates::AllChanged {
