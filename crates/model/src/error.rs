@@ -92,3 +92,17 @@ pub(crate) fn check_range(field: &str, value: f64, low: f64, high: f64) -> Resul
         format!("{low:e} to {high:e}"),
     ))
 }
+
+/// Checks every number of a list; the error names the index.
+pub(crate) fn check_each(
+    field: &str,
+    values: &[f64],
+    low: f64,
+    high: f64,
+) -> Result<(), ModelError> {
+    let bad = |value: &f64| !(value.is_finite() && *value >= low && *value <= high);
+    match values.iter().position(bad) {
+        Some(index) => check_range(&format!("{field}[{index}]"), values[index], low, high),
+        None => Ok(()),
+    }
+}

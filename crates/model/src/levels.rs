@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ModelError, check_range};
+use crate::error::{ModelError, check_each, check_range};
 use crate::number::real;
 
 /// The most levels a case may have.
@@ -110,17 +110,11 @@ impl Case {
         check_length("c", self.checkpoint_seconds.len(), count)?;
         check_length("r", self.recovery_seconds.len(), count)?;
         check_length("V", self.between.len(), count - 1)?;
-        for (index, &rate) in self.failures_per_second.iter().enumerate() {
-            check_range(&format!("lam[{index}]"), rate, 0.0, RATE_MAX_PER_SECOND)?;
-        }
+        check_each("lam", &self.failures_per_second, 0.0, RATE_MAX_PER_SECOND)?;
         let blocking = matches!(self.mode, Mode::Blocking);
         let used = if blocking { count } else { count - 1 };
-        for (index, &cost) in self.checkpoint_seconds.iter().take(used).enumerate() {
-            check_range(&format!("c[{index}]"), cost, 0.0, SECONDS_MAX)?;
-        }
-        for (index, &cost) in self.recovery_seconds.iter().enumerate() {
-            check_range(&format!("r[{index}]"), cost, 0.0, SECONDS_MAX)?;
-        }
+        check_each("c", &self.checkpoint_seconds[..used], 0.0, SECONDS_MAX)?;
+        check_each("r", &self.recovery_seconds, 0.0, SECONDS_MAX)?;
         check_positive("t", self.interval_seconds)?;
         self.validate_period()?;
         match self.mode {

@@ -18,6 +18,9 @@ pub mod error;
 pub mod levels;
 pub mod markov;
 pub mod cases;
+pub mod young_daly;
+pub mod differential;
+pub mod optimize;
 pub mod random;
 pub mod simulate;
 

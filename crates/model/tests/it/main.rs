@@ -4,3 +4,4 @@
 mod configurations;
 mod dense;
 mod agreement;
+mod optimum;
