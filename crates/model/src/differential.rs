@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a checkpoint costs when only the changed blocks are written.
 //!
-//! Purpose: the factor on a full checkpoint's cost, as a function of the interval.
+//! Purpose: the cost of a checkpoint as a function of the interval before it.
 //! In from: a changed share and the ratio of hashing to writing time.
 //! Out to: [`crate::optimize`], which chooses interval and pattern together with it.
 //! Invariants: shares lie in 0 to 1; recovery reads the full size and is never scaled.
@@ -41,8 +41,9 @@ pub enum Hashing {
 pub struct Differential {
     /// Changed share on the rank that has changed most: the slowest rank decides.
     pub changed: ChangedShare,
-    /// Time to hash the state over the time to write it (the paper's rho).
-    pub hash_over_write: f64,
+    /// Time to hash the whole state, in seconds. Over the time to write it, this is the paper's
+    /// rho, which differs from level to level because writing does.
+    pub hash_seconds: f64,
     /// How often changed blocks are hashed.
     pub hashing: Hashing,
     /// Whether transfers to the top level move only what changed over the period.
@@ -68,18 +69,20 @@ impl ChangedShare {
 }
 
 impl Differential {
-    /// Factor on a full checkpoint's cost after this much useful time.
-    pub fn cost_factor(&self, interval_seconds: f64) -> f64 {
+    /// What a checkpoint costs after this much useful time when a full one costs `full_seconds`:
+    /// `full (n + rho)` or `full (n + rho (1 + n))`, in seconds.
+    pub fn cost_seconds(&self, full_seconds: f64, interval_seconds: f64) -> f64 {
         let share = self.changed.after(interval_seconds);
-        match self.hashing {
-            Hashing::Once => share + self.hash_over_write,
-            Hashing::Twice => share + self.hash_over_write * (1.0 + share),
-        }
+        let hashed = match self.hashing {
+            Hashing::Once => self.hash_seconds,
+            Hashing::Twice => self.hash_seconds * (1.0 + share),
+        };
+        full_seconds * share + hashed
     }
 
     /// Changed share below which differential checkpoints are cheaper than full ones.
-    pub fn break_even_share(&self) -> f64 {
-        let rho = self.hash_over_write;
+    pub fn break_even_share(&self, full_seconds: f64) -> f64 {
+        let rho = self.hash_seconds / full_seconds;
         match self.hashing {
             Hashing::Once => 1.0 - rho,
             Hashing::Twice => (1.0 - rho) / (1.0 + rho),
@@ -98,7 +101,7 @@ impl Differential {
                 check_range("changed_time_seconds", time_seconds, 1e-9, 1e18)?;
             }
         }
-        check_range("hash_over_write", self.hash_over_write, 0.0, 1e6)
+        check_range("hash_seconds", self.hash_seconds, 0.0, 1e18)
     }
 }
 
@@ -109,7 +112,7 @@ mod tests {
     fn differential(changed: ChangedShare, hashing: Hashing) -> Differential {
         Differential {
             changed,
-            hash_over_write: 0.05,
+            hash_seconds: 0.5,
             hashing,
             drains_changes_only: false,
         }
@@ -120,13 +123,12 @@ mod tests {
         let share = ChangedShare::Constant(0.03);
         let once = differential(share, Hashing::Once);
         let twice = differential(share, Hashing::Twice);
-        assert!((once.cost_factor(1.0) - 0.08).abs() < 1e-15);
-        assert!((twice.cost_factor(1.0) - 0.0815).abs() < 1e-15);
-        let at = differential(
-            ChangedShare::Constant(twice.break_even_share()),
-            Hashing::Twice,
-        );
-        assert!((at.cost_factor(9.0) - 1.0).abs() < 1e-15);
+        // rho = 0.5 / 10 = 0.05
+        assert!((once.cost_seconds(10.0, 1.0) - 0.8).abs() < 1e-15);
+        assert!((twice.cost_seconds(10.0, 1.0) - 0.815).abs() < 1e-15);
+        let even = ChangedShare::Constant(twice.break_even_share(10.0));
+        let at = differential(even, Hashing::Twice);
+        assert!((at.cost_seconds(10.0, 9.0) - 10.0).abs() < 1e-12);
     }
 
     #[test]

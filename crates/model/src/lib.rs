@@ -21,6 +21,8 @@ pub mod cases;
 pub mod young_daly;
 pub mod differential;
 pub mod optimize;
+pub mod posterior;
+pub mod schedule;
 pub mod random;
 pub mod simulate;
 

@@ -119,19 +119,21 @@ impl Problem {
             failures_per_second.push(merged.iter().sum());
             next = level;
         }
-        let factor = self
-            .differential
-            .map_or(1.0, |d| d.cost_factor(interval_seconds));
-        let of = |costs: &[f64], scale: f64| -> Vec<f64> {
-            used_levels
-                .iter()
-                .map(|&level| scale * costs.get(level - 1).copied().unwrap_or(f64::NAN))
-                .collect()
+        let of = |costs: &[f64]| -> Vec<f64> {
+            let cost = |&level: &usize| costs.get(level - 1).copied().unwrap_or(f64::NAN);
+            used_levels.iter().map(cost).collect()
+        };
+        let changed = |full: f64| match &self.differential {
+            Some(differential) => differential.cost_seconds(full, interval_seconds),
+            None => full,
         };
         let mut case = Case {
             failures_per_second,
-            checkpoint_seconds: of(&self.checkpoint_seconds, factor),
-            recovery_seconds: of(&self.recovery_seconds, 1.0),
+            checkpoint_seconds: of(&self.checkpoint_seconds)
+                .into_iter()
+                .map(changed)
+                .collect(),
+            recovery_seconds: of(&self.recovery_seconds),
             interval_seconds,
             between: between.to_vec(),
             mode: self.mode,
@@ -144,7 +146,7 @@ impl Problem {
                 d.changed.after(period)
             });
         if let Mode::NonBlocking(transfer) = &mut case.mode {
-            transfer.top_checkpoint_seconds *= factor;
+            transfer.top_checkpoint_seconds = changed(transfer.top_checkpoint_seconds);
             transfer.latency_seconds *= drained;
         }
         case

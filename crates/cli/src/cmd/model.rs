@@ -66,5 +66,9 @@ fn eval(file: &std::path::Path) -> ExitCode {
             return output::bad_input();
         }
     }
-    if results.all_solved() { output::OK } else { output::bad_input() }
+    if results.all_solved() {
+        output::OK
+    } else {
+        output::bad_input()
+    }
 }

@@ -81,7 +81,7 @@ fn problems() -> Vec<(&'static str, Problem, (f64, f64))> {
             ceiling_share: 0.6,
             time_seconds: 100.0,
         },
-        hash_over_write: 0.05,
+        hash_seconds: 0.1,
         hashing: Hashing::Once,
         drains_changes_only: true,
     });
