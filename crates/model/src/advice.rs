@@ -58,7 +58,11 @@ impl Uncertainty {
     pub fn of_rates(problem: &Problem, weight_failures: f64) -> Self {
         let prior = |&rate: &f64| RatePosterior::prior(rate, weight_failures);
         let rates = problem.failures_per_second.iter().map(prior).collect();
-        Self { rates, checkpoint: None, recovery: None }
+        Self {
+            rates,
+            checkpoint: None,
+            recovery: None,
+        }
     }
 }
 
@@ -79,12 +83,23 @@ pub fn efficiency_range(
         for (rate, posterior) in world.failures_per_second.iter_mut().zip(&uncertainty.rates) {
             *rate = posterior.draw_per_second(&mut random);
         }
-        let write = uncertainty.checkpoint.map_or(1.0, |s| s.draw_factor(&mut random));
-        let read = uncertainty.recovery.map_or(1.0, |s| s.draw_factor(&mut random));
-        let mut case =
-            world.case_at(&best.used_levels, best.case.interval_seconds, &best.case.between);
-        case.checkpoint_seconds.iter_mut().for_each(|cost| *cost *= write);
-        case.recovery_seconds.iter_mut().for_each(|cost| *cost *= read);
+        let write = uncertainty
+            .checkpoint
+            .map_or(1.0, |s| s.draw_factor(&mut random));
+        let read = uncertainty
+            .recovery
+            .map_or(1.0, |s| s.draw_factor(&mut random));
+        let mut case = world.case_at(
+            &best.used_levels,
+            best.case.interval_seconds,
+            &best.case.between,
+        );
+        case.checkpoint_seconds
+            .iter_mut()
+            .for_each(|cost| *cost *= write);
+        case.recovery_seconds
+            .iter_mut()
+            .for_each(|cost| *cost *= read);
         if let Mode::NonBlocking(transfer) = &mut case.mode {
             transfer.top_checkpoint_seconds *= write;
         }
@@ -114,14 +129,22 @@ pub type ToProblem<'a> = &'a dyn Fn(&Inputs) -> Result<Problem, ModelError>;
 pub fn what_ifs(inputs: &Inputs, to_problem: ToProblem<'_>) -> Result<Vec<WhatIf>, ModelError> {
     type Change = (&'static str, fn(&mut Inputs));
     const CHANGES: [Change; 8] = [
-        ("twice the file system", |i| i.file_system_gb_per_second *= 2.0),
-        ("twice the local write rate", |i| i.local_write_gb_per_second *= 2.0),
+        ("twice the file system", |i| {
+            i.file_system_gb_per_second *= 2.0;
+        }),
+        ("twice the local write rate", |i| {
+            i.local_write_gb_per_second *= 2.0;
+        }),
         ("twice the encoding rate", |i| i.encode_gb_per_second *= 2.0),
         ("half the change share", |i| i.changed_share /= 2.0),
         ("twice the compression", |i| i.compression_ratio *= 2.0),
-        ("half the slowdown while draining", |i| i.slowdown_share /= 2.0),
+        ("half the slowdown while draining", |i| {
+            i.slowdown_share /= 2.0;
+        }),
         ("half the node failures", |i| i.node_mtbf_hours *= 2.0),
-        ("partner instead of XOR", |i| i.protection = Protection::Partner),
+        ("partner instead of XOR", |i| {
+            i.protection = Protection::Partner
+        }),
     ];
     let base = optimize(&to_problem(inputs)?)?.solution.efficiency;
     let mut result = Vec::new();
@@ -132,7 +155,11 @@ pub fn what_ifs(inputs: &Inputs, to_problem: ToProblem<'_>) -> Result<Vec<WhatIf
             continue;
         }
         let efficiency = optimize(&to_problem(&changed)?)?.solution.efficiency;
-        result.push(WhatIf { change, efficiency, gain: efficiency - base });
+        result.push(WhatIf {
+            change,
+            efficiency,
+            gain: efficiency - base,
+        });
     }
     result.sort_by(|a, b| b.gain.total_cmp(&a.gain));
     Ok(result)
@@ -156,7 +183,9 @@ pub struct Losses {
 pub fn losses(case: &Case) -> Result<Losses, ModelError> {
     let whole = solve(case)?;
     let mut calm = case.clone();
-    calm.failures_per_second.iter_mut().for_each(|rate| *rate = 0.0);
+    calm.failures_per_second
+        .iter_mut()
+        .for_each(|rate| *rate = 0.0);
     let with_all = solve(&calm)?.period_seconds;
     let mut unslowed = calm.clone();
     let mut waiting = 0.0;

@@ -213,7 +213,7 @@ fn unused_transfer(input: &Entries) -> Result<Mode, ModelError> {
 fn numbers(input: &Entries, key: &str, last_ignored: bool) -> Result<Vec<f64>, ModelError> {
     let list = list(input, key, "a list of numbers, one per level")?;
     let count = list.len();
-    let read = |(index, value): (usize, &Box<RawValue>)| {
+    let read = |(index, value): (usize, &RawValue)| {
         let parsed = number(&format!("{key}[{index}]"), value);
         if last_ignored && index + 1 == count {
             Ok(parsed.unwrap_or(0.0))
@@ -221,7 +221,11 @@ fn numbers(input: &Entries, key: &str, last_ignored: bool) -> Result<Vec<f64>, M
             parsed
         }
     };
-    list.iter().enumerate().map(read).collect()
+    list.iter()
+        .map(AsRef::as_ref)
+        .enumerate()
+        .map(read)
+        .collect()
 }
 
 fn counts(input: &Entries) -> Result<Vec<u64>, ModelError> {

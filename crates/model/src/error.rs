@@ -68,6 +68,10 @@ pub enum ModelError {
 
 impl ModelError {
     /// A value outside its range.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers hand over literals and numbers"
+    )]
     pub(crate) fn field(
         field: impl Into<String>,
         value: impl ToString,

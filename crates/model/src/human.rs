@@ -121,17 +121,38 @@ impl Inputs {
     /// Where each default is from. Values marked assumed stand for nothing that was measured.
     pub const DEFAULTS: [NamedDefault; 19] = [
         ("nodes", "128: assumed"),
-        ("node-mtbf-hours", "20642 h: TSUBAME2.0, table I (1408 nodes, 1.895e-5 failures/s)"),
-        ("failure-shares", "0, 0.927, 0.073: TSUBAME2.0, table I (category 1; 2 to 5)"),
-        ("process-failures-per-day", "0: table I counts no failures of the program itself"),
+        (
+            "node-mtbf-hours",
+            "20642 h: TSUBAME2.0, table I (1408 nodes, 1.895e-5 failures/s)",
+        ),
+        (
+            "failure-shares",
+            "0, 0.927, 0.073: TSUBAME2.0, table I (category 1; 2 to 5)",
+        ),
+        (
+            "process-failures-per-day",
+            "0: table I counts no failures of the program itself",
+        ),
         ("state-gb-per-node", "32 GB: assumed"),
         ("local-write-gb-per-second", "2 GB/s: assumed"),
         ("local-read-gb-per-second", "2 GB/s: assumed"),
-        ("encode-gb-per-second", "0.4 GB/s: XOR in the non-blocking checkpointing paper"),
+        (
+            "encode-gb-per-second",
+            "0.4 GB/s: XOR in the non-blocking checkpointing paper",
+        ),
         ("partner-gb-per-second", "1 GB/s: assumed"),
-        ("protection", "xor: the redundancy Backstay sets up by itself"),
-        ("file-system-gb-per-second", "6.7 GB/s: TSUBAME2.0's Lustre in the paper"),
-        ("hash-gb-per-second", "11.7 GB/s: XXH3-128, measured on a 2-core AMD EPYC machine"),
+        (
+            "protection",
+            "xor: the redundancy Backstay sets up by itself",
+        ),
+        (
+            "file-system-gb-per-second",
+            "6.7 GB/s: TSUBAME2.0's Lustre in the paper",
+        ),
+        (
+            "hash-gb-per-second",
+            "11.7 GB/s: XXH3-128, measured on a 2-core AMD EPYC machine",
+        ),
         ("changed-share", "1: everything changes"),
         ("changed-time-seconds", "0: it changes at once"),
         ("compression-ratio", "1: none"),
@@ -146,8 +167,11 @@ impl Inputs {
         self.validate()?;
         let size = self.state_gb_per_node;
         let total = self.node_failures_per_second();
-        let mut failures_per_second: Vec<f64> =
-            self.failure_shares.iter().map(|share| share * total).collect();
+        let mut failures_per_second: Vec<f64> = self
+            .failure_shares
+            .iter()
+            .map(|share| share * total)
+            .collect();
         failures_per_second[0] += self.process_failures_per_day / 86_400.0;
         let write = size / self.local_write_gb_per_second;
         let protect = write + self.protect_seconds();
@@ -217,7 +241,12 @@ impl Inputs {
     pub fn validate(&self) -> Result<(), ModelError> {
         check_range("nodes", self.nodes, 1.0, 1e8)?;
         check_range("node-mtbf-hours", self.node_mtbf_hours, 1e-6, 1e12)?;
-        check_range("process-failures-per-day", self.process_failures_per_day, 0.0, 1e7)?;
+        check_range(
+            "process-failures-per-day",
+            self.process_failures_per_day,
+            0.0,
+            1e7,
+        )?;
         check_range("state-gb-per-node", self.state_gb_per_node, 1e-9, 1e9)?;
         check_range("changed-share", self.changed_share, 0.0, 1.0)?;
         check_range("changed-time-seconds", self.changed_time_seconds, 0.0, 1e12)?;
@@ -252,7 +281,11 @@ impl Inputs {
         if (sum - 1.0).abs() < 1e-6 {
             return Ok(());
         }
-        Err(ModelError::field("failure-shares", format!("{shown}, sum {sum}"), "a sum of 1"))
+        Err(ModelError::field(
+            "failure-shares",
+            format!("{shown}, sum {sum}"),
+            "a sum of 1",
+        ))
     }
 
     /// The first value that looks like one in another unit, as a question.
@@ -268,7 +301,12 @@ impl Inputs {
         let mtbf = self.node_mtbf_hours;
         if mtbf < 0.1 {
             let question = "is it failures per hour? The mean time between failures is its inverse";
-            return ask("node-mtbf-hours", mtbf, "a rate where a time belongs", question);
+            return ask(
+                "node-mtbf-hours",
+                mtbf,
+                "a rate where a time belongs",
+                question,
+            );
         }
         if mtbf > 1e7 {
             return ask("node-mtbf-hours", mtbf, "seconds", "is it in hours?");
@@ -289,13 +327,28 @@ impl Inputs {
         }
         if self.file_system_gb_per_second > 1e5 {
             let value = self.file_system_gb_per_second;
-            return ask("file-system-gb-per-second", value, "MB/s", "is it in GB/s for the job?");
+            return ask(
+                "file-system-gb-per-second",
+                value,
+                "MB/s",
+                "is it in GB/s for the job?",
+            );
         }
         if self.state_gb_per_node > 1e5 {
-            return ask("state-gb-per-node", self.state_gb_per_node, "MB", "is it in GB?");
+            return ask(
+                "state-gb-per-node",
+                self.state_gb_per_node,
+                "MB",
+                "is it in GB?",
+            );
         }
         if self.slowdown_share > 1.0 {
-            return ask("slowdown-share", self.slowdown_share, "percent", "is it a share of 1?");
+            return ask(
+                "slowdown-share",
+                self.slowdown_share,
+                "percent",
+                "is it a share of 1?",
+            );
         }
         None
     }
@@ -346,16 +399,36 @@ mod tests {
                 assert!(error.starts_with(name), "{name}: {error}");
             }
         }
-        let shares = Inputs { failure_shares: vec![0.5, 0.6, 0.1], ..Inputs::default() };
-        assert!(shares.problem().unwrap_err().to_string().contains("a sum of 1"));
+        let shares = Inputs {
+            failure_shares: vec![0.5, 0.6, 0.1],
+            ..Inputs::default()
+        };
+        assert!(
+            shares
+                .problem()
+                .unwrap_err()
+                .to_string()
+                .contains("a sum of 1")
+        );
     }
 
     #[test]
     fn wrong_units_are_asked_about() {
         assert_eq!(Inputs::default().suspicion(), None);
-        let rate = Inputs { node_mtbf_hours: 1e-5, ..Inputs::default() };
-        assert!(rate.suspicion().unwrap().to_string().contains("a rate where a time belongs"));
-        let percent = Inputs { slowdown_share: 3.0, ..Inputs::default() };
+        let rate = Inputs {
+            node_mtbf_hours: 1e-5,
+            ..Inputs::default()
+        };
+        assert!(
+            rate.suspicion()
+                .unwrap()
+                .to_string()
+                .contains("a rate where a time belongs")
+        );
+        let percent = Inputs {
+            slowdown_share: 3.0,
+            ..Inputs::default()
+        };
         assert!(percent.suspicion().unwrap().to_string().contains("percent"));
     }
 }

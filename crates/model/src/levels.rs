@@ -194,6 +194,8 @@ pub fn level_at(index: u64, between: &[u64]) -> usize {
 mod tests {
     use super::*;
 
+    type Spoil = (&'static str, fn(&mut Case));
+
     #[test]
     fn levels_follow_the_divisor_rule() {
         let levels: Vec<usize> = (1..=12).map(|j| level_at(j, &[1, 2])).collect();
@@ -219,7 +221,7 @@ mod tests {
             }),
         };
         assert_eq!(good.validate(), Ok(()));
-        let spoil: [(&str, fn(&mut Case)); 9] = [
+        let spoil: [Spoil; 9] = [
             ("lam[1]", |c| c.failures_per_second[1] = -1.0),
             ("c[0]", |c| c.checkpoint_seconds[0] = f64::NAN),
             ("r[1]", |c| c.recovery_seconds[1] = f64::INFINITY),

@@ -46,7 +46,7 @@ pub fn solve(case: &Case) -> Result<Solution, ModelError> {
     let period_seconds = match case.mode {
         Mode::Blocking => {
             let top = case.checkpoint_seconds.last().copied().unwrap_or(0.0);
-            Chain::new(case, top).from_durable_seconds()
+            Chain::new(case, top).redo_seconds()
         }
         Mode::NonBlocking(transfer) => {
             Chain::new(case, transfer.top_checkpoint_seconds).nonblocking_seconds(&transfer)
@@ -423,7 +423,7 @@ impl<'a> Chain<'a> {
     }
 
     /// All N intervals from a durable checkpoint without local copy and without transfer, seconds.
-    fn from_durable_seconds(&self) -> f64 {
+    fn redo_seconds(&self) -> f64 {
         let work = self.case.interval_seconds;
         let first = self.block(false, work);
         let next = if self.block_count > 1 {
@@ -455,7 +455,7 @@ impl Chain<'_> {
     fn nonblocking_seconds(&self, transfer: &Transfer) -> f64 {
         // What follows a top-level failure, before durability: the intervals of the period before
         // have to be computed again; after it: those of this one, with nothing in flight.
-        let again_seconds = self.recover_top_seconds() + self.from_durable_seconds();
+        let again_seconds = self.recover_top_seconds() + self.redo_seconds();
         let clear = self.block(true, self.case.interval_seconds);
         let work = (1.0 + transfer.slowdown_share) * self.case.interval_seconds;
         match self.durable(transfer) {

@@ -227,7 +227,7 @@ impl<'a> Search<'a> {
         found.truncate(FINALISTS);
         let mut best: Option<Candidate> = None;
         for start in found {
-            let polished = self.climb(start);
+            let polished = self.climb(&start);
             if best
                 .as_ref()
                 .is_none_or(|b| polished.efficiency > b.efficiency)
@@ -383,7 +383,7 @@ impl<'a> Search<'a> {
     }
 
     /// Changes the counts by ever smaller steps, one or two at a time, while that gains.
-    fn climb(&self, start: Candidate) -> Candidate {
+    fn climb(&self, start: &Candidate) -> Candidate {
         let mut best = self.best_interval(&start.between, start.interval_seconds, Effort::Fine);
         let largest = best.between.iter().copied().max().unwrap_or(0);
         let mut step = (largest / 4).max(1);

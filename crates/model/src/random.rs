@@ -4,7 +4,7 @@
 //! Purpose: reproducible random numbers: the same seed gives the same run on every machine.
 //! In from: a seed.
 //! Out to: [`crate::simulate`], the posterior of the rates.
-//! Invariants: xoshiro256++ (Blackman and Vigna) seeded by SplitMix64; never used for secrets.
+//! Invariants: xoshiro256++ (Blackman and Vigna) seeded by `SplitMix64`; never used for secrets.
 
 use crate::number::real;
 

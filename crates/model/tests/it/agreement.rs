@@ -19,6 +19,9 @@ fn the_chain_lies_within_the_simulators_interval() {
             ..Settings::default()
         };
         let played = periods(case, &settings, 40_000).unwrap();
+        if (played.mean_seconds / exact - 1.0).abs() < 1e-12 {
+            continue;
+        }
         let deviation = (played.mean_seconds - exact) / played.standard_error_seconds;
         squares += deviation * deviation;
         // Four standard errors: one in 16,000 by chance, and the seeds are fixed.

@@ -67,14 +67,6 @@ fn problems() -> Vec<(&'static str, Problem, (f64, f64))> {
         let mode = transfer(alpha, latency, 4.0, completion);
         problem(&[1e-3, 2e-4], &[2.0, 9.0], &[5.0, 60.0], mode)
     };
-    let three = |mode| {
-        problem(
-            &[1e-3, 3e-4, 5e-5],
-            &[1.0, 4.0, 40.0],
-            &[2.0, 8.0, 80.0],
-            mode,
-        )
-    };
     let mut differential = short(0.1, 500.0, Completion::State);
     differential.differential = Some(Differential {
         changed: ChangedShare::Saturating {
@@ -124,18 +116,28 @@ fn problems() -> Vec<(&'static str, Problem, (f64, f64))> {
             (5.0, 3e3),
         ),
         ("differential", differential, (5.0, 3e3)),
+    ]
+}
+
+fn problems_of_three_levels() -> Vec<(&'static str, Problem, (f64, f64))> {
+    let three = |mode| {
+        problem(
+            &[1e-3, 3e-4, 5e-5],
+            &[1.0, 4.0, 40.0],
+            &[2.0, 8.0, 80.0],
+            mode,
+        )
+    };
+    let background = transfer(0.05, 600.0, 4.0, Completion::State);
+    vec![
         ("three blocking", three(Mode::Blocking), (5.0, 1e3)),
-        (
-            "three",
-            three(transfer(0.05, 600.0, 4.0, Completion::State)),
-            (5.0, 1e3),
-        ),
+        ("three", three(background), (5.0, 1e3)),
     ]
 }
 
 #[test]
 fn never_worse_than_a_fine_grid() {
-    for (name, problem, span) in problems() {
+    for (name, problem, span) in problems().into_iter().chain(problems_of_three_levels()) {
         let counts: Vec<u64> = if problem.level_count() == 2 {
             (0..60).chain([70, 80, 100, 130, 160]).collect()
         } else {
