@@ -4,6 +4,7 @@
 
 mod cmd;
 mod output;
+mod picture;
 
 use std::process::ExitCode;
 
@@ -21,10 +22,16 @@ struct Arguments {
 enum Command {
     /// Work with the checkpoint model directly.
     Model(cmd::model::ModelArgs),
+    /// When to take which level, and what that is worth.
+    Plan(Box<cmd::plan::PlanArgs>),
+    /// Play job lives and say how well a plan holds.
+    Simulate(Box<cmd::simulate::SimulateArgs>),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Model(args) => cmd::model::run(&args),
+        Command::Plan(args) => cmd::plan::run(&args),
+        Command::Simulate(args) => cmd::simulate::run(&args),
     }
 }

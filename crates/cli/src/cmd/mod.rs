@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The subcommands, one file each.
 
+mod job;
 pub(crate) mod model;
+pub(crate) mod plan;
+pub(crate) mod simulate;
