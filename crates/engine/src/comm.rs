@@ -3,7 +3,7 @@
 //! In from: `session`, on the caller's thread only. Out to: MPI, or whatever the table leads to.
 //! Invariants: at most two calls per checkpoint; every rank makes the same calls in the same order.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What Backstay asks of a communicator. All calls are collective but `rank` and `size`.
 ///
@@ -34,6 +34,10 @@ impl Communicator for Single {
         1
     }
     fn allgather(&self, mine: &[u8], all: &mut [u8]) -> Result<()> {
+        if all.len() != mine.len() {
+            let context = format!("allgather into {} bytes, not {}", all.len(), mine.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
         all.copy_from_slice(mine);
         Ok(())
     }

@@ -103,6 +103,8 @@ pub struct Decoder<'a> {
     structure: &'static str,
     bytes: &'a [u8],
     position: usize,
+    /// The frame is of a later minor version, which may have appended fields.
+    newer: bool,
 }
 
 impl<'a> Decoder<'a> {
@@ -112,6 +114,7 @@ impl<'a> Decoder<'a> {
             structure,
             bytes,
             position: 0,
+            newer: false,
         }
     }
 
@@ -222,9 +225,9 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Refuses bytes left over.
+    /// Refuses bytes left over, unless a later minor version may have appended them.
     pub fn end(&self) -> Result<(), FormatError> {
-        if self.remaining() == 0 {
+        if self.newer || self.remaining() == 0 {
             Ok(())
         } else {
             Err(self.refuse(
@@ -268,7 +271,7 @@ pub fn open<'a>(
     if major != STORE_VERSION_MAJOR {
         return Err(head.refuse("version", 2, STORE_VERSION_MAJOR, major));
     }
-    let _minor = head.u16("minor version")?;
+    let minor = head.u16("minor version")?;
     let length = crate::width::index(head.u32("length")?);
     let least = FRAME_HEAD_BYTES + FRAME_TAIL_BYTES;
     if length < least || length > bytes.len() {
@@ -291,7 +294,15 @@ pub fn open<'a>(
         structure,
         bytes: summed,
         position: FRAME_HEAD_BYTES,
+        newer: minor > STORE_VERSION_MINOR,
     })
+}
+
+/// The minor version that a frame names, unchecked: a writer leaves a store alone whose frames are
+/// of a later one than its own.
+pub fn frame_minor(bytes: &[u8]) -> Option<u16> {
+    let field = bytes.get(10..12)?.first_chunk()?;
+    Some(u16::from_le_bytes(*field))
 }
 
 fn show(magic: &[u8]) -> String {

@@ -6,6 +6,7 @@
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::element::ElementType;
 use crate::limits::{DIMENSIONS_MAX, NAME_BYTES_MAX, VARIABLE_BYTES_MAX, VARIABLES_MAX};
+use crate::width::to_u64;
 
 const STRUCTURE: &str = "descriptor";
 const FLAG_SLAB: u8 = 1;
@@ -96,6 +97,9 @@ impl VariableDescriptor {
         Ok(())
     }
 
+    /// Fewest bytes of an encoded descriptor: a scalar whose name has one byte.
+    pub const BYTES_MIN: usize = 7;
+
     /// Appends its bytes.
     pub fn encode(&self, encoder: &mut Encoder) {
         let flags = if self.slab.is_some() { FLAG_SLAB } else { 0 };
@@ -114,7 +118,10 @@ impl VariableDescriptor {
     /// The descriptors in `bytes`: `count` of them, in ascending order of their names.
     pub fn decode_list(bytes: &[u8], count: usize) -> Result<Vec<Self>, FormatError> {
         let mut body = Decoder::new(STRUCTURE, bytes);
-        let mut list: Vec<Self> = Vec::with_capacity(count.min(bytes.len()).min(VARIABLES_MAX));
+        if count > VARIABLES_MAX {
+            return Err(body.refuse("count", 0, format!("at most {VARIABLES_MAX}"), count));
+        }
+        let mut list: Vec<Self> = Vec::with_capacity(count.min(bytes.len() / Self::BYTES_MIN));
         for _ in 0..count {
             let descriptor = Self::decode(&mut body)?;
             if list.last().is_some_and(|last| last.name >= descriptor.name) {
@@ -127,6 +134,7 @@ impl VariableDescriptor {
     }
 
     fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let begin = to_u64(body.position());
         let name = body.text("name", NAME_BYTES_MAX)?;
         let id = body.u8("element type")?;
         let element = ElementType::from_id(id)
@@ -162,7 +170,12 @@ impl VariableDescriptor {
             shape,
             slab,
         };
-        descriptor.validate()?;
-        Ok(descriptor)
+        match descriptor.validate() {
+            Ok(()) => Ok(descriptor),
+            Err(error) => Err(FormatError {
+                offset: begin,
+                ..error
+            }),
+        }
     }
 }

@@ -8,6 +8,8 @@ pub const STORE_VERSION_MAJOR: u16 = 1;
 /// Minor version of the store format. A reader accepts any minor version of its major one.
 pub const STORE_VERSION_MINOR: u16 = 0;
 
+/// Largest incarnation, checkpoint number and root sequence: they travel as signed 64-bit values.
+pub const COUNTER_MAX: u64 = (1 << 63) - 1;
 /// Longest name of a variable, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest name of a job or a node, in bytes of UTF-8.

@@ -6,7 +6,7 @@
 use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::hash::Digest;
 use crate::ids::{Address, CheckpointId};
-use crate::limits::{INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, VARIABLES_MAX};
+use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, VARIABLES_MAX};
 use crate::page::BlockRef;
 use crate::stream::StreamRoot;
 
@@ -53,7 +53,10 @@ impl RankRoot {
         let mut body = open("rank root", MAGIC, bytes)?;
         let rank = body.u32_in("rank", 0, RANKS_MAX - 1)?;
         let world_size = body.u32_in("ranks of the job", rank + 1, RANKS_MAX)?;
-        let born = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        let born = CheckpointId::new(
+            body.u64_max("incarnation", COUNTER_MAX)?,
+            body.u64_max("number", COUNTER_MAX)?,
+        );
         let most = u32::try_from(VARIABLES_MAX).unwrap_or(u32::MAX);
         let variable_count = body.u32_in("variables", 0, most)?;
         body.zeros("reserved", 4)?;

@@ -5,8 +5,8 @@
 //! Format: docs/format/store.md, section "Root slots".
 
 use crate::bytes::{Encoder, FormatError, open, seal};
-use crate::ids::{CheckpointId, StoreId};
-use crate::limits::{INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, REVISIONS_MAX};
+use crate::ids::{CheckpointId, SegmentId, StoreId};
+use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, REVISIONS_MAX};
 use crate::stream::StreamRoot;
 use crate::width::index;
 
@@ -84,15 +84,18 @@ impl RootSlot {
         if found != store {
             return Err(body.refuse("store id", 16, store, found));
         }
-        let sequence = body.u64("sequence")?;
-        let incarnation = body.u64("incarnation")?;
-        let next_segment = body.u64("next segment")?;
+        let sequence = body.u64_max("sequence", COUNTER_MAX)?;
+        let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
+        let next_segment = body.u64_max("next segment", SegmentId::MAX.0 + 1)?;
         let closed = body.u32_in("closed", 0, 1)? == 1;
         let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
         let count = index(body.u32_in("revisions", 0, most)?);
         let mut revisions: Vec<RevisionEntry> = Vec::with_capacity(count);
         for _ in 0..count {
-            let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+            let checkpoint = CheckpointId::new(
+                body.u64_max("incarnation", COUNTER_MAX)?,
+                body.u64_max("number", COUNTER_MAX)?,
+            );
             if revisions
                 .last()
                 .is_some_and(|last| last.checkpoint >= checkpoint)

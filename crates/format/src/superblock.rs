@@ -50,6 +50,7 @@ impl Superblock {
         let created_unix_ns = body.u64("created")?;
         let job = body.text("job", LABEL_BYTES_MAX)?;
         let node = body.text("node", LABEL_BYTES_MAX)?;
+        body.end()?;
         Ok(Self {
             store,
             segment_bytes,

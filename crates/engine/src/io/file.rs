@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: a device that is a file on a local or parallel file system.
-//! In from: `store`. Out to: the kernel, by positioned reads and writes.
-//! Invariants: opened once and kept open; a write outside the reserved length is refused.
+//! In from: `store`. Out to: the kernel, by positioned reads and writes; on tmpfs by a mapping.
+//! Invariants: opened once and kept open; a write outside the reserved length is refused; a file
+//! that became shorter is an error, once noticed, and never grown back by a write.
 
 use super::Device;
+use super::mapped::Mapped;
+use backstay_format::width::to_u64;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fstatfs};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -18,6 +22,10 @@ pub struct FileDevice {
     file: File,
     path: PathBuf,
     memory: bool,
+    /// Present where writing through a mapping is writing memory.
+    mapped: Option<Mapped>,
+    /// The length as last looked at.
+    length: AtomicU64,
 }
 
 impl FileDevice {
@@ -30,7 +38,9 @@ impl FileDevice {
             .create(create)
             .truncate(false)
             .mode(0o600);
-        Self::from_file(options.open(path)?, path)
+        let mut device = Self::from_file(options.open(path)?, path)?;
+        device.mapped = device.memory.then(Mapped::new);
+        Ok(device)
     }
 
     /// Opens a file for reading only.
@@ -40,11 +50,27 @@ impl FileDevice {
 
     fn from_file(file: File, path: &Path) -> Result<Self> {
         let memory = fstatfs(&file)?.f_type == TMPFS_MAGIC;
+        let length = AtomicU64::new(file.metadata()?.len());
         Ok(Self {
             file,
             path: path.to_owned(),
             memory,
+            mapped: None,
+            length,
         })
+    }
+
+    /// That a write up to `end` stays within the device, which another process may have grown.
+    fn check_end(&self, end: u64) -> Result<()> {
+        if end > self.length.load(Ordering::Acquire) {
+            self.refresh()?;
+        }
+        let length = self.length.load(Ordering::Acquire);
+        if end > length {
+            let text = format!("a write ends at byte {end} of a device of {length} bytes");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        Ok(())
     }
 }
 
@@ -58,7 +84,33 @@ impl Device for FileDevice {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file.write_all_at(bytes, offset)
+        self.check_end(offset.saturating_add(to_u64(bytes.len())))?;
+        let Some(mapped) = &self.mapped else {
+            return self.file.write_all_at(bytes, offset);
+        };
+        let length = self.length.load(Ordering::Acquire);
+        let done = mapped.write(&self.file, bytes, offset, length);
+        if done == bytes.len() {
+            return Ok(());
+        }
+        // The window could not be populated: the file became shorter, or the file system is full,
+        // or there is no mapping here. The file's own write says which.
+        self.refresh()?;
+        self.file
+            .write_all_at(&bytes[done..], offset + to_u64(done))
+    }
+
+    fn refresh(&self) -> Result<()> {
+        let (length, before) = (self.length_bytes()?, self.length.load(Ordering::Acquire));
+        if length >= before {
+            self.length.fetch_max(length, Ordering::AcqRel);
+            return Ok(());
+        }
+        if let Some(mapped) = &self.mapped {
+            mapped.shortened_to(length);
+        }
+        let text = format!("the file was cut from {before} to {length} bytes by someone else");
+        Err(Error::new(ErrorKind::UnexpectedEof, text))
     }
 
     fn sync(&self) -> Result<()> {
@@ -74,6 +126,7 @@ impl Device for FileDevice {
             ));
         }
         fallocate(&self.file, FallocateFlags::empty(), 0, length_bytes)?;
+        self.length.fetch_max(length_bytes, Ordering::AcqRel);
         Ok(())
     }
 
@@ -88,5 +141,255 @@ impl Device for FileDevice {
 
     fn is_memory(&self) -> bool {
         self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_format::width::to_usize;
+
+    /// A folder on a memory file system, where there is one.
+    fn memory_folder() -> Option<tempfile::TempDir> {
+        let statfs = rustix::fs::statfs("/dev/shm").ok()?;
+        let folder = (statfs.f_type == TMPFS_MAGIC).then(|| tempfile::tempdir_in("/dev/shm"))?;
+        folder.ok()
+    }
+
+    fn folders() -> Vec<tempfile::TempDir> {
+        let disk = tempfile::tempdir().unwrap();
+        memory_folder().into_iter().chain([disk]).collect()
+    }
+
+    fn pattern(length: usize, seed: u8) -> Vec<u8> {
+        let step = |index: usize| u8::try_from(index % 251).unwrap().wrapping_mul(seed | 1);
+        (0..length).map(step).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_at_every_size_and_offset() {
+        for folder in folders() {
+            let device = FileDevice::open(&folder.path().join("a file"), true).unwrap();
+            device.reserve((9 << 20) + 123).unwrap();
+            let mut expected = vec![0_u8; (9 << 20) + 123];
+            let (window, end) = (4_usize << 20, expected.len());
+            let places = [
+                (0, 1),
+                (5, 63),
+                (64, 16_384),
+                (window - 1, 2),
+                (window - 3000, 9000),
+                (window + 17, window + 4000),
+                (end - 1, 1),
+                (end - 5000, 5000),
+                (end, 0),
+            ];
+            for (seed, (offset, length)) in (1_u8..).zip(places) {
+                let bytes = pattern(length, seed);
+                device.write_at(&bytes, to_u64(offset)).unwrap();
+                expected[offset..offset + length].copy_from_slice(&bytes);
+            }
+            device.sync().unwrap();
+            let mut found = vec![0; expected.len()];
+            device.read_at(&mut found, 0).unwrap();
+            assert!(found == expected);
+            assert_eq!(
+                std::fs::read(folder.path().join("a file")).unwrap(),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_write_beyond_the_end_is_an_error_and_writes_nothing() {
+        for folder in folders() {
+            let device = FileDevice::open(&folder.path().join("store"), true).unwrap();
+            device.reserve(10_000).unwrap();
+            for (offset, length) in [(9_999, 2), (10_000, 1), (0, 10_001), (u64::MAX, 4)] {
+                let error = device.write_at(&vec![1; length], offset).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            }
+            assert_eq!(device.length_bytes().unwrap(), 10_000);
+            let mut found = vec![1; 10_000];
+            device.read_at(&mut found, 0).unwrap();
+            assert!(found.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn it_grows_while_mapped_also_through_another_handle() {
+        for folder in folders() {
+            let path = folder.path().join("store");
+            let device = FileDevice::open(&path, true).unwrap();
+            let other = FileDevice::open(&path, false).unwrap();
+            let mut length = 5000;
+            for round in 0..6 {
+                let grower = if round % 2 == 0 { &device } else { &other };
+                grower.reserve(length).unwrap();
+                let bytes = pattern(5000, round);
+                device.write_at(&bytes, length - 5000).unwrap();
+                let mut found = vec![0; 5000];
+                other.read_at(&mut found, length - 5000).unwrap();
+                assert_eq!(found, bytes);
+                length = length * 3 + 1;
+            }
+            assert!(device.reserve(10).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_cut_short_is_an_error_and_no_signal() {
+        for folder in folders() {
+            let path = folder.path().join("store");
+            let device = FileDevice::open(&path, true).unwrap();
+            device.reserve(16 << 20).unwrap();
+            let bytes = pattern(16_384, 3);
+            device.write_at(&bytes, 0).unwrap();
+            let cutter = OpenOptions::new().write(true).open(&path).unwrap();
+            cutter.set_len(6 << 20).unwrap();
+            // A window not populated yet, beyond the cut: noticed by itself on tmpfs.
+            if device.is_memory() {
+                assert!(device.write_at(&bytes, 9 << 20).is_err());
+                assert_eq!(cutter.metadata().unwrap().len(), 6 << 20, "a write grew it");
+            }
+            assert_eq!(
+                device.refresh().unwrap_err().kind(),
+                ErrorKind::UnexpectedEof
+            );
+            assert!(device.write_at(&bytes, 17 << 20).is_err());
+            // Populated before, cut after: refused once it was looked at.
+            cutter.set_len(1000).unwrap();
+            assert!(device.refresh().is_err());
+            if device.is_memory() {
+                assert!(device.write_at(&bytes, 0).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_sparse_file_on_a_full_file_system_is_an_error_and_no_signal() {
+        // Without the right to mount there is no small file system to fill: nothing to show.
+        let Some(folder) = memory_folder() else {
+            return;
+        };
+        let (target, flags) = (folder.path(), rustix::mount::MountFlags::empty());
+        let size = Some(c"size=1m");
+        if rustix::mount::mount("tmpfs", target, "tmpfs", flags, size).is_err() {
+            return;
+        }
+        let path = target.join("store");
+        let device = FileDevice::open(&path, true).unwrap();
+        let sparse = OpenOptions::new().write(true).open(&path).unwrap();
+        sparse.set_len(8 << 20).unwrap();
+        let bytes = pattern(64 << 10, 5);
+        let results: Vec<_> = (0..128)
+            .map(|number| device.write_at(&bytes, number * (64 << 10)))
+            .collect();
+        let full = device.reserve(8 << 20);
+        drop((device, sparse));
+        rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH).unwrap();
+        let failed: Vec<_> = results
+            .into_iter()
+            .filter_map(|result| result.err())
+            .collect();
+        assert!(!failed.is_empty());
+        assert!(
+            failed
+                .iter()
+                .all(|error| error.kind() == ErrorKind::StorageFull),
+            "{failed:?}"
+        );
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn threads_write_disjoint_ranges_at_once() {
+        for folder in folders() {
+            let device = FileDevice::open(&folder.path().join("store"), true).unwrap();
+            let (threads, blocks, size) = (4_u8, 512_u64, 5000_u64);
+            device.reserve(u64::from(threads) * blocks * size).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    let device = &device;
+                    scope.spawn(move || {
+                        let bytes = pattern(to_usize(size), thread);
+                        for block in 0..blocks {
+                            let place = block * u64::from(threads) + u64::from(thread);
+                            device.write_at(&bytes, place * size).unwrap();
+                        }
+                    });
+                }
+            });
+            let mut found = vec![0; to_usize(size)];
+            for place in 0..u64::from(threads) * blocks {
+                device.read_at(&mut found, place * size).unwrap();
+                let thread = u8::try_from(place % u64::from(threads)).unwrap();
+                assert!(found == pattern(to_usize(size), thread), "block {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_opened_for_reading_refuses_to_write() {
+        for folder in folders() {
+            let path = folder.path().join("store");
+            FileDevice::open(&path, true)
+                .unwrap()
+                .reserve(5000)
+                .unwrap();
+            let device = FileDevice::open_read_only(&path).unwrap();
+            assert!(device.write_at(&[1; 10], 0).is_err());
+            assert!(device.write_at(&[1; 5000], 0).is_err());
+        }
+    }
+
+    /// Not a test: prints what the comments in `stream` say. `cargo test --release -- --ignored
+    /// --nocapture speed_of_writing`.
+    #[test]
+    #[ignore = "a measurement, for an idle machine"]
+    fn speed_of_writing() {
+        let Some(folder) = memory_folder() else {
+            return;
+        };
+        let device = FileDevice::open(&folder.path().join("store"), true).unwrap();
+        let plain = OpenOptions::new()
+            .write(true)
+            .open(folder.path().join("store"))
+            .unwrap();
+        let total = 256 << 20;
+        device.reserve(to_u64(total)).unwrap();
+        let source = pattern(total, 7);
+        let mut memory = vec![1_u8; total];
+        for pass in ["first, populating", "second"] {
+            let watch = crate::clock::Stopwatch::start();
+            device.write_at(&source, 0).unwrap();
+            println!("{pass} pass over 256 MiB: {:.1} ms", watch.seconds() * 1e3);
+        }
+        for size in [64, 256, 1024, 2048, 4096, 16_384, 65_536, 1 << 20] {
+            let scratch = pattern(size, 9);
+            let rates = [0, 1, 2, 3].map(|way| {
+                let mut times: Vec<f64> = (0..5)
+                    .map(|_run| {
+                        let watch = crate::clock::Stopwatch::start();
+                        for offset in (0..total).step_by(size) {
+                            let from = &source[offset..offset + size];
+                            match way {
+                                0 => memory[offset..offset + size].copy_from_slice(from),
+                                1 => plain.write_all_at(&scratch, to_u64(offset)).unwrap(),
+                                2 => device.write_at(&scratch, to_u64(offset)).unwrap(),
+                                _ => device.write_at(from, to_u64(offset)).unwrap(),
+                            }
+                        }
+                        watch.seconds()
+                    })
+                    .collect();
+                times.sort_by(f64::total_cmp);
+                268.435_456 / times[2]
+            });
+            let [copy, file, scratch, cold] = rates;
+            println!(
+                "{size:>8} B: MB/s memcpy {copy:.0}, pwrite {file:.0}, mapped {scratch:.0}, mapped from memory {cold:.0}"
+            );
+        }
     }
 }

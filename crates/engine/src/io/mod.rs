@@ -5,6 +5,9 @@
 //! the caller stops using the device.
 
 pub mod file;
+pub mod shared;
+mod mapped;
+mod stream;
 
 use std::fmt::Debug;
 use std::io::Result;
@@ -20,8 +23,14 @@ pub trait Device: Debug + Send + Sync {
     fn length_bytes(&self) -> Result<u64>;
     /// Fills `buffer` from `offset`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
-    /// Writes all of `bytes` at `offset`, which lies in reserved space.
+    /// Writes all of `bytes` at `offset`, which lies in reserved space; an error beyond the length.
+    /// Threads may write disjoint ranges at the same time.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Looks whether the device still has the length it had; an error where it became shorter.
+    /// Called once before a run of writes, for implementations that keep the length.
+    fn refresh(&self) -> Result<()> {
+        Ok(())
+    }
     /// Makes everything written before durable.
     fn sync(&self) -> Result<()>;
     /// Grows the device to `length_bytes` of real space.

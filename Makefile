@@ -1,0 +1,12 @@
+# Backstay: `make demo` runs the main job on real input, `make test` passes all tests; both install
+# what they need. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+-include make/*.mk
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile $(wildcard make/*.mk) | sort | \
+	  sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/' | expand -t 28

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: writes a file of a memory file system through a shared mapping, past the caches.
+//! In from: `file`. Out to: the page cache, which is the storage of such a file system.
+//! Invariants: no byte is stored into a window before the kernel populated it without error, so
+//! that a sparse or shortened file is an error and no SIGBUS; nothing is written beyond the length.
+#![expect(unsafe_code, reason = "mapping a file and storing into the mapping")]
+
+use super::stream;
+use backstay_format::width::{to_u64, to_usize};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::fs::File;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Address space mapped at once. A mapping may reach beyond the end of the file, so growth needs no
+/// new one; what is not populated costs address space only.
+const SPAN_BYTES: u64 = 1 << 30;
+/// Populated at once: one call for 1,024 pages, and no more than one window too much of a file that
+/// is sparse against the contract of `Device`.
+const WINDOW_BYTES: u64 = 4 << 20;
+/// Spans of the largest store (4 TiB); writes beyond go through the file.
+const SPANS_MAX: usize = 4096;
+const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
+
+/// The mapping of a file, made span by span as writes arrive. Shared by threads that write disjoint
+/// ranges.
+///
+/// What remains: a file that another process shortens after its window was populated makes the next
+/// store into the part that is gone a SIGBUS. [`Self::shortened_to`] closes this as often as the
+/// owner looks at the length; a store file is only ever shortened against the rules of its lock.
+pub(super) struct Mapped {
+    spans: Box<[OnceLock<Option<Span>>]>,
+    refused: AtomicBool,
+}
+
+/// One mapped part of the file.
+struct Span {
+    base: NonNull<u8>,
+    /// Bytes from the start of each window that are populated.
+    populated: Box<[AtomicU64; WINDOWS]>,
+}
+
+// SAFETY: a span owns its mapping; threads write disjoint ranges of it through raw pointers (the
+// contract of `Device::write_at`), and all other state is atomic.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Mapped {
+    /// A mapping of nothing yet.
+    pub(super) fn new() -> Self {
+        Self {
+            spans: (0..SPANS_MAX).map(|_span| OnceLock::new()).collect(),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Writes `bytes` at `offset` of `file`, all below `length`, and says how many leading bytes
+    /// were written: fewer than all where mapping or populating failed. The caller then writes the
+    /// rest through the file, which has the true error if there is one.
+    pub(super) fn write(&self, file: &File, bytes: &[u8], offset: u64, length: u64) -> usize {
+        let mut done = 0;
+        while done < bytes.len() && !self.refused.load(Ordering::Relaxed) {
+            let position = offset + to_u64(done);
+            let in_window = position % WINDOW_BYTES;
+            let size = to_usize(WINDOW_BYTES - in_window).min(bytes.len() - done);
+            let window_end = in_window + to_u64(size);
+            let Some(place) = self.place(file, position, window_end, length) else {
+                break;
+            };
+            // SAFETY: `place` is mapped and populated up to `window_end`; callers write disjoint
+            // ranges; `bytes` is memory of the program and no part of this private mapping.
+            unsafe { stream::copy(&bytes[done..done + size], place.as_ptr()) };
+            done += size;
+        }
+        done
+    }
+
+    /// The address of `position`, populated up to `window_end` of its window.
+    fn place(
+        &self,
+        file: &File,
+        position: u64,
+        window_end: u64,
+        length: u64,
+    ) -> Option<NonNull<u8>> {
+        let (number, in_span) = (to_usize(position / SPAN_BYTES), position % SPAN_BYTES);
+        let span = self.spans.get(number)?.get_or_init(|| {
+            let span = Span::map(file, to_u64(number) * SPAN_BYTES);
+            // Without address space (RLIMIT_AS) each further try would be another failing call.
+            self.refused.fetch_or(span.is_err(), Ordering::Relaxed);
+            span.ok()
+        });
+        let span = span.as_ref()?;
+        let window = to_usize(in_span / WINDOW_BYTES);
+        if span.populated[window].load(Ordering::Acquire) < window_end {
+            let window_start = position - position % WINDOW_BYTES;
+            let reach = WINDOW_BYTES.min(length.saturating_sub(window_start));
+            if let Err(errno) = span.populate(window, reach) {
+                // Linux before 5.14 has no such call; everything else may concern this window only.
+                self.refused
+                    .fetch_or(errno == Errno::INVAL, Ordering::Relaxed);
+                return None;
+            }
+            if reach < window_end {
+                return None;
+            }
+        }
+        // SAFETY: `in_span` is less than the size of the mapping.
+        Some(unsafe { span.base.add(to_usize(in_span)) })
+    }
+
+    /// Forgets what was populated beyond `length`: the file became shorter.
+    pub(super) fn shortened_to(&self, length: u64) {
+        for (number, span) in self.spans.iter().enumerate() {
+            let Some(Some(span)) = span.get() else {
+                continue;
+            };
+            for (window, populated) in span.populated.iter().enumerate() {
+                let start = to_u64(number) * SPAN_BYTES + to_u64(window) * WINDOW_BYTES;
+                populated.fetch_min(length.saturating_sub(start), Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl Span {
+    fn map(file: &File, offset: u64) -> Result<Self, Errno> {
+        let size = to_usize(SPAN_BYTES);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                size,
+                access,
+                MapFlags::SHARED,
+                file,
+                offset,
+            )?
+        };
+        // The store has no place in a core dump; that it stays in one is no error.
+        // SAFETY: the mapping just made.
+        let _dumped = unsafe { madvise(base, size, Advice::LinuxDontDump) };
+        Ok(Self {
+            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
+            populated: Box::new([const { AtomicU64::new(0) }; WINDOWS]),
+        })
+    }
+
+    /// Makes the first `reach` bytes of a window present and writable.
+    fn populate(&self, window: usize, reach: u64) -> Result<(), Errno> {
+        let start = window * to_usize(WINDOW_BYTES);
+        // SAFETY: the range lies in the mapping; populating changes no byte.
+        unsafe {
+            let address = self.base.add(start).as_ptr().cast();
+            madvise(address, to_usize(reach), Advice::LinuxPopulateWrite)?;
+        }
+        self.populated[window].fetch_max(reach, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this span's own, and no write is under way while it is dropped.
+        let _unmapped = unsafe { munmap(self.base.as_ptr().cast(), to_usize(SPAN_BYTES)) };
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mapped = self.spans.iter().filter(|span| span.get().is_some());
+        f.debug_struct("Mapped")
+            .field("spans", &mapped.count())
+            .field("refused", &self.refused)
+            .finish()
+    }
+}

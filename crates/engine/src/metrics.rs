@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a job measures of itself, kept over its lives in `metrics.json` beside its store.
+//! In from: `session`. Out to: the planner and people. Schema: docs/format/metrics.md.
+//! Invariants: written to a new file and renamed, at most once an interval, so that no checkpoint
+//! pays for it; a file that cannot be read is started anew.
+
+use crate::clock::Stopwatch;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Version of the schema.
+pub const VERSION: u32 = 1;
+/// Values kept of each quantity: the newest so many.
+const KEPT: usize = 256;
+
+/// The newest values of one measured quantity.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// How often it was measured, over all lives.
+    pub count: u64,
+    /// Sum of all values.
+    pub sum: f64,
+    /// Least of the newest values.
+    pub min: f64,
+    /// A tenth of the newest values is not above this.
+    pub p10: f64,
+    /// Half of the newest values is not above this.
+    pub p50: f64,
+    /// Nine tenths of the newest values are not above this.
+    pub p90: f64,
+    /// Greatest of the newest values.
+    pub max: f64,
+    /// The newest values, oldest first.
+    pub newest: Vec<f64>,
+}
+
+impl Measured {
+    /// Takes a value.
+    pub fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum += value;
+        if self.newest.len() == KEPT {
+            self.newest.remove(0);
+        }
+        self.newest.push(value);
+        let mut sorted = self.newest.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |tenth: usize| sorted[(sorted.len() - 1) * tenth / 10];
+        (self.min, self.p10, self.p50, self.p90, self.max) = (at(0), at(1), at(5), at(9), at(10));
+    }
+}
+
+/// Costs of a checkpoint, in seconds and bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointCosts {
+    /// Time the application was blocked.
+    pub blocking_seconds: Measured,
+    /// Time to find, copy and hash changed blocks.
+    pub capture_seconds: Measured,
+    /// Time to make the revision durable on the node.
+    pub commit_seconds: Measured,
+    /// Bytes of all variables of the node's ranks.
+    pub bytes_total: Measured,
+    /// Bytes of the blocks written by the node's ranks.
+    pub bytes_changed: Measured,
+}
+
+/// What a job measured of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// Version of the schema.
+    pub version: u32,
+    /// The job.
+    pub job: String,
+    /// The node that wrote this file.
+    pub node: String,
+    /// The newest life.
+    pub incarnation: u64,
+    /// Nodes of the job.
+    pub nodes: u32,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Seconds the job has run, over all lives.
+    pub exposure_seconds: f64,
+    /// Lives that ended without saying goodbye.
+    pub failures: u64,
+    /// Lives that went on from a checkpoint.
+    pub restarts: u64,
+    /// Checkpoints committed by all ranks, over all lives.
+    pub checkpoints: u64,
+    /// Checkpoints that failed, over all lives.
+    pub checkpoints_failed: u64,
+    /// Whether the newest life said goodbye.
+    pub closed: bool,
+    /// Changed bytes over all bytes, of the newest checkpoints.
+    pub changed_share: f64,
+    /// The same for each rank of this node, of the newest checkpoint.
+    pub changed_share_by_rank: BTreeMap<u32, f64>,
+    /// What a checkpoint costs.
+    pub checkpoint: CheckpointCosts,
+    /// Time of a restore.
+    pub restore_seconds: Measured,
+    /// Bytes of the store.
+    pub store_bytes: u64,
+}
+
+/// Keeps the metrics of a node and writes them now and then.
+#[derive(Debug)]
+pub struct MetricsFile {
+    path: PathBuf,
+    interval: Duration,
+    life: Stopwatch,
+    exposure_before: f64,
+    written: Option<Stopwatch>,
+    /// What was measured.
+    pub metrics: Metrics,
+}
+
+impl MetricsFile {
+    /// Continues the file in `directory`; a life that ended without goodbye counts as a failure.
+    pub fn open(directory: &Path, interval: Duration) -> Self {
+        let path = directory.join("metrics.json");
+        let earlier = std::fs::read(&path).ok();
+        let earlier = earlier.and_then(|bytes| serde_json::from_slice::<Metrics>(&bytes).ok());
+        let mut metrics = earlier
+            .filter(|metrics| metrics.version == VERSION)
+            .unwrap_or_default();
+        if metrics.incarnation > 0 && !metrics.closed {
+            metrics.failures += 1;
+        }
+        metrics.version = VERSION;
+        metrics.closed = false;
+        let exposure_before = metrics.exposure_seconds;
+        Self {
+            path,
+            interval,
+            life: Stopwatch::start(),
+            exposure_before,
+            written: None,
+            metrics,
+        }
+    }
+
+    /// Writes the file if the last writing is long enough ago.
+    pub fn write_when_due(&mut self) -> Result<()> {
+        if self
+            .written
+            .as_ref()
+            .is_some_and(|written| written.elapsed() < self.interval)
+        {
+            return Ok(());
+        }
+        self.write()
+    }
+
+    /// Writes the file.
+    pub fn write(&mut self) -> Result<()> {
+        self.metrics.exposure_seconds = self.exposure_before + self.life.seconds();
+        self.written = Some(Stopwatch::start());
+        let text = serde_json::to_string_pretty(&self.metrics)
+            .map_err(|error| Error::caused(crate::ErrorKind::Internal, "metrics", error))?;
+        let fresh = self.path.with_extension("json.new");
+        std::fs::write(&fresh, text + "\n")
+            .and_then(|()| std::fs::rename(&fresh, &self.path))
+            .map_err(|error| Error::io(format!("writing {}", self.path.display()), error))
+    }
+}

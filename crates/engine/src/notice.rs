@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what must be said aloud, to the `tracing` subscriber and to standard error.
+//! Invariants: one line each; `BACKSTAY_LOG` = quiet, warn or info (default) says how much.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+#[derive(PartialEq, PartialOrd)]
+enum Loudness {
+    Quiet,
+    Warn,
+    Info,
+}
+
+fn loudness() -> &'static Loudness {
+    static LOUDNESS: OnceLock<Loudness> = OnceLock::new();
+    LOUDNESS.get_or_init(|| match std::env::var("BACKSTAY_LOG").as_deref() {
+        Ok("quiet") => Loudness::Quiet,
+        Ok("warn") => Loudness::Warn,
+        _ => Loudness::Info,
+    })
+}
+
+fn line(text: &str) {
+    // Nowhere to report that standard error is closed.
+    drop(writeln!(std::io::stderr().lock(), "backstay: {text}"));
+}
+
+/// Says what a user wants to know: where the store is, what was restored.
+pub fn info(text: &str) {
+    tracing::info!("{text}");
+    if *loudness() >= Loudness::Info {
+        line(text);
+    }
+}
+
+/// Says what a user must know: damage, fallbacks, less than was asked for.
+pub fn warn(text: &str) {
+    tracing::warn!("{text}");
+    if *loudness() >= Loudness::Warn {
+        line(&format!("warning: {text}"));
+    }
+}

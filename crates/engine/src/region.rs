@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the memory of a variable on this rank, as something to copy out of and into.
+//! In from: the application's pointers. Out to: `store::tree` (copy out), `session` (copy in).
+//! Invariants: application memory is never seen as a Rust slice, since the application may write it
+//! while we read; it is copied out first, and only the copy is hashed and kept.
+#![expect(
+    unsafe_code,
+    reason = "application memory is reached by pointer, here and nowhere else"
+)]
+
+use backstay_format::width::{to_u64, to_usize};
+use std::fmt::Debug;
+
+/// Bytes that blocks are copied from.
+pub trait Source: Debug + Sync {
+    /// How many there are.
+    fn length_bytes(&self) -> u64;
+    /// Copies `buffer.len()` bytes from `offset`; the range lies within the length.
+    fn copy_out(&self, offset: u64, buffer: &mut [u8]);
+}
+
+/// Bytes that blocks are copied to.
+pub trait Sink: Debug {
+    /// Copies `bytes` to `offset`; the range lies within the length.
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]);
+}
+
+/// Host memory of a variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Region {
+    address: *mut u8,
+    length: usize,
+}
+
+// SAFETY: a region is an address and a length; whoever registered it promised that the memory stays
+// valid, from any thread, until it is registered anew or the session ends.
+unsafe impl Send for Region {}
+// SAFETY: as above; copies of overlapping ranges are only made in one direction at a time.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Registers `length_bytes` at `address`.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes of `length_bytes` for as long as the region is used.
+    pub unsafe fn new(address: *mut u8, length_bytes: u64) -> Self {
+        Self {
+            address,
+            length: to_usize(length_bytes),
+        }
+    }
+
+    /// Where it stands, for change tracking by page.
+    pub fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    fn check(&self, offset: u64, count: usize) -> usize {
+        let offset = to_usize(offset);
+        assert!(
+            offset
+                .checked_add(count)
+                .is_some_and(|end| end <= self.length),
+            "copy of {count} bytes at {offset} of a region of {}",
+            self.length
+        );
+        offset
+    }
+}
+
+impl Source for Region {
+    fn length_bytes(&self) -> u64 {
+        to_u64(self.length)
+    }
+
+    fn copy_out(&self, offset: u64, buffer: &mut [u8]) {
+        let offset = self.check(offset, buffer.len());
+        // SAFETY: the range lies in the region (checked), which its owner keeps valid.
+        let from = unsafe { self.address.add(offset) };
+        // SAFETY: `from` is valid for `buffer.len()` bytes and `buffer` is ours, so they are apart.
+        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) }
+    }
+}
+
+impl Sink for Region {
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) {
+        let offset = self.check(offset, bytes.len());
+        // SAFETY: the range lies in the region (checked), which its owner keeps valid.
+        let to = unsafe { self.address.add(offset) };
+        // SAFETY: `to` is valid for `bytes.len()` bytes; `bytes` is a buffer of ours, so they are apart.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+}
+
+/// A slice as a source.
+impl Source for &[u8] {
+    fn length_bytes(&self) -> u64 {
+        to_u64(self.len())
+    }
+    fn copy_out(&self, offset: u64, buffer: &mut [u8]) {
+        let offset = to_usize(offset);
+        buffer.copy_from_slice(&self[offset..offset + buffer.len()]);
+    }
+}
+
+/// A vector as a sink.
+impl Sink for Vec<u8> {
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) {
+        let offset = to_usize(offset);
+        self[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+}

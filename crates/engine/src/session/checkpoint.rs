@@ -1,0 +1,620 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: takes a checkpoint: capture, post, commit on the node, vote of the job.
+//! In from: the program. Out to: `store::revision`, `store::commit`, the communicator.
+//! Invariants: at most two collective calls a checkpoint, on the caller's thread; what a checkpoint
+//! changed in memory takes effect only after the vote; after a failed one it is as if it had never been.
+
+use super::variable::Registered;
+use super::vote::vote;
+use super::{Session, Stores, lock, to_i64};
+use crate::clock::{Deadline, Stopwatch};
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::region::Source;
+use crate::store::commit::{NodeStore, Policy};
+use crate::store::control::{Control, Post, wait_until};
+use crate::store::revision::{Part, PendingPart};
+use backstay_format::{BlockRef, CheckpointId, Digest, Geometry};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How far a checkpoint has to be safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// Durable in the store of every node.
+    Node = 1,
+}
+
+/// A checkpoint that was started; see [`Session::test`] and [`Session::wait`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    checkpoint: CheckpointId,
+    turn: u64,
+}
+
+impl Handle {
+    /// Which checkpoint it will be.
+    pub fn checkpoint(&self) -> CheckpointId {
+        self.checkpoint
+    }
+}
+
+/// What a checkpoint did on this rank.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Blocks of this rank's variables.
+    pub blocks_total: u64,
+    /// Blocks written.
+    pub blocks_changed: u64,
+    /// Bytes of this rank's variables.
+    pub bytes_total: u64,
+    /// Bytes of the blocks written.
+    pub bytes_changed: u64,
+    /// Bytes written beside the blocks: tree pages, tables.
+    pub bytes_manifest: u64,
+    /// Time the program was blocked, in seconds.
+    pub blocking_seconds: f64,
+    /// Time to find, copy and hash changed blocks, in seconds.
+    pub capture_seconds: f64,
+    /// Time from the capture to the outcome of all ranks, in seconds.
+    pub commit_seconds: f64,
+    /// Blocks in all and blocks written, by variable.
+    pub by_variable: Vec<(String, u64, u64)>,
+}
+
+/// What a scrub found on this rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scrubbed {
+    /// Blocks read and verified.
+    pub blocks: u64,
+    /// Damaged blocks written again from application memory.
+    pub healed: u64,
+    /// Damaged blocks whose memory has changed since: the next checkpoint replaces them.
+    pub beyond: u64,
+}
+
+/// A checkpoint between capture and vote.
+#[derive(Debug)]
+pub(super) struct Underway {
+    id: CheckpointId,
+    turn: u64,
+    captured: Result<PendingPart>,
+    committer: Committer,
+    report: Report,
+    since: Stopwatch,
+}
+
+/// Who commits this node's part.
+#[derive(Debug)]
+enum Committer {
+    /// This rank did, with this outcome.
+    Here(Result<()>),
+    /// A thread of this rank does.
+    Thread(JoinHandle<Result<()>>),
+    /// Another rank does.
+    Elsewhere,
+}
+
+impl Session {
+    /// Takes a checkpoint; when it returns well, it is durable at level [`Level::Node`] on every node.
+    /// Collective: one call of the communicator, two if a rank fails.
+    pub fn checkpoint(&mut self) -> Result<Report> {
+        let watch = Stopwatch::start();
+        self.settle_underway()?;
+        self.begin(false);
+        let mut report = self.settle_underway()?.unwrap_or_default();
+        report.blocking_seconds = watch.seconds();
+        self.record(&report);
+        Ok(report)
+    }
+
+    /// Captures a checkpoint and returns; the commit goes on in the background, and its outcome is
+    /// voted on in [`Session::wait`], the next checkpoint, or [`Session::close`]. Collective: it settles
+    /// the checkpoint before, whose failure it reports.
+    pub fn checkpoint_start(&mut self) -> Result<Handle> {
+        let watch = Stopwatch::start();
+        self.settle_underway()?;
+        self.begin(true);
+        let underway = self.underway.as_mut();
+        let underway = underway.ok_or_else(|| Error::new(ErrorKind::Internal, "nothing began"))?;
+        underway.report.blocking_seconds = watch.seconds();
+        Ok(Handle {
+            checkpoint: underway.id,
+            turn: underway.turn,
+        })
+    }
+
+    /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
+    pub fn test(&self, handle: &Handle, level: Level) -> Result<bool> {
+        let Level::Node = level;
+        let failed = self
+            .underway
+            .as_ref()
+            .is_some_and(|underway| underway.captured.is_err());
+        let pending = self
+            .underway
+            .as_ref()
+            .is_some_and(|u| u.turn == handle.turn);
+        Ok(!pending || failed || self.node.control.durable(handle.turn).is_some())
+    }
+
+    /// Waits until the checkpoint is durable on every node; the outcome is that of all ranks.
+    /// Collective.
+    pub fn wait(&mut self, handle: Handle, level: Level) -> Result<Report> {
+        let Level::Node = level;
+        if self
+            .underway
+            .as_ref()
+            .is_some_and(|underway| underway.turn == handle.turn)
+        {
+            let report = self.settle_underway()?.unwrap_or_default();
+            self.record(&report);
+            return Ok(report);
+        }
+        if self.policy.complete.contains(&handle.checkpoint) {
+            return Ok(Report {
+                checkpoint: handle.checkpoint,
+                ..Report::default()
+            });
+        }
+        Err(self.not_retained(handle.checkpoint.number))
+    }
+
+    /// Captures this rank's part, posts it, and starts or does the commit of its node.
+    fn begin(&mut self, background: bool) {
+        self.turn += 1;
+        let turn = self.turn;
+        let id = CheckpointId::new(self.incarnation, self.last_number + 1);
+        let watch = Stopwatch::start();
+        let captured = self.capture(id, turn);
+        let mut report = Report {
+            checkpoint: id,
+            ..Report::default()
+        };
+        report.capture_seconds = watch.seconds();
+        let rank = self.comm.rank();
+        let post = match &captured {
+            Ok(pending) => {
+                report.fill(pending);
+                pending.post(rank)
+            }
+            Err(error) => failed_post(error.kind(), rank),
+        };
+        self.node.control.post(self.node.local, turn, &post);
+        let since = Stopwatch::start();
+        let committer = match self.node_commit(id, turn) {
+            Some(commit) if background => commit.spawn(),
+            Some(commit) => Committer::Here(commit.run()),
+            None => Committer::Elsewhere,
+        };
+        self.underway = Some(Underway {
+            id,
+            turn,
+            captured,
+            committer,
+            report,
+            since,
+        });
+    }
+
+    fn capture(&mut self, id: CheckpointId, turn: u64) -> Result<PendingPart> {
+        if self.store.is_none() {
+            let regions = self
+                .variables
+                .values()
+                .map(|variable| variable.region.length_bytes());
+            let reserve = self.node.create_store(&self.config, regions.sum(), turn)?;
+            let (root, slot) = reserve.reader().newest_root()?;
+            let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
+            let node = NodeStore::successor(reserve.clone(), root, slot);
+            self.set_store(reserve, space, node);
+        }
+        let Some(store) = &self.store else {
+            return Err(Error::new(ErrorKind::Internal, "there is no store"));
+        };
+        if store.rank.reserve().control().failed() {
+            return Err(store.rank.reserve().failed_before());
+        }
+        let pages = &mut self.pages;
+        let variables = self.variables.values_mut();
+        let candidates: Vec<_> = variables
+            .map(|variable| variable.candidates(pages.as_mut()))
+            .collect::<Result<_>>()?;
+        let parts: Vec<Part<'_>> = self
+            .variables
+            .values()
+            .zip(candidates)
+            .map(|(variable, candidates)| Part {
+                descriptor: &variable.descriptor,
+                block_bytes: variable.block_bytes,
+                source: &variable.region,
+                candidates,
+            })
+            .collect();
+        store.rank.capture(id, &parts)
+    }
+
+    /// The commit of this node, if it is this rank's: the leader's at once, its successor's only when
+    /// the leader does not come in time.
+    fn node_commit(&self, id: CheckpointId, turn: u64) -> Option<NodeCommit> {
+        if !self.node.leads() {
+            return None;
+        }
+        let Some(store) = &self.store else {
+            let code = ErrorKind::StoreIo.code();
+            self.node
+                .control
+                .set_durable(turn, u64::try_from(code).unwrap_or(u64::MAX));
+            return None;
+        };
+        Some(NodeCommit {
+            control: self.node.control.clone(),
+            store: Arc::clone(&store.node),
+            policy: self.policy.clone(),
+            ranks: u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX),
+            local: self.node.local,
+            predecessor: None,
+            id,
+            turn,
+            world_size: self.comm.size(),
+            wait: Duration::from_millis(self.config.timeout_ms),
+            cpu_set: self.config.cpu_set.clone(),
+        })
+    }
+
+    /// Brings the checkpoint under way to its end: waits for the node's commit, votes, and commits or
+    /// rolls back in memory. `None` if there is none.
+    pub(super) fn settle_underway(&mut self) -> Result<Option<Report>> {
+        let Some(mut underway) = self.underway.take() else {
+            return Ok(None);
+        };
+        let local = self.finish_on_node(&mut underway);
+        let mine = match underway.captured {
+            Err(error) => Err(error),
+            Ok(pending) => local.map(|()| pending),
+        };
+        let what = format!("checkpoint {}", underway.id.number);
+        let outcome = vote(&self.comm, &what, to_i64(underway.id.number), mine);
+        let (id, complete) = (underway.id, outcome.is_ok());
+        self.last_number = self.last_number.max(id.number);
+        let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
+        if outcome.is_err() {
+            if let Some(store) = &mut self.store {
+                store.rank.roll_back();
+            }
+            self.variables.values_mut().for_each(Registered::roll_back);
+            if let Some(metrics) = &mut self.metrics {
+                metrics.metrics.checkpoints_failed += 1;
+            }
+        }
+        self.drop_unretained(Some((id, complete)));
+        outcome?;
+        underway.report.commit_seconds = underway.since.seconds();
+        Ok(Some(underway.report))
+    }
+
+    fn commit_in_memory(&mut self, id: CheckpointId, pending: PendingPart) {
+        for (name, blocks) in &pending.unmarked {
+            if let Some(variable) = self.variables.get_mut(name) {
+                variable.contract_broken(*blocks, self.pages.as_mut());
+            }
+        }
+        for variable in self.variables.values_mut() {
+            variable.commit(id.number);
+        }
+        if let Some(store) = &mut self.store {
+            store.rank.commit(id, pending);
+        }
+        self.policy.complete.insert(id);
+    }
+
+    /// The outcome of this node's commit as far as this rank is answerable for it.
+    fn finish_on_node(&mut self, underway: &mut Underway) -> Result<()> {
+        match std::mem::replace(&mut underway.committer, Committer::Elsewhere) {
+            Committer::Here(outcome) => outcome,
+            Committer::Thread(thread) => thread.join().unwrap_or_else(|_panic| {
+                Err(Error::new(
+                    ErrorKind::Internal,
+                    "the committing thread panicked",
+                ))
+            }),
+            Committer::Elsewhere if self.node.local == 1 && underway.captured.is_ok() => {
+                self.watch_leader(underway)
+            }
+            Committer::Elsewhere => Ok(()),
+        }
+    }
+
+    /// The successor waits for the leader, and commits in its place when it does not come.
+    fn watch_leader(&self, underway: &Underway) -> Result<()> {
+        let control = &self.node.control;
+        let patience = Duration::from_millis(self.config.timeout_ms / 4);
+        let durable = || control.durable(underway.turn).is_some();
+        if wait_until("the node's leader to commit", patience, durable).is_ok() {
+            return node_outcome(control, underway.turn);
+        }
+        notice::warn(&format!(
+            "rank {}: the leader of node {} has not committed checkpoint {} after {} ms; taking over",
+            self.comm.rank(),
+            self.node.name,
+            underway.id,
+            patience.as_millis()
+        ));
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        lock(&store.node).reload()?;
+        NodeCommit {
+            control: control.clone(),
+            store: Arc::clone(&store.node),
+            policy: self.policy.clone(),
+            ranks: u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX),
+            local: self.node.local,
+            predecessor: Some(0),
+            id: underway.id,
+            turn: underway.turn,
+            world_size: self.comm.size(),
+            wait: patience,
+            cpu_set: None,
+        }
+        .run()
+    }
+
+    /// Keeps what a checkpoint cost.
+    fn record(&mut self, report: &Report) {
+        let Some(file) = &mut self.metrics else {
+            return;
+        };
+        let control = &self.node.control;
+        let posts: Vec<Post> = (0..u32::try_from(self.node.ranks.len()).unwrap_or(0))
+            .filter_map(|local| control.posted(local, self.turn))
+            .collect();
+        let (total, changed) = posts.iter().fold((0, 0), |(total, changed), post| {
+            (total + post.bytes_total, changed + post.bytes_changed)
+        });
+        let metrics = &mut file.metrics;
+        metrics.checkpoints += 1;
+        metrics.changed_share = share(changed, total);
+        metrics.changed_share_by_rank = posts
+            .iter()
+            .map(|p| (p.rank, share(p.bytes_changed, p.bytes_total)))
+            .collect();
+        metrics
+            .checkpoint
+            .blocking_seconds
+            .add(report.blocking_seconds);
+        metrics
+            .checkpoint
+            .capture_seconds
+            .add(report.capture_seconds);
+        metrics.checkpoint.commit_seconds.add(report.commit_seconds);
+        metrics.checkpoint.bytes_total.add(as_f64(total));
+        metrics.checkpoint.bytes_changed.add(as_f64(changed));
+        metrics.store_bytes = self
+            .store
+            .as_ref()
+            .map_or(0, |s| s.rank.reserve().length_bytes());
+        if let Err(error) = file.write_when_due() {
+            notice::warn(&error.to_string());
+        }
+    }
+
+    /// Reads every committed block of this rank; writes damaged ones again where application memory
+    /// still holds what their digest says. Local.
+    pub fn scrub(&mut self) -> Result<Scrubbed> {
+        let mut scrubbed = Scrubbed::default();
+        let Some(store) = &self.store else {
+            return Ok(scrubbed);
+        };
+        for variable in self.variables.values() {
+            scrub_variable(store, variable, &mut scrubbed)?;
+        }
+        if scrubbed.healed > 0 {
+            store.rank.reserve().sync()?;
+        }
+        if scrubbed.healed + scrubbed.beyond > 0 {
+            notice::warn(&format!(
+                "rank {}: scrub healed {} damaged blocks from memory; {} are beyond it",
+                self.comm.rank(),
+                scrubbed.healed,
+                scrubbed.beyond
+            ));
+        }
+        Ok(scrubbed)
+    }
+}
+
+fn scrub_variable(store: &Stores, variable: &Registered, scrubbed: &mut Scrubbed) -> Result<()> {
+    let Some(tree) = store.rank.tree(&variable.descriptor.name) else {
+        return Ok(());
+    };
+    let reserve = store.rank.reserve();
+    for group in 0..tree.group_count() {
+        for (entry, block) in tree.group(reserve.reader(), group)?.iter().enumerate() {
+            let index = group * backstay_format::limits::FANOUT + entry;
+            scrubbed.blocks += 1;
+            let mut bytes = vec![0; tree.root().block_length(index)];
+            match reserve.reader().read(block, &mut bytes, "block") {
+                Ok(()) => continue,
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
+            if heal(variable, tree.root().block_bytes, index, block, &mut bytes) {
+                reserve.write(block.address, &bytes)?;
+                scrubbed.healed += 1;
+            } else {
+                scrubbed.beyond += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether application memory still holds block `index` as committed; if so it is in `bytes`.
+fn heal(
+    variable: &Registered,
+    block_bytes: u32,
+    index: usize,
+    block: &BlockRef,
+    bytes: &mut [u8],
+) -> bool {
+    let length = variable.region.length_bytes();
+    let offset = backstay_format::width::to_u64(index) * u64::from(block_bytes);
+    if Geometry::block_length(length, block_bytes, index) != bytes.len() {
+        return false;
+    }
+    variable.region.copy_out(offset, bytes);
+    Digest::of(bytes) == block.digest
+}
+
+impl Report {
+    fn fill(&mut self, pending: &PendingPart) {
+        self.blocks_total = pending.captured.blocks_total;
+        self.blocks_changed = pending.captured.blocks_changed;
+        self.bytes_total = pending.bytes_total;
+        self.bytes_changed = pending.captured.bytes_changed;
+        self.bytes_manifest = pending.captured.bytes_manifest;
+        self.by_variable.clone_from(&pending.by_variable);
+    }
+}
+
+/// The commit of one node, as a thing that can be done here or in another thread.
+struct NodeCommit {
+    control: Control,
+    store: Arc<Mutex<NodeStore>>,
+    policy: Policy,
+    ranks: u32,
+    local: u32,
+    predecessor: Option<u32>,
+    id: CheckpointId,
+    turn: u64,
+    world_size: u32,
+    wait: Duration,
+    cpu_set: Option<String>,
+}
+
+impl NodeCommit {
+    /// In a background thread; here if there can be none.
+    fn spawn(self) -> Committer {
+        let shared = Arc::new(Mutex::new(Some(self)));
+        let theirs = Arc::clone(&shared);
+        let work = move || {
+            let commit = lock(&theirs).take();
+            commit.map_or(Ok(()), |commit| {
+                crate::cpu::restrict_thread(commit.cpu_set.as_deref());
+                commit.run()
+            })
+        };
+        match std::thread::Builder::new()
+            .name("backstay-commit".to_owned())
+            .spawn(work)
+        {
+            Ok(thread) => Committer::Thread(thread),
+            Err(_) => Committer::Here(lock(&shared).take().map_or(Ok(()), |commit| commit.run())),
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        let outcome = self.commit();
+        let code = outcome
+            .as_ref()
+            .err()
+            .map_or(0, |error| error.kind().code());
+        self.control
+            .set_durable(self.turn, u64::try_from(code).unwrap_or(u64::MAX));
+        outcome
+    }
+
+    fn commit(&self) -> Result<()> {
+        let mine = || {
+            self.control
+                .claim_commit(self.turn, self.local, self.predecessor)
+        };
+        if !mine() {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                "another rank of this node commits",
+            ));
+        }
+        let posts = self.gather()?;
+        if let Some(failed) = posts.iter().find(|post| post.status != 0) {
+            let kind = i32::try_from(failed.status)
+                .ok()
+                .and_then(ErrorKind::from_code);
+            let context = format!("rank {} could not capture its part", failed.rank);
+            return Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context));
+        }
+        let still_mine = || {
+            self.control
+                .claim_commit(self.turn, self.local, Some(self.local))
+        };
+        lock(&self.store).commit(self.id, self.world_size, &posts, &self.policy, still_mine)
+    }
+
+    fn gather(&self) -> Result<Vec<Post>> {
+        let deadline = Deadline::after(self.wait);
+        (0..self.ranks)
+            .map(|local| {
+                let left = deadline.left().unwrap_or(Duration::from_millis(1));
+                let what = format!("rank number {local} of this node to capture its part");
+                wait_until(&what, left, || {
+                    self.control.posted(local, self.turn).is_some()
+                })?;
+                let gone = || Error::new(ErrorKind::Internal, "a posted part is gone");
+                self.control.posted(local, self.turn).ok_or_else(gone)
+            })
+            .collect()
+    }
+}
+
+fn node_outcome(control: &Control, turn: u64) -> Result<()> {
+    match control.durable(turn) {
+        Some(0) => Ok(()),
+        Some(code) => {
+            let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
+            Err(Error::new(
+                kind.unwrap_or(ErrorKind::Internal),
+                "the node's commit failed",
+            ))
+        }
+        None => Err(Error::new(
+            ErrorKind::Timeout,
+            "the node's commit is not over",
+        )),
+    }
+}
+
+fn failed_post(kind: ErrorKind, rank: u32) -> Post {
+    Post {
+        status: u64::try_from(kind.code()).unwrap_or(u64::MAX),
+        rank,
+        root: BlockRef::NONE,
+        bytes_total: 0,
+        bytes_changed: 0,
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        as_f64(part) / as_f64(whole)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a measurement")]
+fn as_f64(value: u64) -> f64 {
+    value as f64
+}
+
+impl Session {
+    /// The settings in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}

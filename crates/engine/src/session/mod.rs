@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a program calls: open, protect, checkpoint, restore, close.
+//! In from: the program (one session a rank). Out to: all stages, which meet only here.
+//! Invariants: collective calls have one outcome for all ranks; a failed call leaves the session, the
+//! program's memory (but that being restored) and the last checkpoint as they were.
+
+mod assemble;
+mod checkpoint;
+mod node;
+mod restore;
+mod variable;
+mod vote;
+mod watch;
+
+pub use assemble::assemble;
+pub use checkpoint::{Handle, Level, Report, Scrubbed};
+pub use node::STORE_FILE;
+pub use restore::Restored;
+pub use variable::Variable;
+
+use crate::comm::Communicator;
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::MetricsFile;
+use crate::notice;
+use crate::store::commit::{NodeStore, Policy};
+use crate::store::control::Owner;
+use crate::store::recover::{FoundRevision, recover_node, recover_rank};
+use crate::store::reserve::Reserve;
+use crate::store::revision::RankStore;
+use crate::track::pages::PageTracker;
+use backstay_format::CheckpointId;
+use checkpoint::Underway;
+use node::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use variable::Registered;
+use vote::{agree, vote};
+use watch::Watched;
+
+/// A rank's session with Backstay.
+///
+/// Every rank of the communicator opens one and makes the same collective calls in the same order:
+/// `open`, `restore`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
+#[derive(Debug)]
+pub struct Session {
+    comm: Watched,
+    config: Config,
+    node: Node,
+    store: Option<Stores>,
+    variables: BTreeMap<String, Registered>,
+    pages: Option<PageTracker>,
+    /// Why pages cannot be tracked, once it was said.
+    no_pages: bool,
+    found: Vec<FoundRevision>,
+    policy: Policy,
+    incarnation: u64,
+    last_number: u64,
+    /// Commits tried in this life.
+    turn: u64,
+    underway: Option<Underway>,
+    metrics: Option<MetricsFile>,
+}
+
+/// The store as this rank writes it.
+#[derive(Debug)]
+struct Stores {
+    rank: RankStore,
+    node: Arc<Mutex<NodeStore>>,
+}
+
+impl Session {
+    /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
+    /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
+    pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
+        let comm = Watched::new(comm, Duration::from_millis(config.watchdog_ms));
+        vote(&comm, "opening a session", 0, config.validate())?;
+        let node = Node::join(&comm, &config)?;
+        let reserve = node.open_store(&comm)?;
+        let mut session = Self {
+            policy: Policy {
+                retained: backstay_format::width::index(config.retained),
+                complete: BTreeSet::new(),
+                pinned: BTreeSet::new(),
+            },
+            comm,
+            config,
+            node,
+            store: None,
+            variables: BTreeMap::new(),
+            pages: None,
+            no_pages: false,
+            found: Vec::new(),
+            incarnation: 1,
+            last_number: 0,
+            turn: 0,
+            underway: None,
+            metrics: None,
+        };
+        let recovered = reserve.map_or(Ok(()), |reserve| session.recover(reserve));
+        vote(&session.comm, "recovering the store", 0, recovered)?;
+        session.agree_on_the_past()?;
+        session.open_metrics();
+        Ok(session)
+    }
+
+    /// Derives this rank's state, and the leader the node's, from the newest root.
+    fn recover(&mut self, reserve: Reserve) -> Result<()> {
+        let (root, slot) = reserve.reader().newest_root()?;
+        if self.node.leads() {
+            for damage in reserve
+                .reader()
+                .roots()
+                .iter()
+                .filter_map(|root| root.as_ref().err())
+            {
+                if root.sequence > 1 {
+                    notice::warn(&format!("{damage}; the other root slot is used"));
+                }
+            }
+        }
+        let control = reserve.control();
+        control.set_next_segment(control.next_segment().max(root.next_segment));
+        let owner = Owner::Rank(self.node.local);
+        let (space, found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
+        self.incarnation = root.incarnation + 1;
+        self.last_number = root
+            .revisions
+            .last()
+            .map_or(0, |last| last.checkpoint.number);
+        let node = if self.node.leads() {
+            let here = self.node.ranks.iter().copied().collect();
+            let (tables, former) = recover_node(&reserve, &root, &here);
+            for revision in root.revisions.iter().filter(|revision| revision.pinned) {
+                self.policy.pinned.insert(revision.checkpoint);
+            }
+            NodeStore::new(reserve.clone(), root, slot, tables, former)
+        } else {
+            NodeStore::successor(reserve.clone(), root, slot)
+        };
+        self.found = found;
+        self.set_store(reserve, space, node);
+        Ok(())
+    }
+
+    fn set_store(&mut self, reserve: Reserve, space: crate::store::space::Space, node: NodeStore) {
+        let rank = RankStore::new(
+            reserve,
+            self.node.local,
+            self.comm.rank(),
+            self.comm.size(),
+            backstay_format::width::index(self.config.capture_threads),
+            space,
+        );
+        self.store = Some(Stores {
+            rank,
+            node: Arc::new(Mutex::new(node)),
+        });
+    }
+
+    /// Which checkpoints every rank can have, which life this is, and which number comes next.
+    fn agree_on_the_past(&mut self) -> Result<()> {
+        let size = self.comm.size();
+        let usable = |found: &&FoundRevision| {
+            if found.revision.world_size == size {
+                matches!(found.part, Some(Ok(_)))
+            } else {
+                found.holds_all_ranks()
+            }
+        };
+        let mine: Vec<CheckpointId> = self
+            .found
+            .iter()
+            .filter(usable)
+            .map(FoundRevision::id)
+            .collect();
+        for found in &self.found {
+            if let Some(Err(error)) = &found.part {
+                notice::warn(&format!(
+                    "rank {}: its part of checkpoint {} is unusable: {error}",
+                    self.comm.rank(),
+                    found.id()
+                ));
+            }
+        }
+        let agreed = agree(&self.comm, &mine)?;
+        let mut newest = [to_i64(self.incarnation), to_i64(self.last_number)];
+        self.comm
+            .allreduce_max("agreeing on the life of the job", &mut newest)?;
+        self.incarnation = u64::try_from(newest[0]).unwrap_or(1);
+        self.last_number = u64::try_from(newest[1]).unwrap_or(0);
+        self.policy.complete = agreed.into_iter().collect();
+        Ok(())
+    }
+
+    fn open_metrics(&mut self) {
+        if !self.node.leads() {
+            return;
+        }
+        let interval = Duration::from_millis(self.config.metrics_interval_ms);
+        let mut file = MetricsFile::open(&self.node.directory, interval);
+        file.metrics.job.clone_from(&self.node.job);
+        file.metrics.node.clone_from(&self.node.name);
+        file.metrics.nodes = self.node.nodes;
+        file.metrics.ranks = self.comm.size();
+        file.metrics.incarnation = self.incarnation;
+        self.metrics = Some(file);
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.comm.rank()
+    }
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.comm.size()
+    }
+    /// Where the node's store is.
+    pub fn directory(&self) -> &std::path::Path {
+        &self.node.directory
+    }
+    /// Collective calls made on the communicator so far.
+    pub fn communicator_calls(&self) -> u64 {
+        self.comm.calls()
+    }
+    /// Bytes of memory held for change tracking and the map of space.
+    pub fn memory_bytes(&self) -> u64 {
+        self.store
+            .as_ref()
+            .map_or(0, |store| store.rank.memory_bytes())
+    }
+
+    /// Protects a variable: from now on it is part of every checkpoint, and of a restore. Calling it
+    /// again for a name gives the variable another address, size or type.
+    ///
+    /// # Safety
+    /// `address` is valid for reads and writes of all its bytes until it is protected with another
+    /// address, unprotected, or the session ends; no other thread writes it during `checkpoint`,
+    /// `checkpoint_start` or `restore`.
+    #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
+    pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
+        let mut registered = Registered::new(variable, address, &self.config)?;
+        if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
+            former.unwatch_pages(self.pages.as_mut());
+        }
+        if registered.wants_pages() {
+            registered.watch_pages(self.page_tracker())?;
+        }
+        self.variables
+            .insert(registered.descriptor.name.clone(), registered);
+        Ok(())
+    }
+
+    /// The tracker of pages; without kernel support or permission none, which is said once.
+    fn page_tracker(&mut self) -> Option<&mut PageTracker> {
+        if self.pages.is_none() && !self.no_pages {
+            match PageTracker::new() {
+                Ok(tracker) => self.pages = Some(tracker),
+                Err(error) => {
+                    self.no_pages = true;
+                    notice::info(&error.to_string());
+                }
+            }
+        }
+        self.pages.as_mut()
+    }
+
+    /// Takes a variable out of the checkpoints to come.
+    pub fn unprotect(&mut self, name: &str) -> Result<()> {
+        match self.variables.remove(name) {
+            Some(mut variable) => {
+                variable.unwatch_pages(self.pages.as_mut());
+                Ok(())
+            }
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// Says that `bytes` of a variable changed. Under [`crate::config::Tracking::Marked`] only what was
+    /// marked is looked at; under the others it is a hint.
+    pub fn mark_dirty(&mut self, name: &str, bytes: Range<u64>) -> Result<()> {
+        match self.variables.get_mut(name) {
+            Some(variable) => variable.mark(bytes),
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let known: Vec<&str> = self.variables.keys().take(8).map(|name| &**name).collect();
+        let context = format!("no variable {name:?} is protected; there are {known:?}");
+        Error::new(ErrorKind::InvalidArgument, context)
+    }
+
+    /// The checkpoints that every rank can have back, oldest first.
+    pub fn stored_checkpoints(&self) -> Vec<CheckpointId> {
+        self.policy.complete.iter().copied().collect()
+    }
+
+    /// Keeps checkpoint `number` until it is unpinned. Collective.
+    pub fn pin(&mut self, number: u64) -> Result<()> {
+        self.change_pin(number, true)
+    }
+
+    /// Lets checkpoint `number` go when newer ones take its place. Collective.
+    pub fn unpin(&mut self, number: u64) -> Result<()> {
+        self.change_pin(number, false)
+    }
+
+    fn change_pin(&mut self, number: u64, pinned: bool) -> Result<()> {
+        self.settle_underway()?;
+        let found = self
+            .policy
+            .complete
+            .iter()
+            .find(|id| id.number == number)
+            .copied();
+        let changed = match found {
+            None => Err(self.not_retained(number)),
+            Some(id) if pinned => {
+                let room = self.policy.pinned.len() + self.policy.retained
+                    < backstay_format::limits::REVISIONS_MAX;
+                self.policy.pinned.insert(id);
+                if room {
+                    Ok(())
+                } else {
+                    Err(Error::new(ErrorKind::StoreFull, "too many pins"))
+                }
+            }
+            Some(id) => {
+                self.policy.pinned.remove(&id);
+                Ok(())
+            }
+        };
+        let changed = changed.and_then(|()| match (&self.store, self.node.leads()) {
+            (Some(store), true) => lock(&store.node).note(&self.policy, false),
+            _ => Ok(()),
+        });
+        let changed = vote(&self.comm, "pinning a checkpoint", to_i64(number), changed);
+        self.drop_unretained(None);
+        changed
+    }
+
+    fn not_retained(&self, number: u64) -> Error {
+        let known: Vec<u64> = self.policy.complete.iter().map(|id| id.number).collect();
+        let context = format!("checkpoint {number} is not retained; these are: {known:?}");
+        Error::new(ErrorKind::NotRetained, context)
+    }
+
+    /// Frees what is retained no longer. `settled` is a checkpoint just decided, and how.
+    fn drop_unretained(&mut self, settled: Option<(CheckpointId, bool)>) {
+        let keep = self.policy.keeps(None);
+        self.policy.complete.retain(|id| keep.contains(id));
+        self.policy.pinned.retain(|id| keep.contains(id));
+        self.found.retain(|found| keep.contains(&found.id()));
+        let Some(store) = &mut self.store else { return };
+        store.rank.retain(|id| keep.contains(&id));
+        let (id, complete) = settled.unwrap_or((CheckpointId::default(), false));
+        lock(&store.node).settle(id, complete, &keep);
+    }
+
+    /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.
+    pub fn close(mut self) -> Result<()> {
+        let settled = self.settle_underway().map(|_| ());
+        let noted = match (&self.store, self.node.leads()) {
+            (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
+            _ => Ok(()),
+        };
+        if let Some(metrics) = &mut self.metrics {
+            metrics.metrics.closed = true;
+            if let Err(error) = metrics.write() {
+                notice::warn(&error.to_string());
+            }
+        }
+        vote(&self.comm, "closing the session", 0, settled.and(noted))
+    }
+}
+
+/// No panic happens while these locks are held that would leave their contents half changed.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn to_i64(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which ranks share a node, who leads them, and how they come to one store.
+//! In from: `Session::open`. Out to: `session::checkpoint` and `restore`.
+//! Invariants: the lowest rank of a node leads; every rank makes the same collective calls, and an
+//! error of one is the outcome of all.
+
+use super::vote::vote;
+use super::watch::Watched;
+use crate::clock::unix_ns;
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::file::FileDevice;
+use crate::io::shared::SharedWords;
+use crate::notice;
+use crate::store::control::{Control, wait_until};
+use crate::store::lock::StoreLock;
+use crate::store::place;
+use crate::store::reserve::{Reserve, ReserveSettings};
+use backstay_format::hash::checksum;
+use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
+use backstay_format::width::index;
+use backstay_format::{Digest, Geometry, StoreId, Superblock};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the store's file in its directory.
+pub const STORE_FILE: &str = "store.backstay";
+const CONTROL_FILE: &str = "control.backstay";
+
+/// This rank's place on its node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) job: String,
+    pub(super) name: String,
+    pub(super) nodes: u32,
+    /// The ranks of this node, ascending; the first leads.
+    pub(super) ranks: Vec<u32>,
+    /// Index of this rank among them.
+    pub(super) local: u32,
+    pub(super) directory: PathBuf,
+    pub(super) control: Control,
+    pub(super) settings: ReserveSettings,
+    _lock: Option<StoreLock>,
+}
+
+impl Node {
+    /// Finds the ranks of this node and opens what they share. Collective.
+    pub(super) fn join(comm: &Watched, config: &Config) -> Result<Self> {
+        let job = config.job.clone().unwrap_or_else(place::default_job_name);
+        let name = config.node.clone().unwrap_or_else(place::node_name);
+        let (ranks, nodes) = neighbours(comm, &job, &name)?;
+        let local = ranks
+            .iter()
+            .position(|&rank| rank == comm.rank())
+            .unwrap_or(0);
+        let local = u32::try_from(local).unwrap_or(0);
+        let opened = if local == 0 {
+            lead(config, &job, &name).map(Some)
+        } else {
+            Ok(None)
+        };
+        let opened = vote(comm, "opening the store", 0, opened)?;
+        let directory = share_directory(comm, opened.as_ref().map(|(path, ..)| path), ranks[0])?;
+        let (control, lock) = match opened {
+            Some((_, control, lock)) => (Ok(control), Some(lock)),
+            None => (follow(&directory), None),
+        };
+        let control = vote(comm, "joining the store", 0, control)?;
+        let settings = ReserveSettings {
+            reserve_bytes_max: config.reserve_bytes,
+            wait: Duration::from_millis(config.timeout_ms),
+        };
+        Ok(Self {
+            job,
+            name,
+            nodes,
+            ranks,
+            local,
+            directory,
+            control,
+            settings,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.local == 0
+    }
+
+    fn store_path(&self) -> PathBuf {
+        self.directory.join(STORE_FILE)
+    }
+
+    /// Opens the store that an earlier life left; the leader first, then the others. Collective.
+    pub(super) fn open_store(&self, comm: &Watched) -> Result<Option<Reserve>> {
+        let open = || -> Result<Option<Reserve>> {
+            if !self.store_path().exists() {
+                return Ok(None);
+            }
+            let device = self.device(false)?;
+            let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
+            self.check_owner(reserve.reader().superblock())?;
+            self.control.set_created(1);
+            Ok(Some(reserve))
+        };
+        let led = if self.leads() { open() } else { Ok(None) };
+        let led = vote(comm, "opening the store", 0, led)?;
+        if self.leads() {
+            return vote(comm, "attaching to the store", 0, Ok(led));
+        }
+        let attached = if self.control.created() == 1 {
+            self.attach().map(Some)
+        } else {
+            Ok(None)
+        };
+        vote(comm, "attaching to the store", 0, attached)
+    }
+
+    fn check_owner(&self, superblock: &Superblock) -> Result<()> {
+        if superblock.job == self.job {
+            return Ok(());
+        }
+        let context = format!(
+            "{} belongs to job {:?}, this is job {:?}; set job or store_path",
+            self.store_path().display(),
+            superblock.job,
+            self.job
+        );
+        Err(Error::new(ErrorKind::Configuration, context))
+    }
+
+    fn device(&self, create: bool) -> Result<Arc<FileDevice>> {
+        let path = self.store_path();
+        let device = FileDevice::open(&path, create)
+            .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+        Ok(Arc::new(device))
+    }
+
+    fn attach(&self) -> Result<Reserve> {
+        Reserve::attach(self.device(false)?, self.control.clone(), self.settings)
+    }
+
+    /// Makes the store if this life has none yet: the leader by the needs of all its ranks.
+    /// `need_bytes` is what this rank protects.
+    pub(super) fn create_store(
+        &self,
+        config: &Config,
+        need_bytes: u64,
+        turn: u64,
+    ) -> Result<Reserve> {
+        self.control.set_need(self.local, need_bytes);
+        let failed = (turn << 8) | 2;
+        if self.leads() {
+            let made = self.lead_creation(config);
+            self.control
+                .set_created(if made.is_ok() { 1 } else { failed });
+            return made;
+        }
+        wait_until(
+            "the node's leader to make the store",
+            self.settings.wait,
+            || [1, failed].contains(&self.control.created()),
+        )?;
+        if self.control.created() == 1 {
+            return self.attach();
+        }
+        // The leader tells all ranks what is wrong; it may be right next time.
+        Err(Error::new(
+            ErrorKind::StoreIo,
+            "the node's leader could not make the store",
+        ))
+    }
+
+    fn lead_creation(&self, config: &Config) -> Result<Reserve> {
+        let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
+        wait_until(
+            "all ranks of the node to say what they need",
+            self.settings.wait,
+            || {
+                others
+                    .clone()
+                    .all(|local| self.control.need(local).is_some())
+            },
+        )?;
+        let need: u64 = others.filter_map(|local| self.control.need(local)).sum();
+        let (segment_bytes, slots) = size(config, need, self.ranks.len());
+        let geometry = Geometry { segment_bytes };
+        let place = place::Place {
+            directory: self.directory.clone(),
+            ..place::choose(
+                config,
+                &self.job,
+                &self.name,
+                Some(geometry.file_bytes(slots)),
+            )?
+        };
+        let limit = place::memory_limit().filter(|_| place.is_memory);
+        place::check_room(&place, geometry.file_bytes(slots), limit.as_ref())?;
+        let device = self.device(true)?;
+        let store = StoreId(
+            Digest::of(
+                format!(
+                    "{} {} {} {}",
+                    self.job,
+                    self.name,
+                    std::process::id(),
+                    unix_ns()
+                )
+                .as_bytes(),
+            )
+            .0,
+        );
+        let superblock = Superblock {
+            store,
+            segment_bytes,
+            created_unix_ns: unix_ns(),
+            job: self.job.clone(),
+            node: self.name.clone(),
+        };
+        let control = self.control.clone();
+        let made = Reserve::create(device, control, &superblock, slots, self.settings);
+        if made.is_err() {
+            // Space that a failed creation took is given back; the first error is the one to tell.
+            drop(std::fs::remove_file(self.store_path()));
+        }
+        notice::info(&format!(
+            "store of {} MiB in {}: {}",
+            geometry.file_bytes(slots) >> 20,
+            self.directory.display(),
+            place.why
+        ));
+        made
+    }
+}
+
+/// Bytes of a segment and number of segments for a node that protects `need` bytes: the state, what
+/// changes of it in each retained revision and in the one being written, and a quarter more.
+fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
+    let copies = f64::from(config.retained) * config.changed_share;
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let estimate = need as f64 * (1.0 + copies) * 1.25;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate"
+    )]
+    let estimate = config.reserve_bytes.unwrap_or(estimate as u64);
+    let share = estimate / (backstay_format::width::to_u64(ranks) * 16).max(1);
+    let fitting = u32::try_from(share.min(1 << 30)).unwrap_or(SEGMENT_BYTES_MAX);
+    let fitting = (fitting.max(1).next_power_of_two()).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let segment_bytes = config
+        .segment_bytes
+        .unwrap_or(fitting)
+        .max(config.block_bytes);
+    if let Some(bytes) = config.reserve_bytes {
+        return (
+            segment_bytes,
+            Geometry { segment_bytes }.slots_in(bytes).max(1),
+        );
+    }
+    // Each rank fills segments of three classes, and the node one of its own.
+    let least = backstay_format::width::to_u64(ranks) * 4 + 2;
+    let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
+    (segment_bytes, slots.min(SEGMENTS_MAX))
+}
+
+/// The ranks of this node, and how many nodes there are. Collective.
+fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32)> {
+    let mut mine = [0; 16];
+    mine[..8].copy_from_slice(&checksum(job.as_bytes()).to_le_bytes());
+    mine[8..].copy_from_slice(&checksum(node.as_bytes()).to_le_bytes());
+    let all = comm.allgather("finding the ranks of each node", &mine)?;
+    let each: Vec<&[u8]> = all.chunks_exact(16).collect();
+    if let Some(other) = each.iter().position(|theirs| theirs[..8] != mine[..8]) {
+        let context = format!(
+            "rank {other} names another job than rank {} ({job:?}); set job",
+            comm.rank()
+        );
+        return Err(Error::new(ErrorKind::Configuration, context));
+    }
+    let mut nodes: Vec<&[u8]> = each.iter().map(|theirs| &theirs[8..]).collect();
+    let ranks = (0..)
+        .zip(&nodes)
+        .filter(|(_, theirs)| **theirs == &mine[8..]);
+    let ranks = ranks.map(|(rank, _)| rank).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    Ok((ranks, u32::try_from(nodes.len()).unwrap_or(u32::MAX)))
+}
+
+/// The leader's part: directory, lock, control file.
+fn lead(config: &Config, job: &str, node: &str) -> Result<(PathBuf, Control, StoreLock)> {
+    let directory = match place::existing(config, job, node) {
+        Some(directory) => directory,
+        None => place::choose(config, job, node, None)?.directory,
+    };
+    let lock = StoreLock::take(&directory, job)?;
+    let path = directory.join(CONTROL_FILE);
+    StoreLock::wait_for_former_ranks(&path)?;
+    let count = Control::words_for(SEGMENTS_MAX);
+    let words = SharedWords::map(&path, Some(count))
+        .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
+    Ok((directory, Control::start(words, SEGMENTS_MAX)?, lock))
+}
+
+fn follow(directory: &Path) -> Result<Control> {
+    let path = directory.join(CONTROL_FILE);
+    let words = SharedWords::map(&path, None)
+        .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+    Control::join(words)
+}
+
+/// Every rank learns its leader's directory. Collective.
+fn share_directory(comm: &Watched, mine: Option<&PathBuf>, leader: u32) -> Result<PathBuf> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let what = "sharing the store's directory";
+    let path = mine
+        .map(|path| path.as_os_str().as_bytes().to_vec())
+        .unwrap_or_default();
+    let mut length = [i64::try_from(path.len()).unwrap_or(i64::MAX)];
+    comm.allreduce_max(what, &mut length)?;
+    let width = usize::try_from(length[0]).unwrap_or(0) + 4;
+    let mut record = vec![0; width];
+    record[..4].copy_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_le_bytes());
+    record[4..4 + path.len()].copy_from_slice(&path);
+    let all = comm.allgather(what, &record)?;
+    let theirs = &all[index(leader) * width..][..width];
+    let mut count = [0; 4];
+    count.copy_from_slice(&theirs[..4]);
+    let end = (4 + index(u32::from_le_bytes(count))).min(width);
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(
+        theirs[4..end].to_vec(),
+    )))
+}

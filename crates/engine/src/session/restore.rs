@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the way back: chooses a checkpoint with all ranks, reads and verifies it into the
+//! program's memory, and opens a new life of the job.
+//! In from: `store` (what recovery found), `restart::redistribute`. Out to: the program's memory.
+//! Invariants: all ranks restore the same checkpoint or none; every byte given back was verified; later
+//! checkpoints are durably abandoned before it returns.
+
+use super::assemble::assemble;
+use super::variable::Registered;
+use super::vote::vote;
+use super::{Session, Stores, lock, to_i64};
+use crate::clock::Stopwatch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::region::Region;
+use crate::restart::redistribute::describe;
+use crate::store::recover::FoundRevision;
+use crate::store::revision::{ReadPart, read_part};
+use crate::store::tree::read_stream;
+use backstay_format::{BlockRef, CheckpointId, StreamRoot, VariableDescriptor};
+
+/// What a restore did on this rank.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Restored {
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Bytes given back to the program.
+    pub bytes_read: u64,
+    /// Time it took, in seconds.
+    pub seconds: f64,
+    /// Ranks of the job that took it.
+    pub ranks_then: u32,
+    /// Newer checkpoints that were passed over because they were damaged.
+    pub fell_back: u32,
+    /// Stored variables of this rank that the program does not protect.
+    pub unclaimed: u32,
+}
+
+impl Session {
+    /// Restores the newest checkpoint that every rank can have whole into the protected variables.
+    /// [`ErrorKind::NoCheckpoint`] says that there is none. When a newer one turns out damaged, all
+    /// ranks take the next older one. Collective.
+    pub fn restore(&mut self) -> Result<Restored> {
+        let candidates: Vec<CheckpointId> = self.policy.complete.iter().rev().copied().collect();
+        self.restore_one_of(&candidates)
+    }
+
+    /// Restores checkpoint `number`, and abandons those after it. Collective.
+    pub fn restore_from(&mut self, number: u64) -> Result<Restored> {
+        let found = self
+            .policy
+            .complete
+            .iter()
+            .find(|id| id.number == number)
+            .copied();
+        match found {
+            Some(id) => self.restore_one_of(&[id]),
+            None => Err(self.not_retained(number)),
+        }
+    }
+
+    fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
+        let watch = Stopwatch::start();
+        self.settle_underway()?;
+        let mut last = Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
+        for (fell_back, &id) in (0..).zip(candidates) {
+            let read = self.read_checkpoint(id);
+            let what = format!("restoring checkpoint {}", id.number);
+            match vote(&self.comm, &what, to_i64(id.number), read) {
+                Ok(mut restored) => {
+                    self.open_life(id)?;
+                    restored.fell_back = fell_back;
+                    restored.seconds = watch.seconds();
+                    self.note_restore(&restored);
+                    return Ok(restored);
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    if self.comm.rank() == 0 {
+                        notice::warn(&format!("checkpoint {id} cannot be restored: {error}"));
+                    }
+                    last = error;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn note_restore(&mut self, restored: &Restored) {
+        if self.comm.rank() == 0 {
+            notice::info(&format!(
+                "restored checkpoint {} of {} ranks in {:.3} s{}",
+                restored.checkpoint,
+                restored.ranks_then,
+                restored.seconds,
+                if restored.fell_back > 0 {
+                    ", after newer ones failed"
+                } else {
+                    ""
+                }
+            ));
+        }
+        let Some(file) = &mut self.metrics else {
+            return;
+        };
+        file.metrics.restarts += 1;
+        file.metrics.incarnation = self.incarnation;
+        file.metrics.restore_seconds.add(restored.seconds);
+        if let Err(error) = file.write() {
+            notice::warn(&error.to_string());
+        }
+    }
+
+    /// Durably abandons what is newer than `id`, and starts this life from it. Collective.
+    fn open_life(&mut self, id: CheckpointId) -> Result<()> {
+        self.policy.complete.retain(|other| *other <= id);
+        let begun = match (&self.store, self.node.leads()) {
+            (Some(store), true) => lock(&store.node).begin_life(self.incarnation, id, &self.policy),
+            _ => Ok(()),
+        };
+        vote(
+            &self.comm,
+            "opening a new life",
+            to_i64(self.incarnation),
+            begun,
+        )?;
+        self.last_number = id.number;
+        self.variables.values_mut().for_each(Registered::written);
+        self.drop_unretained(None);
+        Ok(())
+    }
+
+    fn found(&self, id: CheckpointId) -> Result<&FoundRevision> {
+        let found = self.found.iter().find(|found| found.id() == id);
+        found.ok_or_else(|| self.not_retained(id.number))
+    }
+
+    fn stores(&self) -> Result<&Stores> {
+        let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
+        self.store.as_ref().ok_or_else(none)
+    }
+
+    fn entry(&self, id: CheckpointId, rank: u32) -> Result<BlockRef> {
+        let ranks = match &self.found(id)?.ranks {
+            Ok(ranks) => ranks,
+            Err(error) => return Err(Error::new(error.kind(), error.context())),
+        };
+        match ranks.iter().find(|entry| entry.rank == rank) {
+            Some(entry) => Ok(entry.root),
+            None => Err(Error::new(
+                ErrorKind::NotRetained,
+                format!("rank {rank}'s part of checkpoint {id} is not on this node"),
+            )),
+        }
+    }
+
+    fn read_checkpoint(&mut self, id: CheckpointId) -> Result<Restored> {
+        let world_size = self.found(id)?.revision.world_size;
+        let own = if world_size == self.comm.size() {
+            Some(self.entry(id, self.comm.rank())?)
+        } else {
+            self.refuse_rank_variables(world_size)?;
+            None
+        };
+        let reader = self.stores()?.rank.reserve().reader();
+        let part = own.map(|entry| read_part(reader, &entry)).transpose()?;
+        let mut restored = Restored {
+            checkpoint: id,
+            ranks_then: world_size,
+            ..Restored::default()
+        };
+        for variable in self.variables.values() {
+            restored.bytes_read += self.read_variable(id, world_size, part.as_ref(), variable)?;
+        }
+        if let Some(part) = &part {
+            let unclaimed = |d: &&VariableDescriptor| !self.variables.contains_key(&d.name);
+            let count = part.descriptors.iter().filter(unclaimed).count();
+            restored.unclaimed = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        if let (Some(entry), Some(store)) = (own, &mut self.store) {
+            store.rank.start_from(id, entry)?;
+        }
+        Ok(restored)
+    }
+
+    fn refuse_rank_variables(&self, world_size: u32) -> Result<()> {
+        let of_a_rank = self
+            .variables
+            .values()
+            .filter(|v| v.descriptor.slab.is_none());
+        let names: Vec<&str> = of_a_rank.map(|v| &*v.descriptor.name).take(8).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let context = format!(
+            "the checkpoint is of {world_size} ranks, this job has {}: variables {names:?} are not \
+             declared as slabs of a global array; unprotect them and read them by old rank",
+            self.comm.size()
+        );
+        Err(Error::new(ErrorKind::VariableMismatch, context))
+    }
+
+    fn read_variable(
+        &self,
+        id: CheckpointId,
+        world_size: u32,
+        part: Option<&ReadPart>,
+        variable: &Registered,
+    ) -> Result<u64> {
+        let reader = self.stores()?.rank.reserve().reader();
+        let wanted = &variable.descriptor;
+        let stored = part.and_then(|part| part.find(&wanted.name));
+        if let Some((stored, stream)) = stored
+            && stored.element == wanted.element
+            && stored.shape == wanted.shape
+            && stored.slab == wanted.slab
+        {
+            let mut region = variable.region;
+            return read_stream(reader, stream, "block", &mut region);
+        }
+        if wanted.slab.is_some() {
+            return self.gather_slab(id, world_size, variable);
+        }
+        let found = match (stored, part) {
+            (Some((stored, _)), _) => describe(stored),
+            (None, Some(part)) => {
+                let names: Vec<&str> = part.descriptors.iter().map(|d| &*d.name).take(16).collect();
+                format!("no variable of that name; there are {names:?}")
+            }
+            (None, None) => "a checkpoint of another number of ranks".to_owned(),
+        };
+        let context = format!(
+            "the program protects {}; checkpoint {id} has {found}",
+            describe(wanted)
+        );
+        Err(Error::new(ErrorKind::VariableMismatch, context))
+    }
+
+    /// Puts this rank's part of a global array together from the parts of all ranks of then.
+    fn gather_slab(&self, id: CheckpointId, ranks_then: u32, variable: &Registered) -> Result<u64> {
+        let reader = self.stores()?.rank.reserve().reader();
+        let wanted = &variable.descriptor;
+        let parts = (0..ranks_then).map(|rank| {
+            let part = read_part(reader, &self.entry(id, rank)?)?;
+            Ok(part
+                .find(&wanted.name)
+                .map(|(stored, stream)| (stored.clone(), *stream)))
+        });
+        let mut region = variable.region;
+        assemble(reader, parts, wanted, &mut region)
+    }
+
+    /// The shape of a variable as the checkpoint stores it that [`Session::restore`] would take.
+    pub fn stored_shape(&self, name: &str, rank: u32) -> Result<Vec<u64>> {
+        let (stored, _) = self.stored_variable(name, rank)?;
+        Ok(stored.shape)
+    }
+
+    fn stored_variable(&self, name: &str, rank: u32) -> Result<(VariableDescriptor, StreamRoot)> {
+        let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
+        let id = *self.policy.complete.last().ok_or_else(none)?;
+        let part = read_part(
+            self.stores()?.rank.reserve().reader(),
+            &self.entry(id, rank)?,
+        )?;
+        if let Some((stored, stream)) = part.find(name) {
+            return Ok((stored.clone(), *stream));
+        }
+        let names: Vec<&str> = part.descriptors.iter().map(|d| &*d.name).take(16).collect();
+        let context =
+            format!("rank {rank} has no variable {name:?} in checkpoint {id}; there are {names:?}");
+        Err(Error::new(ErrorKind::VariableMismatch, context))
+    }
+
+    /// Reads a variable of any rank of the restored, or newest, checkpoint into memory of ours. Local.
+    ///
+    /// # Safety
+    /// `address` is valid for writes of `bytes`.
+    #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
+    pub unsafe fn read_rank(
+        &mut self,
+        name: &str,
+        rank: u32,
+        address: *mut u8,
+        bytes: u64,
+    ) -> Result<()> {
+        let (stored, stream) = self.stored_variable(name, rank)?;
+        if stream.length_bytes != bytes || (address.is_null() && bytes > 0) {
+            let context = format!(
+                "{} of rank {rank} has {} bytes, the buffer has {bytes}",
+                describe(&stored),
+                stream.length_bytes
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
+        // SAFETY: the caller promises that `address` is valid for `bytes`; used until we return.
+        let mut region = unsafe { Region::new(address, bytes) };
+        let reader = self.stores()?.rank.reserve().reader();
+        read_stream(reader, &stream, "block", &mut region).map(|_| ())
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: one status for all ranks: each rank brings its own, all leave with the worst.
+//! In from: `session`. Out to: the communicator: one call if all is well, two if not.
+//! Invariants: every rank makes the same calls in the same order, whatever its own outcome.
+
+use super::watch::Watched;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Words of the message that the failing rank sends to all.
+const MESSAGE_WORDS: usize = 64;
+const BYTES_A_WORD: usize = 7;
+
+/// All ranks' outcome: `mine` where every rank is well, else the error of the rank with the worst.
+/// `same` must be equal on all ranks (the number of the checkpoint, say).
+pub(super) fn vote<T>(comm: &Watched, what: &str, same: i64, mine: Result<T>) -> Result<T> {
+    let status = mine
+        .as_ref()
+        .err()
+        .map_or(0, |error| i64::from(error.kind().code()));
+    let mut values = [(status << 32) | i64::from(comm.rank()), same, -same];
+    comm.allreduce_max(what, &mut values)?;
+    let (code, rank) = (values[0] >> 32, values[0] & 0xffff_ffff);
+    if code == 0 {
+        if values[1] != -values[2] {
+            let context = format!(
+                "{what}: ranks are not at the same step: {} and {}; every rank makes the same \
+                 calls in the same order",
+                -values[2], values[1]
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
+        return mine;
+    }
+    let text = mine
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let failing = rank == i64::from(comm.rank());
+    let message = share_message(comm, what, failing.then_some(&*text))?;
+    match mine {
+        Err(error) if failing => Err(error),
+        _ => {
+            let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
+            let context = format!("rank {rank}: {message}");
+            Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context))
+        }
+    }
+}
+
+/// Sends the text of the one rank that has it to all, by a maximum over words.
+fn share_message(comm: &Watched, what: &str, mine: Option<&str>) -> Result<String> {
+    let mut words = [i64::MIN; MESSAGE_WORDS];
+    if let Some(text) = mine {
+        let mut chunks = text.as_bytes().chunks(BYTES_A_WORD);
+        for word in &mut words {
+            let chunk = chunks.next().unwrap_or_default();
+            *word = (0..BYTES_A_WORD)
+                .map(|byte| i64::from(chunk.get(byte).copied().unwrap_or(0)))
+                .fold(0, |sum, byte| (sum << 8) | byte);
+        }
+    }
+    comm.allreduce_max(what, &mut words)?;
+    let mut bytes = Vec::with_capacity(MESSAGE_WORDS * BYTES_A_WORD);
+    for word in words {
+        let word = word.max(0).to_le_bytes();
+        bytes.extend(word[..BYTES_A_WORD].iter().rev());
+    }
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+/// The checkpoint as one number that orders as checkpoints do.
+pub(super) fn as_number(id: backstay_format::CheckpointId) -> i64 {
+    let (number, incarnation) = (id.number.min(1 << 42), id.incarnation.min((1 << 20) - 1));
+    i64::try_from((number << 20) | incarnation).unwrap_or(i64::MAX)
+}
+
+/// The newest of `mine` (ascending) that every rank has, then the next, and so on: ascending.
+pub(super) fn agree(
+    comm: &Watched,
+    mine: &[backstay_format::CheckpointId],
+) -> Result<Vec<backstay_format::CheckpointId>> {
+    let mut agreed = Vec::new();
+    let mut bound = i64::MAX;
+    loop {
+        let candidate = mine.iter().rev().find(|&&id| as_number(id) <= bound);
+        let number = candidate.map_or(-1, |&id| as_number(id));
+        // The lowest proposal of all ranks, and whether all proposed the same.
+        let mut values = [-number, number];
+        comm.allreduce_max("agreeing on a checkpoint", &mut values)?;
+        let lowest = -values[0];
+        if lowest < 0 {
+            agreed.reverse();
+            return Ok(agreed);
+        }
+        if values[1] == lowest {
+            agreed.extend(candidate);
+            bound = lowest - 1;
+        } else {
+            bound = lowest;
+        }
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: makes a revision durable on its node: table of ranks, sync, root in the other slot, sync.
+//! In from: what the node's ranks posted. Out: a root on the device.
+//! Invariants: one process of the node commits at a time; the previous root and all it retains are
+//! untouched until the new root is durable; at most two syncs.
+
+use super::capture::Capturer;
+use super::control::{Owner, Post};
+use super::reserve::Reserve;
+use super::space::Space;
+use super::tree::Tree;
+use crate::clock::unix_ns;
+use crate::error::Result;
+use crate::track::Candidates;
+use backstay_format::geometry::ROOT_OFFSETS;
+use backstay_format::limits::INTERNAL_BLOCK_BYTES;
+use backstay_format::{CheckpointId, Encoder, RankEntry, RevisionEntry, RootSlot, StreamRoot};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// What a commit must know of the job.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Newest checkpoints to keep.
+    pub retained: usize,
+    /// Checkpoints known to be committed by every rank.
+    pub complete: BTreeSet<CheckpointId>,
+    /// Kept until unpinned.
+    pub pinned: BTreeSet<CheckpointId>,
+}
+
+impl Policy {
+    /// What stays once `newest` is being committed, or is committed: it and the newest complete
+    /// ones, `retained` in all, and the pinned ones.
+    pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
+        let others = self.retained.saturating_sub(usize::from(newest.is_some()));
+        let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
+        let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
+        keep.extend(self.pinned.intersection(&self.complete));
+        keep.extend(newest);
+        keep
+    }
+}
+
+/// The durable state of a node's store, and the space of its tables of ranks.
+#[derive(Debug)]
+pub struct NodeStore {
+    reserve: Reserve,
+    root: RootSlot,
+    slot: usize,
+    space: Mutex<Space>,
+    former: Space,
+}
+
+impl NodeStore {
+    /// The store as recovery found it.
+    pub fn new(
+        reserve: Reserve,
+        root: RootSlot,
+        slot: usize,
+        mut space: Space,
+        former: Space,
+    ) -> Self {
+        space.begin_from(None);
+        Self {
+            reserve,
+            root,
+            slot,
+            space: Mutex::new(space),
+            former,
+        }
+    }
+
+    /// The store as a rank sees it that may have to take over the leader's commit.
+    pub fn successor(reserve: Reserve, root: RootSlot, slot: usize) -> Self {
+        let segment_bytes = reserve.geometry().segment_bytes;
+        Self::new(
+            reserve,
+            root,
+            slot,
+            Space::new(segment_bytes),
+            Space::new(segment_bytes),
+        )
+    }
+
+    /// The newest durable root.
+    pub fn root(&self) -> &RootSlot {
+        &self.root
+    }
+
+    /// The same store seen by a rank that takes over: its root is read again.
+    pub fn reload(&mut self) -> Result<()> {
+        (self.root, self.slot) = self.reserve.reader().newest_root()?;
+        Ok(())
+    }
+
+    /// Commits the posted parts as checkpoint `id`; durable on return. `still_mine` is asked last
+    /// before the root is written.
+    pub fn commit(
+        &mut self,
+        id: CheckpointId,
+        world_size: u32,
+        posts: &[Post],
+        policy: &Policy,
+        still_mine: impl Fn() -> bool,
+    ) -> Result<()> {
+        let ranks = self.table(posts)?;
+        self.reserve.sync()?;
+        let keep = policy.keeps(Some(id));
+        let mut revisions: Vec<RevisionEntry> = self
+            .root
+            .revisions
+            .iter()
+            .filter(|revision| keep.contains(&revision.checkpoint) && revision.checkpoint < id)
+            .map(|revision| RevisionEntry {
+                complete: true,
+                pinned: policy.pinned.contains(&revision.checkpoint),
+                ..*revision
+            })
+            .collect();
+        revisions.push(RevisionEntry {
+            checkpoint: id,
+            pinned: policy.pinned.contains(&id),
+            complete: false,
+            world_size,
+            committed_unix_ns: unix_ns(),
+            bytes_total: posts.iter().map(|post| post.bytes_total).sum(),
+            bytes_changed: posts.iter().map(|post| post.bytes_changed).sum(),
+            ranks,
+        });
+        if !still_mine() {
+            let context = "another rank of this node took over the commit";
+            return Err(crate::error::Error::new(
+                crate::error::ErrorKind::Timeout,
+                context,
+            ));
+        }
+        self.write_root(id.incarnation, revisions, false)
+    }
+
+    /// Opens a new life at checkpoint `from`: durably abandons every later revision, and every one
+    /// that is not complete.
+    pub fn begin_life(
+        &mut self,
+        incarnation: u64,
+        from: CheckpointId,
+        policy: &Policy,
+    ) -> Result<()> {
+        let revisions = self
+            .root
+            .revisions
+            .iter()
+            .filter(|revision| revision.checkpoint <= from)
+            .filter(|revision| policy.complete.contains(&revision.checkpoint))
+            .map(|revision| RevisionEntry {
+                complete: true,
+                ..*revision
+            })
+            .collect();
+        self.write_root(incarnation, revisions, false)
+    }
+
+    /// Writes the state again with what is known by now: completeness, pins, the goodbye.
+    pub fn note(&mut self, policy: &Policy, closed: bool) -> Result<()> {
+        let keep = policy.keeps(None);
+        let revisions = self
+            .root
+            .revisions
+            .iter()
+            .filter(|revision| keep.contains(&revision.checkpoint))
+            .map(|revision| RevisionEntry {
+                complete: true,
+                pinned: policy.pinned.contains(&revision.checkpoint),
+                ..*revision
+            })
+            .collect();
+        self.write_root(self.root.incarnation, revisions, closed)
+    }
+
+    fn write_root(
+        &mut self,
+        incarnation: u64,
+        revisions: Vec<RevisionEntry>,
+        closed: bool,
+    ) -> Result<()> {
+        let root = RootSlot {
+            store: self.root.store,
+            sequence: self.root.sequence + 1,
+            incarnation: self.root.incarnation.max(incarnation),
+            next_segment: self.reserve.control().next_segment(),
+            closed,
+            revisions,
+        };
+        let slot = 1 - self.slot;
+        self.reserve.write_at(&root.encode(), ROOT_OFFSETS[slot])?;
+        self.reserve.sync()?;
+        self.root = root;
+        self.slot = slot;
+        Ok(())
+    }
+
+    fn space(&self) -> std::sync::MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table of the posted ranks: the newest revision's if it is the same, else written anew.
+    fn table(&mut self, posts: &[Post]) -> Result<StreamRoot> {
+        let mut entries: Vec<RankEntry> = posts
+            .iter()
+            .map(|post| RankEntry {
+                rank: post.rank,
+                root: post.root,
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.rank);
+        if let Some(newest) = self.root.revisions.last()
+            && super::revision::read_ranks(self.reserve.reader(), newest)
+                .is_ok_and(|committed| committed == entries)
+        {
+            let (newest, ranks) = (newest.checkpoint, newest.ranks);
+            self.space().begin_from(Some(newest));
+            return Ok(ranks);
+        }
+        self.space().begin_from(None);
+        let mut encoder = Encoder::new();
+        for entry in &entries {
+            entry.encode(&mut encoder);
+        }
+        let bytes = encoder.finish();
+        let capturer = Capturer {
+            reserve: &self.reserve,
+            space: &self.space,
+            owner: Owner::Node,
+            threads: 1,
+            vacate: &[],
+        };
+        let empty = Tree::empty(INTERNAL_BLOCK_BYTES);
+        let (change, _) = capturer.capture(&empty, &bytes.as_slice(), &Candidates::All)?;
+        Ok(change.root)
+    }
+
+    /// Commit `id` is complete everywhere, or given up: frees what no retained revision uses.
+    pub fn settle(&mut self, id: CheckpointId, complete: bool, keep: &BTreeSet<CheckpointId>) {
+        let mut space = self.space();
+        if complete {
+            space.commit(id);
+        }
+        space.retain(|id| keep.contains(&id));
+        space.begin_from(None);
+        space.release_empty(&self.reserve.pool(Owner::Node));
+        drop(space);
+        self.former.retain(|id| keep.contains(&id));
+        self.former.release_empty(&self.reserve.pool(Owner::Former));
+    }
+}

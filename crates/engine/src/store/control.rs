@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what the ranks of a node share while a job runs: the pool of segment slots, what each
+//! rank has captured, and how far the commit is.
+//! In from: every rank of the node. Out to: the same, through shared memory.
+//! Invariants: words only, each written by atomic operations; nothing here outlives the job: it is
+//! derived anew at opening, and a rank that died leaves nothing that must be undone.
+
+use crate::clock::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::shared::SharedWords;
+use backstay_format::{Address, BlockRef, Digest, SegmentClass, SegmentId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most ranks of one node.
+pub const LOCAL_RANKS_MAX: usize = 4096;
+
+const VERSION: u64 = 0x4253_4354_524c_0001;
+const HEAD_WORDS: usize = 64;
+const RANK_WORDS: usize = 16;
+const SLOT_WORDS: usize = 2;
+
+const WORD_VERSION: usize = 0;
+const WORD_SLOTS: usize = 1;
+const WORD_NEXT_SEGMENT: usize = 2;
+const WORD_GROWING: usize = 3;
+const WORD_FAILED: usize = 4;
+const WORD_CLAIM: usize = 5;
+const WORD_DURABLE: usize = 6;
+const WORD_OUTCOME: usize = 7;
+const WORD_CREATED: usize = 8;
+const WORD_SLOT_CAPACITY: usize = 9;
+
+/// Who holds a segment slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The rank with this index on the node.
+    Rank(u32),
+    /// The node's tables of ranks.
+    Node,
+    /// Ranks of an earlier life that are not on this node now.
+    Former,
+}
+
+impl Owner {
+    fn word(self) -> u64 {
+        match self {
+            Self::Rank(index) => u64::from(index) + 1,
+            Self::Node => u64::from(u32::MAX) - 1,
+            Self::Former => u64::from(u32::MAX),
+        }
+    }
+}
+
+/// What a rank tells the node's leader about its part of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Post {
+    /// 0, or the kind of the error that kept it from capturing.
+    pub status: u64,
+    /// Its rank in the job.
+    pub rank: u32,
+    /// Its root page.
+    pub root: BlockRef,
+    /// Bytes of its variables.
+    pub bytes_total: u64,
+    /// Bytes of the blocks written.
+    pub bytes_changed: u64,
+}
+
+/// The shared words of a node.
+#[derive(Debug, Clone)]
+pub struct Control {
+    words: SharedWords,
+}
+
+impl Control {
+    /// Words needed for `slot_capacity` segment slots.
+    pub fn words_for(slot_capacity: u64) -> usize {
+        let slots = usize::try_from(slot_capacity).unwrap_or(usize::MAX);
+        HEAD_WORDS + LOCAL_RANKS_MAX * RANK_WORDS + slots.saturating_mul(SLOT_WORDS)
+    }
+
+    /// Starts a life: all words are zero but the version.
+    pub fn start(words: SharedWords, slot_capacity: u64) -> Result<Self> {
+        if words.len() < Self::words_for(slot_capacity) {
+            return Err(Error::new(ErrorKind::Internal, "control words are too few"));
+        }
+        let control = Self { words };
+        control
+            .word(WORD_SLOT_CAPACITY)
+            .store(slot_capacity, Ordering::Relaxed);
+        control.word(WORD_VERSION).store(VERSION, Ordering::Release);
+        Ok(control)
+    }
+
+    /// Joins a life that another rank started.
+    pub fn join(words: SharedWords) -> Result<Self> {
+        if words.len() < HEAD_WORDS || words[WORD_VERSION].load(Ordering::Acquire) != VERSION {
+            let context = "the node's control file is of another version of Backstay";
+            return Err(Error::new(ErrorKind::Configuration, context));
+        }
+        let control = Self { words };
+        if control.words.len() < Self::words_for(control.slot_capacity()) {
+            return Err(Error::new(
+                ErrorKind::Internal,
+                "the control file is too short",
+            ));
+        }
+        Ok(control)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words[index]
+    }
+
+    fn slot_word(&self, slot: u64, which: usize) -> &AtomicU64 {
+        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+        &self.words[HEAD_WORDS + LOCAL_RANKS_MAX * RANK_WORDS + slot * SLOT_WORDS + which]
+    }
+
+    fn rank_word(&self, local: u32, which: usize) -> &AtomicU64 {
+        &self.words[HEAD_WORDS + backstay_format::width::index(local) * RANK_WORDS + which]
+    }
+
+    /// Segment slots this control can describe.
+    pub fn slot_capacity(&self) -> u64 {
+        self.word(WORD_SLOT_CAPACITY).load(Ordering::Acquire)
+    }
+
+    /// Segment slots of the store.
+    pub fn slots(&self) -> u64 {
+        self.word(WORD_SLOTS).load(Ordering::Acquire)
+    }
+    /// Publishes the number of segment slots.
+    pub fn set_slots(&self, slots: u64) {
+        self.word(WORD_SLOTS).store(slots, Ordering::Release);
+    }
+
+    /// The next segment id, taken.
+    pub fn take_segment_id(&self) -> SegmentId {
+        SegmentId(self.word(WORD_NEXT_SEGMENT).fetch_add(1, Ordering::AcqRel))
+    }
+    /// The next segment id, not taken.
+    pub fn next_segment(&self) -> u64 {
+        self.word(WORD_NEXT_SEGMENT).load(Ordering::Acquire)
+    }
+    /// Sets the next segment id.
+    pub fn set_next_segment(&self, next: u64) {
+        self.word(WORD_NEXT_SEGMENT).store(next, Ordering::Release);
+    }
+
+    /// Publishes that `slot` holds `segment`.
+    pub fn describe_slot(&self, slot: u64, segment: SegmentId, class: SegmentClass) {
+        let word = (segment.0 << 8) | u64::from(class as u8);
+        self.slot_word(slot, 1).store(word, Ordering::Release);
+    }
+    /// What `slot` holds, if anything was ever put there.
+    pub fn slot_segment(&self, slot: u64) -> Option<(SegmentId, SegmentClass)> {
+        let word = self.slot_word(slot, 1).load(Ordering::Acquire);
+        let class = u8::try_from(word & 0xff)
+            .ok()
+            .and_then(SegmentClass::from_id)?;
+        Some((SegmentId(word >> 8), class))
+    }
+
+    /// Takes a free slot for `owner`, looking from `hint` on.
+    pub fn take_slot(&self, owner: Owner, hint: u64) -> Option<u64> {
+        let slots = self.slots();
+        (0..slots)
+            .map(|step| (hint + step) % slots)
+            .find(|&slot| self.try_slot(slot, owner))
+    }
+    /// Takes `slot` for `owner` if it is free.
+    pub fn try_slot(&self, slot: u64, owner: Owner) -> bool {
+        let word = self.slot_word(slot, 0);
+        word.load(Ordering::Relaxed) == 0
+            && word
+                .compare_exchange(0, owner.word(), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+    /// Gives a slot back.
+    pub fn free_slot(&self, slot: u64) {
+        self.slot_word(slot, 0).store(0, Ordering::Release);
+    }
+    /// Slots nobody holds.
+    pub fn free_slots(&self) -> u64 {
+        let free = |slot: &u64| self.slot_word(*slot, 0).load(Ordering::Relaxed) == 0;
+        backstay_format::width::to_u64((0..self.slots()).filter(free).count())
+    }
+
+    /// Runs `grow` unless another rank is growing the store; then waits for it instead.
+    pub fn growing<T>(
+        &self,
+        limit: Duration,
+        grow: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<T>> {
+        let word = self.word(WORD_GROWING);
+        let me = u64::from(std::process::id());
+        if word
+            .compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            let grown = grow();
+            word.store(0, Ordering::Release);
+            return grown.map(Some);
+        }
+        wait_until("another rank to grow the store", limit, || {
+            word.load(Ordering::Acquire) == 0
+        })?;
+        Ok(None)
+    }
+
+    /// Marks the store failed: a sync did not succeed.
+    pub fn set_failed(&self) {
+        self.word(WORD_FAILED).store(1, Ordering::Release);
+    }
+    /// Whether the store failed in this life.
+    pub fn failed(&self) -> bool {
+        self.word(WORD_FAILED).load(Ordering::Acquire) != 0
+    }
+
+    /// Publishes that the store exists (1) or could not be made (2 and the error's kind above).
+    pub fn set_created(&self, outcome: u64) {
+        self.word(WORD_CREATED).store(outcome, Ordering::Release);
+    }
+    /// 0 while the store does not exist yet.
+    pub fn created(&self) -> u64 {
+        self.word(WORD_CREATED).load(Ordering::Acquire)
+    }
+
+    /// Publishes what `local` needs in the first checkpoint, in bytes.
+    pub fn set_need(&self, local: u32, bytes: u64) {
+        self.rank_word(local, 9).store(bytes + 1, Ordering::Release);
+    }
+    /// What `local` needs in the first checkpoint; `None` until it said so.
+    pub fn need(&self, local: u32) -> Option<u64> {
+        self.rank_word(local, 9)
+            .load(Ordering::Acquire)
+            .checked_sub(1)
+    }
+
+    /// Publishes rank `local`'s part of commit `turn`.
+    pub fn post(&self, local: u32, turn: u64, post: &Post) {
+        let (low, high) = post.root.digest.0.split_at(8);
+        let half = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |sum, &b| (sum << 8) | u64::from(b))
+        };
+        let values = [
+            post.status,
+            u64::from(post.rank),
+            post.root.address.0,
+            half(low),
+            half(high),
+            post.bytes_total,
+            post.bytes_changed,
+        ];
+        for (which, value) in (1..).zip(values) {
+            self.rank_word(local, which).store(value, Ordering::Relaxed);
+        }
+        self.rank_word(local, 0).store(turn, Ordering::Release);
+    }
+
+    /// Rank `local`'s part of commit `turn`, once it is there.
+    pub fn posted(&self, local: u32, turn: u64) -> Option<Post> {
+        if self.rank_word(local, 0).load(Ordering::Acquire) != turn {
+            return None;
+        }
+        let value = |which| self.rank_word(local, which).load(Ordering::Relaxed);
+        let mut digest = [0; 16];
+        digest[..8].copy_from_slice(&value(4).to_le_bytes());
+        digest[8..].copy_from_slice(&value(5).to_le_bytes());
+        Some(Post {
+            status: value(1),
+            rank: u32::try_from(value(2)).unwrap_or(u32::MAX),
+            root: BlockRef {
+                address: Address(value(3)),
+                digest: Digest(digest),
+            },
+            bytes_total: value(6),
+            bytes_changed: value(7),
+        })
+    }
+
+    /// Makes `local` the one that commits `turn`; `from` is who had the claim before, if anyone.
+    pub fn claim_commit(&self, turn: u64, local: u32, from: Option<u32>) -> bool {
+        let claim = |who: u32| (turn << 16) | (u64::from(who) + 1);
+        let word = self.word(WORD_CLAIM);
+        let found = word.load(Ordering::Acquire);
+        let free = found >> 16 < turn || from.is_some_and(|who| found == claim(who));
+        let claimed = claim(local);
+        found == claimed
+            || free
+                && word
+                    .compare_exchange(found, claimed, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+    }
+
+    /// Publishes how commit `turn` ended on this node: 0, or the kind of an error.
+    pub fn set_durable(&self, turn: u64, outcome: u64) {
+        self.word(WORD_OUTCOME).store(outcome, Ordering::Relaxed);
+        self.word(WORD_DURABLE).store(turn, Ordering::Release);
+    }
+    /// How commit `turn` ended on this node, once it has.
+    pub fn durable(&self, turn: u64) -> Option<u64> {
+        let reached = self.word(WORD_DURABLE).load(Ordering::Acquire) >= turn;
+        reached.then(|| self.word(WORD_OUTCOME).load(Ordering::Relaxed))
+    }
+}
+
+/// Waits until `ready`, first yielding the processor, then sleeping; gives up after `limit`.
+pub fn wait_until(what: &str, limit: Duration, ready: impl Fn() -> bool) -> Result<()> {
+    let deadline = Deadline::after(limit);
+    let mut turns = 0u32;
+    while !ready() {
+        if deadline.left().is_none() {
+            let context = format!("waited {} ms for {what}", limit.as_millis());
+            return Err(Error::new(ErrorKind::Timeout, context));
+        }
+        if turns < 200 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        turns = turns.saturating_add(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: reads a store: superblock, roots, and blocks by their reference, each verified.
+//! In: a device. Out: checked structures, or errors that name file, structure and offset.
+//! Invariants: takes no lock and writes nothing, so that it can look at a store in use.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use backstay_format::geometry::{RECORD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::width::to_usize;
+use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
+use backstay_format::{SegmentId, SegmentRecord, Superblock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A store, for reading.
+#[derive(Debug)]
+pub struct StoreReader {
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    geometry: Geometry,
+    slots: RwLock<BTreeMap<SegmentId, u64>>,
+}
+
+impl StoreReader {
+    /// Reads the superblock, from either copy.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let name = device.name();
+        let mut first_error = None;
+        for offset in SUPERBLOCK_OFFSETS {
+            let mut bytes = vec![0; SUPERBLOCK_BYTES];
+            let read = device.read_at(&mut bytes, offset);
+            if let Err(error) = read {
+                first_error.get_or_insert(read_error(&name, "superblock", offset, error));
+                continue;
+            }
+            match Superblock::decode(&bytes) {
+                Ok(superblock) => {
+                    let geometry = superblock.geometry();
+                    let slots = RwLock::default();
+                    return Ok(Self {
+                        device,
+                        superblock,
+                        geometry,
+                        slots,
+                    });
+                }
+                Err(error) => {
+                    let place = format!("{name}: superblock at byte {offset}");
+                    first_error.get_or_insert(Error::corrupt(place, error));
+                }
+            }
+        }
+        Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+    /// What the store says of itself.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+    /// Where things stand.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Both root slots: each the root it holds, or what is wrong with it.
+    pub fn roots(&self) -> [Result<RootSlot>; 2] {
+        ROOT_OFFSETS.map(|offset| {
+            let name = self.device.name();
+            let mut bytes = vec![0; ROOT_BYTES];
+            self.device
+                .read_at(&mut bytes, offset)
+                .map_err(|error| read_error(&name, "root slot", offset, error))?;
+            RootSlot::decode(&bytes, self.superblock.store).map_err(|error| {
+                Error::corrupt(format!("{name}: root slot at byte {offset}"), error)
+            })
+        })
+    }
+
+    /// The newest valid root and which slot holds it.
+    pub fn newest_root(&self) -> Result<(RootSlot, usize)> {
+        let [first, second] = self.roots();
+        match (first, second) {
+            (Ok(a), Ok(b)) if b.sequence > a.sequence => Ok((b, 1)),
+            (Ok(a), _) => Ok((a, 0)),
+            (Err(_), Ok(b)) => Ok((b, 1)),
+            (Err(a), Err(_)) => Err(a),
+        }
+    }
+
+    /// The record of `slot`, from either copy.
+    pub fn record(&self, slot: u64) -> Result<SegmentRecord> {
+        let mut bytes = [0; to_usize(RECORD_BYTES)];
+        let mut failure = None;
+        for copy in 0..backstay_format::geometry::RECORD_COPIES {
+            let offset = self.geometry.record_offset(slot, copy);
+            if let Err(error) = self.device.read_at(&mut bytes, offset) {
+                failure = Some(read_error(
+                    &self.device.name(),
+                    "segment record",
+                    offset,
+                    error,
+                ));
+                continue;
+            }
+            match SegmentRecord::decode(&bytes, self.superblock.store) {
+                Ok(record) => return Ok(record),
+                Err(error) => {
+                    let place = format!("{}: segment record at byte {offset}", self.device.name());
+                    failure = Some(Error::corrupt(place, error));
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no record")))
+    }
+
+    /// Reads all records; calls `found` for each slot that names a segment.
+    pub fn read_records(&self, mut found: impl FnMut(u64, SegmentRecord)) -> Result<u64> {
+        let length = self.device.length_bytes().map_err(|error| {
+            Error::io(
+                format!("{}: asking for the length", self.device.name()),
+                error,
+            )
+        })?;
+        let slots = self
+            .geometry
+            .slots_in(length)
+            .min(backstay_format::limits::SEGMENTS_MAX);
+        for slot in 0..slots {
+            if let Ok(record) = self.record(slot) {
+                self.place_segment(record.segment, slot);
+                found(slot, record);
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Takes note that `segment` stands in `slot`.
+    pub fn place_segment(&self, segment: SegmentId, slot: u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.insert(segment, slot);
+    }
+    /// Forgets what stood where.
+    pub fn forget_segments(&self) {
+        self.slots
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+    /// The slot of `segment`.
+    pub fn slot_of(&self, segment: SegmentId) -> Option<u64> {
+        self.slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&segment)
+            .copied()
+    }
+
+    /// File offset of `length` bytes at `address`.
+    pub fn offset_of(&self, address: Address, length: usize) -> Result<u64> {
+        let end = to_usize(u64::from(address.offset_bytes())) + length;
+        let Some(slot) = self.slot_of(address.segment()) else {
+            let what = FormatError::new("segment", "record", 0, "a slot that holds it", "none");
+            return Err(Error::corrupt(
+                format!("{}: {address}", self.device.name()),
+                what,
+            ));
+        };
+        if end > to_usize(u64::from(self.geometry.segment_bytes)) {
+            let most = self.geometry.segment_bytes;
+            let what = FormatError::new("address", "end", 0, format!("at most {most}"), end);
+            return Err(Error::corrupt(
+                format!("{}: {address}", self.device.name()),
+                what,
+            ));
+        }
+        Ok(self.geometry.address_offset(slot, address))
+    }
+
+    /// Fills `buffer` with what `block` refers to, and checks its digest; `what` names it in errors.
+    pub fn read(&self, block: &BlockRef, buffer: &mut [u8], what: &'static str) -> Result<()> {
+        let offset = self.offset_of(block.address, buffer.len())?;
+        self.device
+            .read_at(buffer, offset)
+            .map_err(|error| read_error(&self.device.name(), what, offset, error))?;
+        let found = Digest::of(buffer);
+        if found == block.digest {
+            return Ok(());
+        }
+        let damage = FormatError::new(what, "digest", 0, block.digest, found);
+        let place = format!(
+            "{}: {} at byte {offset} of the file",
+            self.device.name(),
+            block.address
+        );
+        Err(Error::corrupt(place, damage))
+    }
+
+    /// The class of `segment`, from its record.
+    pub fn class_of(&self, segment: SegmentId) -> Option<SegmentClass> {
+        self.record(self.slot_of(segment)?)
+            .ok()
+            .map(|record| record.class)
+    }
+}
+
+fn read_error(name: &str, what: &'static str, offset: u64, error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        let what = FormatError::new(what, "bytes", 0, "a longer file", "the end of the file");
+        return Error::corrupt(format!("{name}: at byte {offset}"), what);
+    }
+    Error::io(format!("{name}: reading {what} at byte {offset}"), error)
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the node's reserved space: made once, grown by appending, leased segment by segment.
+//! In from: `store::revision` of every rank. Out to: the device.
+//! Invariants: space is real before anything refers to it; a segment record is written before the
+//! first block of its segment, and is durable with it; what was placed never moves.
+
+use super::control::{Control, Owner};
+use super::reader::StoreReader;
+use super::space::SegmentSource;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use backstay_format::Superblock;
+use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay_format::limits::SEGMENTS_MAX;
+use backstay_format::{Address, Geometry, RootSlot, SegmentClass, SegmentId, SegmentRecord};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A store, for writing, shared by the ranks of a node.
+#[derive(Debug, Clone)]
+pub struct Reserve {
+    reader: Arc<StoreReader>,
+    control: Control,
+    settings: ReserveSettings,
+}
+
+/// Bounds of growth and of waits.
+#[derive(Debug, Clone, Copy)]
+pub struct ReserveSettings {
+    /// The store never grows beyond this, in bytes.
+    pub reserve_bytes_max: Option<u64>,
+    /// Longest wait for another rank.
+    pub wait: Duration,
+}
+
+impl Reserve {
+    /// Makes a store with room for `slots` segments on an empty device; durable on return.
+    pub fn create(
+        device: Arc<dyn Device>,
+        control: Control,
+        superblock: &Superblock,
+        slots: u64,
+        settings: ReserveSettings,
+    ) -> Result<Self> {
+        let geometry = superblock.geometry();
+        reserve_space(&*device, geometry, slots)?;
+        let name = device.name();
+        let first = RootSlot {
+            store: superblock.store,
+            sequence: 1,
+            incarnation: 0,
+            next_segment: 1,
+            closed: false,
+            revisions: Vec::new(),
+        };
+        let write = |bytes: &[u8], offset| {
+            device
+                .write_at(bytes, offset)
+                .map_err(|error| Error::io(format!("{name}: writing at byte {offset}"), error))
+        };
+        write(&first.encode(), ROOT_OFFSETS[0])?;
+        device
+            .sync()
+            .map_err(|error| Error::io(format!("{name}: syncing"), error))?;
+        for offset in SUPERBLOCK_OFFSETS {
+            write(&superblock.encode(), offset)?;
+        }
+        device
+            .sync()
+            .map_err(|error| Error::io(format!("{name}: syncing"), error))?;
+        control.set_slots(slots);
+        control.set_next_segment(1);
+        let reader = Arc::new(StoreReader::open(device)?);
+        Ok(Self {
+            reader,
+            control,
+            settings,
+        })
+    }
+
+    /// Opens a store for its node: reads the segment records and fills the control words.
+    pub fn open(
+        device: Arc<dyn Device>,
+        control: Control,
+        settings: ReserveSettings,
+    ) -> Result<Self> {
+        let reader = Arc::new(StoreReader::open(device)?);
+        let mut next = 1;
+        let slots = reader.read_records(|slot, record| {
+            control.describe_slot(slot, record.segment, record.class);
+            next = next.max(record.segment.0 + 1);
+        })?;
+        let slots = slots.min(control.slot_capacity());
+        control.set_slots(slots);
+        control.set_next_segment(next);
+        let reserve = Self {
+            reader,
+            control,
+            settings,
+        };
+        reserve.make_real(slots)?;
+        Ok(reserve)
+    }
+
+    /// Joins a store that the node's leader made or opened.
+    pub fn attach(
+        device: Arc<dyn Device>,
+        control: Control,
+        settings: ReserveSettings,
+    ) -> Result<Self> {
+        let reader = Arc::new(StoreReader::open(device)?);
+        let reserve = Self {
+            reader,
+            control,
+            settings,
+        };
+        reserve.refresh();
+        Ok(reserve)
+    }
+
+    /// Space that is only promised is made real, or refused.
+    fn make_real(&self, slots: u64) -> Result<()> {
+        let device = self.reader.device();
+        let name = device.name();
+        let length = self.reader.geometry().file_bytes(slots);
+        let real = device
+            .allocated_bytes()
+            .map_err(|error| Error::io(format!("{name}: asking for its real size"), error))?;
+        if real >= length {
+            return Ok(());
+        }
+        reserve_space(&**device, self.reader.geometry(), slots)
+    }
+
+    /// Learns which segments stand where from the control words.
+    pub fn refresh(&self) {
+        for slot in 0..self.control.slots() {
+            if let Some((segment, _)) = self.control.slot_segment(slot) {
+                self.reader.place_segment(segment, slot);
+            }
+        }
+    }
+
+    /// The reading side.
+    pub fn reader(&self) -> &StoreReader {
+        &self.reader
+    }
+    /// What the node's ranks share.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+    /// Where things stand.
+    pub fn geometry(&self) -> Geometry {
+        self.reader.geometry()
+    }
+    /// Bytes of the store.
+    pub fn length_bytes(&self) -> u64 {
+        self.geometry().file_bytes(self.control.slots())
+    }
+
+    /// Writes `bytes` at `address`.
+    pub fn write(&self, address: Address, bytes: &[u8]) -> Result<()> {
+        let offset = self.reader.offset_of(address, bytes.len())?;
+        self.write_at(bytes, offset)
+    }
+
+    /// Writes `bytes` at a file offset.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let device = self.reader.device();
+        device.write_at(bytes, offset).map_err(|error| {
+            Error::io(
+                format!(
+                    "{}: writing {} bytes at {offset}",
+                    device.name(),
+                    bytes.len()
+                ),
+                error,
+            )
+        })
+    }
+
+    /// Makes all that was written durable. A failure ends the use of the store in this life.
+    pub fn sync(&self) -> Result<()> {
+        if self.control.failed() {
+            return Err(self.failed_before());
+        }
+        self.reader.device().sync().map_err(|error| {
+            self.control.set_failed();
+            let context = format!(
+                "{}: a sync failed, so nothing written since the last good one is trusted; the \
+                 last checkpoint stays, and this session writes no more",
+                self.reader.device().name()
+            );
+            Error::caused(ErrorKind::StoreFailed, context, error)
+        })
+    }
+
+    /// The error for a store whose sync failed earlier.
+    pub fn failed_before(&self) -> Error {
+        let context = format!("{}: an earlier sync failed", self.reader.device().name());
+        Error::new(ErrorKind::StoreFailed, context)
+    }
+
+    /// Takes the slot of a segment that recovery found for `owner`; false if another has it.
+    pub fn claim(&self, segment: SegmentId, owner: Owner) -> Option<(u64, SegmentClass)> {
+        let slot = self.reader.slot_of(segment)?;
+        let (found, class) = self.control.slot_segment(slot)?;
+        (found == segment && self.control.try_slot(slot, owner)).then_some((slot, class))
+    }
+
+    fn lease(&self, owner: Owner, class: SegmentClass) -> Result<(u64, SegmentId)> {
+        let mut tries = 0;
+        let slot = loop {
+            if let Some(slot) = self.control.take_slot(owner, 0) {
+                break slot;
+            }
+            tries += 1;
+            if tries > 1000 {
+                return Err(Error::new(
+                    ErrorKind::StoreFull,
+                    "no segment could be leased",
+                ));
+            }
+            self.control.growing(self.settings.wait, || self.grow())?;
+        };
+        let segment = self.control.take_segment_id();
+        let record = SegmentRecord {
+            store: self.reader.superblock().store,
+            segment,
+            class,
+        };
+        let written = (0..RECORD_COPIES).try_for_each(|copy| {
+            self.write_at(&record.encode(), self.geometry().record_offset(slot, copy))
+        });
+        if let Err(error) = written {
+            self.control.free_slot(slot);
+            return Err(error);
+        }
+        self.control.describe_slot(slot, segment, class);
+        self.reader.place_segment(segment, slot);
+        Ok((slot, segment))
+    }
+
+    /// Appends segments: a quarter of what is there, at least eight, within the bound.
+    fn grow(&self) -> Result<()> {
+        if self.control.free_slots() > 0 {
+            return Ok(());
+        }
+        let (geometry, slots) = (self.geometry(), self.control.slots());
+        let wanted = slots + (slots / 4).max(8);
+        let mut most = self.control.slot_capacity().min(SEGMENTS_MAX);
+        if let Some(bytes) = self.settings.reserve_bytes_max {
+            most = most.min(geometry.slots_in(bytes));
+        }
+        let name = self.reader.device().name();
+        if slots >= most {
+            let context = format!(
+                "{name}: all {slots} segments ({} bytes) are in use; short by at least {} bytes: \
+                 raise reserve_bytes",
+                geometry.file_bytes(slots),
+                geometry.segment_bytes
+            );
+            return Err(Error::new(ErrorKind::StoreFull, context));
+        }
+        let mut short = None;
+        for next in [wanted.min(most), slots + 1] {
+            match reserve_space(&**self.reader.device(), geometry, next) {
+                Ok(()) => {
+                    self.control.set_slots(next);
+                    return Ok(());
+                }
+                Err(error) => short = Some(error),
+            }
+        }
+        Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "growth was not tried")))
+    }
+
+    /// The pool as seen by `owner`.
+    pub fn pool(&self, owner: Owner) -> Pool<'_> {
+        Pool {
+            reserve: self,
+            owner,
+        }
+    }
+}
+
+/// The node's free segments, leased in the name of one owner.
+#[derive(Debug, Clone, Copy)]
+pub struct Pool<'a> {
+    reserve: &'a Reserve,
+    owner: Owner,
+}
+
+impl SegmentSource for Pool<'_> {
+    fn lease(&self, class: SegmentClass) -> Result<(u64, SegmentId)> {
+        self.reserve.lease(self.owner, class)
+    }
+    fn release(&self, slot: u64) {
+        self.reserve.control.free_slot(slot);
+    }
+}
+
+/// Reserves real space for `slots` segments; the error says how much is short.
+fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<()> {
+    let (name, length) = (device.name(), geometry.file_bytes(slots));
+    device.reserve(length).map_err(|error| {
+        let there = device.length_bytes().unwrap_or(0);
+        let context = format!(
+            "{name}: reserving {length} bytes ({} MiB), {} more than there are; free space there, \
+             or set store_path or reserve_bytes",
+            length >> 20,
+            length.saturating_sub(there)
+        );
+        Error::io(context, error)
+    })
+}

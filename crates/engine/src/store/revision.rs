@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: one rank's part of a revision: captured, posted, then committed or rolled back; and
+//! reading such a part again.
+//! In from: `session` (variables), `store::capture`. Out to: `store::commit` (the posted root).
+//! Invariants: the committed state in memory changes only in `commit`; after `roll_back` it is as if
+//! the capture had never been.
+
+use super::capture::{Captured, Capturer, write_object};
+use super::control::{Owner, Post};
+use super::reader::StoreReader;
+use super::reserve::Reserve;
+use super::space::Space;
+use super::tree::{Tree, TreeChange, read_internal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::region::Source;
+use crate::track::Candidates;
+use backstay_format::limits::INTERNAL_BLOCK_BYTES;
+use backstay_format::width::{index, to_u64};
+use backstay_format::{BlockRef, CheckpointId, Decoder, Encoder, RankEntry, RankRoot};
+use backstay_format::{RevisionEntry, SegmentId, StreamRoot, VariableDescriptor};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+/// A variable on its way into a revision.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// What it is.
+    pub descriptor: &'a VariableDescriptor,
+    /// Bytes of its blocks.
+    pub block_bytes: u32,
+    /// Where its bytes are.
+    pub source: &'a dyn Source,
+    /// Which blocks may have changed.
+    pub candidates: Candidates,
+}
+
+/// The committed state of one rank.
+#[derive(Debug)]
+pub struct RankStore {
+    reserve: Reserve,
+    local: u32,
+    rank: u32,
+    world_size: u32,
+    threads: usize,
+    space: Mutex<Space>,
+    base: Option<CheckpointId>,
+    root: Option<BlockRef>,
+    trees: BTreeMap<String, Tree>,
+    descriptors: Tree,
+    table: Tree,
+}
+
+/// A captured part that waits for its commit.
+#[derive(Debug)]
+pub struct PendingPart {
+    root: BlockRef,
+    changes: Vec<(String, TreeChange)>,
+    gone: Vec<String>,
+    descriptors: TreeChange,
+    table: TreeChange,
+    /// What was captured, over all variables.
+    pub captured: Captured,
+    /// Blocks that changed unmarked, by variable.
+    pub unmarked: Vec<(String, u64)>,
+    /// Blocks in all and blocks written, by variable, in order of their names.
+    pub by_variable: Vec<(String, u64, u64)>,
+    /// Bytes of all variables.
+    pub bytes_total: u64,
+}
+
+impl PendingPart {
+    /// What to tell the node's leader.
+    pub fn post(&self, rank: u32) -> Post {
+        Post {
+            status: 0,
+            rank,
+            root: self.root,
+            bytes_total: self.bytes_total,
+            bytes_changed: self.captured.bytes_changed,
+        }
+    }
+}
+
+impl RankStore {
+    /// A rank with the segments that recovery found, starting from nothing.
+    pub fn new(
+        reserve: Reserve,
+        local: u32,
+        rank: u32,
+        world_size: u32,
+        threads: usize,
+        mut space: Space,
+    ) -> Self {
+        space.begin_from(None);
+        Self {
+            reserve,
+            local,
+            rank,
+            world_size,
+            threads,
+            space: Mutex::new(space),
+            base: None,
+            root: None,
+            trees: BTreeMap::new(),
+            descriptors: Tree::empty(INTERNAL_BLOCK_BYTES),
+            table: Tree::empty(INTERNAL_BLOCK_BYTES),
+        }
+    }
+
+    /// The node's space.
+    pub fn reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+
+    /// The committed tree of a variable.
+    pub fn tree(&self, name: &str) -> Option<&Tree> {
+        self.trees.get(name)
+    }
+
+    fn space(&self) -> std::sync::MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a restored part of the same rank the one that the next capture is compared with.
+    pub fn start_from(&mut self, checkpoint: CheckpointId, entry: BlockRef) -> Result<()> {
+        let reader = self.reserve.reader();
+        let part = read_part(reader, &entry)?;
+        let mut trees = BTreeMap::new();
+        for (descriptor, root) in part.descriptors.iter().zip(&part.streams) {
+            trees.insert(descriptor.name.clone(), Tree::load(reader, *root)?);
+        }
+        let descriptors = Tree::load(reader, part.root.descriptors)?;
+        let table = Tree::load(reader, part.root.table)?;
+        (self.trees, self.descriptors, self.table) = (trees, descriptors, table);
+        self.root = Some(entry);
+        self.base = Some(checkpoint);
+        self.space().begin_from(Some(checkpoint));
+        Ok(())
+    }
+
+    /// Captures `parts`, sorted by name, as the successor of the committed state.
+    pub fn capture(&self, id: CheckpointId, parts: &[Part<'_>]) -> Result<PendingPart> {
+        let vacate = self.space().to_clean(4);
+        let capturer = self.capturer(&vacate);
+        let mut changes = Vec::with_capacity(parts.len());
+        let mut captured = Captured::default();
+        let (mut unmarked, mut by_variable) = (Vec::new(), Vec::new());
+        for part in parts {
+            let name = &part.descriptor.name;
+            let (change, did) = self.capture_part(&capturer, part)?;
+            captured.add(&did);
+            by_variable.push((name.clone(), did.blocks_total, did.blocks_changed));
+            if did.unmarked_changes > 0 {
+                unmarked.push((name.clone(), did.unmarked_changes));
+            }
+            changes.push((name.clone(), change));
+        }
+        let gone = self.free_gone(&capturer, parts)?;
+        let bytes_total = parts.iter().map(|part| part.source.length_bytes()).sum();
+        let (descriptors, table) =
+            self.capture_tables(&capturer, parts, &changes, &mut captured)?;
+        let root = RankRoot {
+            rank: self.rank,
+            world_size: self.world_size,
+            born: id,
+            variable_count: u32::try_from(parts.len()).unwrap_or(u32::MAX),
+            bytes_total,
+            descriptors: descriptors.root,
+            table: table.root,
+        };
+        let root = self.write_root(&capturer, &root, &mut captured)?;
+        Ok(PendingPart {
+            root,
+            changes,
+            gone,
+            descriptors,
+            table,
+            captured,
+            unmarked,
+            by_variable,
+            bytes_total,
+        })
+    }
+
+    fn capturer<'a>(&'a self, vacate: &'a [SegmentId]) -> Capturer<'a> {
+        Capturer {
+            reserve: &self.reserve,
+            space: &self.space,
+            owner: Owner::Rank(self.local),
+            threads: self.threads,
+            vacate,
+        }
+    }
+
+    fn capture_part(
+        &self,
+        capturer: &Capturer<'_>,
+        part: &Part<'_>,
+    ) -> Result<(TreeChange, Captured)> {
+        let empty = Tree::empty(part.block_bytes);
+        let committed = self.trees.get(&part.descriptor.name);
+        let same_blocks = |tree: &&Tree| tree.root().block_bytes == part.block_bytes;
+        let old = committed.filter(same_blocks).unwrap_or(&empty);
+        let done = capturer.capture(old, part.source, &part.candidates)?;
+        if let Some(other) = committed.filter(|tree| !same_blocks(tree)) {
+            capturer.free(other)?;
+        }
+        Ok(done)
+    }
+
+    fn free_gone(&self, capturer: &Capturer<'_>, parts: &[Part<'_>]) -> Result<Vec<String>> {
+        let names: BTreeSet<&str> = parts.iter().map(|part| &*part.descriptor.name).collect();
+        let gone: Vec<String> = self
+            .trees
+            .keys()
+            .filter(|name| !names.contains(&***name))
+            .cloned()
+            .collect();
+        for name in &gone {
+            capturer.free(&self.trees[name])?;
+        }
+        Ok(gone)
+    }
+
+    fn capture_tables(
+        &self,
+        capturer: &Capturer<'_>,
+        parts: &[Part<'_>],
+        changes: &[(String, TreeChange)],
+        captured: &mut Captured,
+    ) -> Result<(TreeChange, TreeChange)> {
+        let (mut list, mut table) = (Encoder::new(), Encoder::new());
+        for part in parts {
+            part.descriptor.encode(&mut list);
+        }
+        for (_, change) in changes {
+            change.root.encode(&mut table);
+        }
+        let (list, table) = (list.finish(), table.finish());
+        let mut capture = |old: &Tree, bytes: &[u8]| {
+            let (change, did) = capturer.capture(old, &bytes, &Candidates::All)?;
+            captured.bytes_manifest += did.bytes_changed + did.bytes_manifest;
+            Ok(change)
+        };
+        Ok((
+            capture(&self.descriptors, &list)?,
+            capture(&self.table, &table)?,
+        ))
+    }
+
+    /// Writes the root page, unless all it refers to is what the committed one refers to.
+    fn write_root(
+        &self,
+        capturer: &Capturer<'_>,
+        root: &RankRoot,
+        captured: &mut Captured,
+    ) -> Result<BlockRef> {
+        let unchanged =
+            *self.descriptors.root() == root.descriptors && *self.table.root() == root.table;
+        if let (true, Some(committed)) = (unchanged, self.root) {
+            return Ok(committed);
+        }
+        if let Some(committed) = self.root {
+            self.space().replace(committed.address, RankRoot::BYTES);
+        }
+        captured.bytes_manifest += to_u64(RankRoot::BYTES);
+        write_object(capturer, &root.encode())
+    }
+
+    /// The part was committed by all ranks: it is the state that the next one is compared with.
+    pub fn commit(&mut self, id: CheckpointId, pending: PendingPart) {
+        self.space().commit(id);
+        for (name, change) in pending.changes {
+            let tree = self
+                .trees
+                .entry(name)
+                .or_insert_with(|| Tree::empty(change.root.block_bytes));
+            if tree.root().block_bytes != change.root.block_bytes {
+                *tree = Tree::empty(change.root.block_bytes);
+            }
+            tree.apply(&change);
+        }
+        for name in pending.gone {
+            self.trees.remove(&name);
+        }
+        self.descriptors.apply(&pending.descriptors);
+        self.table.apply(&pending.table);
+        self.root = Some(pending.root);
+        self.base = Some(id);
+    }
+
+    /// The part was not committed by all ranks, or could not be captured.
+    pub fn roll_back(&mut self) {
+        let base = self.base;
+        self.space().roll_back(base);
+        self.release();
+    }
+
+    /// Keeps only the revisions that `keep` names; what only others used is free again.
+    pub fn retain(&mut self, keep: impl Fn(CheckpointId) -> bool) {
+        self.space().retain(keep);
+        self.release();
+    }
+
+    fn release(&self) {
+        self.space()
+            .release_empty(&self.reserve.pool(Owner::Rank(self.local)));
+    }
+
+    /// Bytes of memory that the committed state and the map of space hold.
+    pub fn memory_bytes(&self) -> u64 {
+        let trees = self.trees.values().map(Tree::memory_bytes).sum::<u64>();
+        trees
+            + self.descriptors.memory_bytes()
+            + self.table.memory_bytes()
+            + self.space().memory_bytes()
+    }
+}
+
+/// One rank's part of a checkpoint, its tables read and checked.
+#[derive(Debug, Clone)]
+pub struct ReadPart {
+    /// Its root.
+    pub root: RankRoot,
+    /// Its variables, sorted by name.
+    pub descriptors: Vec<VariableDescriptor>,
+    /// Their streams, in the same order.
+    pub streams: Vec<StreamRoot>,
+}
+
+impl ReadPart {
+    /// A variable by its name.
+    pub fn find(&self, name: &str) -> Option<(&VariableDescriptor, &StreamRoot)> {
+        let at = self
+            .descriptors
+            .binary_search_by(|d| d.name.as_str().cmp(name))
+            .ok()?;
+        Some((&self.descriptors[at], &self.streams[at]))
+    }
+}
+
+/// The table of ranks of a retained revision.
+pub fn read_ranks(reader: &StoreReader, revision: &RevisionEntry) -> Result<Vec<RankEntry>> {
+    let bytes = read_internal(reader, &revision.ranks, "table of ranks")?;
+    RankEntry::decode_table(&bytes).map_err(|error| {
+        Error::corrupt(format!("{}: table of ranks", reader.device().name()), error)
+    })
+}
+
+/// The part whose root page `entry` refers to.
+pub fn read_part(reader: &StoreReader, entry: &BlockRef) -> Result<ReadPart> {
+    let mut bytes = [0; RankRoot::BYTES];
+    reader.read(entry, &mut bytes, "rank root")?;
+    let name = reader.device().name();
+    let wrong = |error| Error::corrupt(format!("{name}: {}", entry.address), error);
+    let root = RankRoot::decode(&bytes).map_err(wrong)?;
+    let list = read_internal(reader, &root.descriptors, "descriptors")?;
+    let count = index(root.variable_count);
+    let descriptors = VariableDescriptor::decode_list(&list, count).map_err(wrong)?;
+    let table = read_internal(reader, &root.table, "table of variables")?;
+    let mut body = Decoder::new("table of variables", &table);
+    let mut streams = Vec::with_capacity(descriptors.len());
+    for descriptor in &descriptors {
+        let length = descriptor.length_bytes().unwrap_or(0);
+        let stream = StreamRoot::decode(&mut body, length).map_err(wrong)?;
+        if stream.length_bytes != length {
+            let context = format!(
+                "{name}: variable {} of rank {} has {} bytes stored, its shape asks for {length}",
+                descriptor.name, root.rank, stream.length_bytes
+            );
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        streams.push(stream);
+    }
+    body.end().map_err(wrong)?;
+    Ok(ReadPart {
+        root,
+        descriptors,
+        streams,
+    })
+}

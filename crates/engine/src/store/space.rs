@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which granules of one owner's segments are in use, by which retained revision.
+//! In: what recovery found reachable, what a checkpoint allocates and replaces. Out: addresses.
+//! Invariants: free means in no retained revision and not in the one being written; nothing is
+//! ever stored of this: it is derived from the roots at opening.
+
+use crate::error::Result;
+use backstay_format::width::{index, to_usize};
+use backstay_format::{Address, CheckpointId, SegmentClass, SegmentId};
+use std::collections::BTreeMap;
+
+/// One bit a granule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bitmap(Vec<u64>);
+
+impl Bitmap {
+    fn new(bits: usize) -> Self {
+        Self(vec![0; bits.div_ceil(64)])
+    }
+    fn get(&self, bit: usize) -> bool {
+        self.0[bit / 64] & (1 << (bit % 64)) != 0
+    }
+    fn fill(&mut self, start: usize, count: usize, value: bool) {
+        for bit in start..start + count {
+            if value {
+                self.0[bit / 64] |= 1 << (bit % 64);
+            } else {
+                self.0[bit / 64] &= !(1 << (bit % 64));
+            }
+        }
+    }
+    fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine |= theirs;
+        }
+    }
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+    /// The first run of `count` clear bits at or after `from`, within `bits`.
+    fn clear_run(&self, from: usize, count: usize, bits: usize) -> Option<usize> {
+        let mut start = from;
+        while start + count <= bits {
+            if start.is_multiple_of(64) && self.0[start / 64] == u64::MAX {
+                start += 64;
+                continue;
+            }
+            match (start..start + count).rev().find(|&bit| self.get(bit)) {
+                None => return Some(start),
+                Some(taken) => start = taken + 1,
+            }
+        }
+        None
+    }
+}
+
+/// One segment of an owner.
+#[derive(Debug)]
+struct SegmentSpace {
+    slot: u64,
+    class: SegmentClass,
+    /// In use by a retained revision or by the one being written.
+    taken: Bitmap,
+    /// In use by the one being written.
+    working: Bitmap,
+}
+
+/// What one retained revision uses, segment by segment.
+type Usage = BTreeMap<SegmentId, Bitmap>;
+
+/// The segments of one owner.
+#[derive(Debug)]
+pub struct Space {
+    segment_bytes: u32,
+    segments: BTreeMap<SegmentId, SegmentSpace>,
+    /// Oldest first; the last one is what `working` began as.
+    retained: Vec<(CheckpointId, Usage)>,
+    cursors: [Cursor; 3],
+}
+
+/// Where the next allocation of a class is tried first.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    segment: SegmentId,
+    granule: usize,
+}
+
+/// A source of whole free segments: the node's pool.
+pub trait SegmentSource {
+    /// A free segment for `class`: its slot and its new id.
+    fn lease(&self, class: SegmentClass) -> Result<(u64, SegmentId)>;
+    /// Gives a slot back in which nothing is in use.
+    fn release(&self, slot: u64);
+}
+
+impl Space {
+    /// An owner without segments.
+    pub fn new(segment_bytes: u32) -> Self {
+        Self {
+            segment_bytes,
+            segments: BTreeMap::new(),
+            retained: Vec::new(),
+            cursors: [Cursor::default(); 3],
+        }
+    }
+
+    fn granules(&self, class: SegmentClass) -> usize {
+        index(self.segment_bytes / class.granule_bytes())
+    }
+
+    fn span(class: SegmentClass, address: Address, length: usize) -> (usize, usize) {
+        let granule = index(class.granule_bytes());
+        (
+            index(address.offset_bytes()) / granule,
+            length.div_ceil(granule),
+        )
+    }
+
+    /// Takes note of a segment that recovery found.
+    pub fn adopt(&mut self, segment: SegmentId, slot: u64, class: SegmentClass) {
+        let bits = self.granules(class);
+        self.segments
+            .entry(segment)
+            .or_insert_with(|| SegmentSpace {
+                slot,
+                class,
+                taken: Bitmap::new(bits),
+                working: Bitmap::new(bits),
+            });
+    }
+
+    /// Whether `segment` belongs to this owner.
+    pub fn owns(&self, segment: SegmentId) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// Begins the notes on what retained revision `checkpoint` uses (recovery, oldest first).
+    pub fn note_revision(&mut self, checkpoint: CheckpointId) {
+        self.retained.push((checkpoint, Usage::new()));
+    }
+
+    /// Notes that the newest noted revision uses `length` bytes at `address`.
+    pub fn note(&mut self, address: Address, length: usize) {
+        let Some(segment) = self.segments.get_mut(&address.segment()) else {
+            return;
+        };
+        let (start, count) = Self::span(segment.class, address, length);
+        let bits = index(self.segment_bytes / segment.class.granule_bytes());
+        if start + count > bits {
+            return;
+        }
+        segment.taken.fill(start, count, true);
+        if let Some((_, usage)) = self.retained.last_mut() {
+            let map = usage
+                .entry(address.segment())
+                .or_insert_with(|| Bitmap::new(bits));
+            map.fill(start, count, true);
+        }
+    }
+
+    /// Makes revision `checkpoint` the one the next checkpoint starts from; `None`: starts empty.
+    pub fn begin_from(&mut self, checkpoint: Option<CheckpointId>) {
+        let usage = self
+            .retained
+            .iter()
+            .find(|(id, _)| Some(*id) == checkpoint)
+            .map(|(_, u)| u);
+        for (id, segment) in &mut self.segments {
+            segment.working = match usage.and_then(|usage| usage.get(id)) {
+                Some(map) => map.clone(),
+                None => Bitmap(vec![0; segment.working.0.len()]),
+            };
+        }
+        self.settle();
+    }
+
+    /// Space for `length` bytes.
+    pub fn allocate(&mut self, length: usize, source: &impl SegmentSource) -> Result<Address> {
+        let class = SegmentClass::of(length);
+        let count = length.div_ceil(index(class.granule_bytes()));
+        let which = usize::from(class as u8) - 1;
+        let found = self.find(class, count, self.cursors[which]);
+        let (segment_id, start) = if let Some(found) = found {
+            found
+        } else {
+            let (slot, id) = source.lease(class)?;
+            self.adopt(id, slot, class);
+            (id, 0)
+        };
+        self.cursors[which] = Cursor {
+            segment: segment_id,
+            granule: start + count,
+        };
+        if let Some(segment) = self.segments.get_mut(&segment_id) {
+            segment.taken.fill(start, count, true);
+            segment.working.fill(start, count, true);
+        }
+        let unit = start * index(class.granule_bytes() / Address::UNIT_BYTES);
+        Ok(Address::new(
+            segment_id,
+            u16::try_from(unit).unwrap_or(u16::MAX),
+        ))
+    }
+
+    fn find(&self, class: SegmentClass, count: usize, from: Cursor) -> Option<(SegmentId, usize)> {
+        let bits = self.granules(class);
+        let mut granule = from.granule;
+        for (&id, segment) in self.segments.range(from.segment..) {
+            if segment.class == class {
+                let start = if id == from.segment { granule } else { 0 };
+                if let Some(start) = segment.taken.clear_run(start, count, bits) {
+                    return Some((id, start));
+                }
+            }
+            granule = 0;
+        }
+        None
+    }
+
+    /// Says that the revision being written no longer uses `length` bytes at `address`.
+    pub fn replace(&mut self, address: Address, length: usize) {
+        if let Some(segment) = self.segments.get_mut(&address.segment()) {
+            let (start, count) = Self::span(segment.class, address, length);
+            segment.working.fill(start, count, false);
+        }
+    }
+
+    /// The revision being written is committed as `checkpoint`.
+    pub fn commit(&mut self, checkpoint: CheckpointId) {
+        let used = |segment: &SegmentSpace| !segment.working.is_empty();
+        let usage = self.segments.iter().filter(|(_, segment)| used(segment));
+        let usage = usage
+            .map(|(&id, segment)| (id, segment.working.clone()))
+            .collect();
+        self.retained.push((checkpoint, usage));
+    }
+
+    /// The revision being written is given up; `base` is what it began from.
+    pub fn roll_back(&mut self, base: Option<CheckpointId>) {
+        self.begin_from(base);
+    }
+
+    /// Forgets every retained revision but those that `keep` names.
+    pub fn retain(&mut self, keep: impl Fn(CheckpointId) -> bool) {
+        let before = self.retained.len();
+        self.retained.retain(|(id, _)| keep(*id));
+        if self.retained.len() != before {
+            self.settle();
+        }
+    }
+
+    /// Derives what is taken from what is retained and being written; searches start anew.
+    fn settle(&mut self) {
+        for (id, segment) in &mut self.segments {
+            segment.taken = segment.working.clone();
+            for (_, usage) in &self.retained {
+                if let Some(map) = usage.get(id) {
+                    segment.taken.merge(map);
+                }
+            }
+        }
+        self.cursors = [Cursor::default(); 3];
+    }
+
+    /// Gives segments in which nothing is in use back to the pool.
+    pub fn release_empty(&mut self, source: &impl SegmentSource) {
+        self.segments.retain(|_, segment| {
+            let keep = !segment.taken.is_empty();
+            if !keep {
+                source.release(segment.slot);
+            }
+            keep
+        });
+    }
+
+    /// Bytes held in segments, and bytes of them in use by the revision being written.
+    pub fn held_and_live_bytes(&self) -> (u64, u64) {
+        let held = self.segments.len() * to_usize(u64::from(self.segment_bytes));
+        let live = self.segments.values().map(|segment| {
+            u64::from(segment.working.count()) * u64::from(segment.class.granule_bytes())
+        });
+        (backstay_format::width::to_u64(held), live.sum())
+    }
+
+    /// The blocks segments least filled by the revision being written, when more than a quarter of
+    /// what its segments of that class hold is free: where cleaning pays.
+    pub fn to_clean(&self, most: usize) -> Vec<SegmentId> {
+        let class = SegmentClass::Blocks;
+        let bits = self.granules(class);
+        let mut filled: Vec<(u32, SegmentId)> = self
+            .segments
+            .iter()
+            .filter(|(_, segment)| segment.class == class)
+            .map(|(&id, segment)| (segment.working.count(), id))
+            .filter(|&(count, _)| count > 0)
+            .collect();
+        let live: usize = filled.iter().map(|&(count, _)| index(count)).sum();
+        let fewest = live.div_ceil(bits).max(1);
+        if filled.len() <= 2 * fewest {
+            return Vec::new();
+        }
+        filled.sort_unstable();
+        filled.truncate(most.min(filled.len() - 2 * fewest));
+        filled.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Bytes of memory the maps hold.
+    pub fn memory_bytes(&self) -> u64 {
+        let map = |map: &Bitmap| map.0.capacity() * size_of::<u64>();
+        let segment =
+            |s: &SegmentSpace| map(&s.taken) + map(&s.working) + size_of::<SegmentSpace>();
+        let segments: usize = self.segments.values().map(segment).sum();
+        let usage: usize = self
+            .retained
+            .iter()
+            .flat_map(|(_, usage)| usage.values())
+            .map(map)
+            .sum();
+        backstay_format::width::to_u64(segments + usage)
+    }
+
+    /// The retained revisions, oldest first.
+    pub fn revisions(&self) -> impl Iterator<Item = CheckpointId> + '_ {
+        self.retained.iter().map(|(id, _)| *id)
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which blocks of a variable may have changed since the last commit.
+//! In: what the program marked, what the kernel saw. Out: candidates, which `store::tree` hashes.
+//! Invariants: a block that is no candidate is taken as clean; when in doubt, it is a candidate.
+
+pub mod pages;
+
+use backstay_format::width::{to_u64, to_usize};
+use std::ops::Range;
+
+/// Blocks that must be hashed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Candidates {
+    /// Every block.
+    #[default]
+    All,
+    /// Every block, and each is written whether it changed or not.
+    AllChanged,
+    /// These blocks; and of the others, every `n`-th is checked.
+    Some(BlockSet),
+}
+
+/// A set of blocks, and those that are looked at only to check the contract of tracking.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BlockSet {
+    marked: Vec<u64>,
+    /// Checked: blocks whose index is `check_offset` modulo `check_stride`.
+    check_stride: u64,
+    check_offset: u64,
+}
+
+impl BlockSet {
+    /// An empty set over `blocks` blocks that checks one in `check_stride` (0: none).
+    pub fn new(blocks: usize, check_stride: u64, check_offset: u64) -> Self {
+        Self {
+            marked: vec![0; blocks.div_ceil(64)],
+            check_stride,
+            check_offset,
+        }
+    }
+
+    /// Adds the blocks of `block_bytes` that a range of bytes touches.
+    pub fn mark(&mut self, bytes: &Range<u64>, block_bytes: u32) {
+        if bytes.is_empty() {
+            return;
+        }
+        let last = to_usize((bytes.end - 1) / u64::from(block_bytes));
+        for block in to_usize(bytes.start / u64::from(block_bytes))..=last {
+            if let Some(word) = self.marked.get_mut(block / 64) {
+                *word |= 1 << (block % 64);
+            }
+        }
+    }
+
+    /// Whether `block` is in the set.
+    pub fn contains(&self, block: usize) -> bool {
+        self.marked
+            .get(block / 64)
+            .is_some_and(|word| word & (1 << (block % 64)) != 0)
+    }
+
+    /// Whether `block` is looked at to check the contract.
+    pub fn checks(&self, block: usize) -> bool {
+        self.check_stride > 0 && to_u64(block) % self.check_stride == self.check_offset
+    }
+
+    /// Whether any of the blocks `range` is in the set or checked.
+    pub fn touches(&self, range: Range<usize>) -> bool {
+        range
+            .into_iter()
+            .any(|block| self.contains(block) || self.checks(block))
+    }
+
+    /// Number of blocks in the set.
+    pub fn count(&self) -> u64 {
+        self.marked
+            .iter()
+            .map(|word| u64::from(word.count_ones()))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_marks_every_block_it_touches() {
+        let mut set = BlockSet::new(200, 0, 0);
+        set.mark(&(16_383..32_769), 16_384);
+        let marked: Vec<usize> = (0..200).filter(|&block| set.contains(block)).collect();
+        assert_eq!(marked, [0, 1, 2]);
+        set.mark(&(5..5), 16_384);
+        assert_eq!(set.count(), 3);
+    }
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the engine from outside: whole jobs of threads, their stores in a temporary folder.
+#![expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test may stop where it fails"
+)]
+
+mod agreement;
+mod job;
+mod lives;
+mod ranks;
+mod tracking;

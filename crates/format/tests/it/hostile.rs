@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bytes that nobody wrote: an error or a value, never a panic, never memory the input has not
+//! earned; and what is accepted is written back as the same bytes.
+
+use crate::samples::{self, Sample};
+use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_minor, seal};
+use backstay_format::limits::{COUNTER_MAX, STORE_VERSION_MINOR, VARIABLES_MAX};
+use backstay_format::{
+    CheckpointId, FormatError, Page, RankEntry, RevisionEntry, RootSlot, Superblock,
+    VariableDescriptor,
+};
+use proptest::prelude::*;
+
+/// Every truncation, and every byte with each bit flipped, zeroed and set.
+fn damaged(sample: &[u8]) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = (0..sample.len())
+        .map(|end| sample[..end].to_vec())
+        .collect();
+    for place in 0..sample.len() {
+        let flips = (0..8).map(|bit| sample[place] ^ (1 << bit));
+        for byte in flips.chain([0, 0xff]) {
+            if byte != sample[place] {
+                let mut bytes = sample.to_vec();
+                bytes[place] = byte;
+                all.push(bytes);
+            }
+        }
+    }
+    all
+}
+
+/// Reads `bytes` as the structure of `sample`, within the memory that their length allows.
+fn read(sample: &Sample, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let mut result = Ok(Vec::new());
+    let used = allocation_counter::measure(|| result = (sample.rewrite)(bytes));
+    let most = 4096 + 64 * bytes.len() as u64;
+    let name = sample.name;
+    assert!(
+        used.bytes_max <= most,
+        "{name}: {} bytes of memory",
+        used.bytes_max
+    );
+    result
+}
+
+/// The same body in a new frame with a right checksum.
+fn reseal(framed: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut magic = [0; 8];
+    magic.copy_from_slice(&framed[..8]);
+    seal(magic, body)
+}
+
+fn body(framed: &[u8]) -> &[u8] {
+    &framed[FRAME_HEAD_BYTES..framed.len() - FRAME_TAIL_BYTES]
+}
+
+#[test]
+fn every_damage_to_a_framed_structure_is_refused() {
+    for sample in samples::all().iter().filter(|sample| sample.framed) {
+        assert!(read(sample, &sample.bytes).is_ok());
+        for bytes in damaged(&sample.bytes) {
+            let error = read(sample, &bytes).expect_err(sample.name);
+            assert!(
+                !error.structure.is_empty() && error.expected != error.found,
+                "{error}"
+            );
+            assert!(error.offset <= sample.bytes.len() as u64, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_with_a_right_checksum_is_still_checked() {
+    for sample in samples::all().iter().filter(|sample| sample.framed) {
+        let (mut refused, mut accepted) = (0, 0);
+        for damaged in damaged(body(&sample.bytes)) {
+            let bytes = reseal(&sample.bytes, &damaged);
+            match read(sample, &bytes) {
+                Err(_) => refused += 1,
+                Ok(written) => {
+                    accepted += 1;
+                    assert_eq!(
+                        written, bytes,
+                        "{}: accepted, but not the same",
+                        sample.name
+                    );
+                }
+            }
+        }
+        let name = sample.name;
+        assert!(
+            refused > body(&sample.bytes).len(),
+            "{name}: only {refused} refused"
+        );
+        assert!(
+            accepted > 0,
+            "{name}: a time or a digest may have any value"
+        );
+    }
+}
+
+#[test]
+fn damage_to_a_structure_under_a_digest_gives_an_error_or_the_same_bytes() {
+    for sample in samples::all().iter().filter(|sample| !sample.framed) {
+        for bytes in damaged(&sample.bytes) {
+            if let Ok(written) = read(sample, &bytes) {
+                assert_eq!(
+                    written, bytes,
+                    "{}: accepted, but not the same",
+                    sample.name
+                );
+                let cut = bytes.len() < sample.bytes.len();
+                let whole_entries = bytes.len() % RankEntry::BYTES == 0;
+                assert!(!cut || sample.name == "rank_table" && whole_entries);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_structure_is_not_taken_for_another() {
+    let samples = samples::all();
+    for sample in &samples {
+        for other in samples.iter().filter(|other| other.name != sample.name) {
+            let result = read(sample, &other.bytes);
+            assert!(result.is_err(), "{} read as {}", other.name, sample.name);
+        }
+    }
+}
+
+#[test]
+fn counts_that_the_input_does_not_earn_take_no_memory() {
+    let bytes = [0; 64];
+    let used = allocation_counter::measure(|| {
+        assert!(VariableDescriptor::decode_list(&bytes, VARIABLES_MAX).is_err());
+        assert!(VariableDescriptor::decode_list(&bytes, usize::MAX).is_err());
+        assert!(Page::decode(&bytes, 1, usize::MAX).is_err());
+    });
+    assert!(used.bytes_max < 4096, "{} bytes", used.bytes_max);
+}
+
+#[test]
+fn a_later_minor_version_may_append_fields_and_an_earlier_one_may_not() {
+    let value = samples::superblock();
+    let mut longer = body(&value.encode()).to_vec();
+    longer.extend_from_slice(b"new field");
+    let mut bytes = reseal(&value.encode(), &longer);
+    assert!(
+        Superblock::decode(&bytes).is_err(),
+        "this version has no such field"
+    );
+
+    bytes[10..12].copy_from_slice(&(STORE_VERSION_MINOR + 1).to_le_bytes());
+    let summed = bytes.len() - FRAME_TAIL_BYTES;
+    let sum = backstay_format::hash::checksum(&bytes[..summed]).to_le_bytes();
+    bytes[summed..].copy_from_slice(&sum);
+    assert_eq!(Superblock::decode(&bytes), Ok(value));
+    assert_eq!(frame_minor(&bytes), Some(STORE_VERSION_MINOR + 1));
+    assert_eq!(frame_minor(&bytes[..11]), None);
+}
+
+#[test]
+fn an_error_names_the_place_in_the_list() {
+    let mut list = samples::descriptors();
+    list[2].slab.as_mut().unwrap().start[0] = 76;
+    let bytes = samples::encode_descriptors(&list);
+    let error = VariableDescriptor::decode_list(&bytes, 3).unwrap_err();
+    let before = samples::encode_descriptors(&list[..2]).len();
+    assert_eq!(
+        (error.field, error.offset),
+        ("slab", before as u64),
+        "{error}"
+    );
+}
+
+/// Fields that refuse a value just beyond their limit, with a right checksum around it.
+#[test]
+fn values_beyond_their_limits_are_refused_by_name() {
+    let field = |result: Result<Vec<u8>, FormatError>| result.unwrap_err().field;
+
+    let mut root = samples::root_slot();
+    root.revisions = vec![root.revisions[0]; 2];
+    assert_eq!(field(reread_root(&root)), "number");
+    let next = |number| RevisionEntry {
+        checkpoint: CheckpointId::new(1, number),
+        ..root.revisions[0]
+    };
+    root.revisions = (1..=65).map(next).collect();
+    assert_eq!(field(reread_root(&root)), "revisions");
+    root.revisions.truncate(64);
+    assert!(reread_root(&root).is_ok());
+    let wrong = |change: fn(&mut RootSlot)| {
+        let mut root = root.clone();
+        change(&mut root);
+        field(reread_root(&root))
+    };
+    assert_eq!(wrong(|root| root.sequence = COUNTER_MAX + 1), "sequence");
+    assert_eq!(wrong(|root| root.incarnation = u64::MAX), "incarnation");
+    assert_eq!(
+        wrong(|root| root.next_segment = (1 << 48) + 1),
+        "next segment"
+    );
+    assert_eq!(
+        wrong(|root| root.revisions[9].world_size = 0),
+        "ranks of the job"
+    );
+    assert_eq!(wrong(|root| root.revisions[9].ranks.height = 1), "height");
+    assert_eq!(
+        wrong(|root| root.revisions[9].ranks.block_bytes = 1000),
+        "block bytes"
+    );
+
+    let page = Page {
+        level: 1,
+        entries: vec![samples::page().entries[0]; 33],
+    };
+    assert_eq!(
+        Page::decode(&page.encode(), 1, 33).unwrap_err().field,
+        "entries"
+    );
+    for level in [0, 8] {
+        let page = Page {
+            level,
+            ..samples::page()
+        };
+        assert_eq!(
+            Page::decode(&page.encode(), level, 2).unwrap_err().field,
+            "level"
+        );
+    }
+    let mut table = samples::rank_table();
+    table[1].rank = 0;
+    let bytes = samples::encode_table(&table);
+    assert_eq!(RankEntry::decode_table(&bytes).unwrap_err().field, "rank");
+    let mut list = samples::descriptors();
+    list[1].name = "empty".to_owned();
+    let bytes = samples::encode_descriptors(&list);
+    assert_eq!(
+        VariableDescriptor::decode_list(&bytes, 3)
+            .unwrap_err()
+            .field,
+        "name"
+    );
+}
+
+fn reread_root(root: &RootSlot) -> Result<Vec<u8>, FormatError> {
+    Ok(RootSlot::decode(&root.encode(), samples::STORE)?.encode())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        for sample in samples::all() {
+            let _read = read(&sample, &bytes);
+            if sample.framed {
+                let _sealed = read(&sample, &reseal(&sample.bytes, &bytes));
+            }
+        }
+    }
+}

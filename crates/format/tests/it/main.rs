@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The format from outside: what goes in comes out, what was damaged is refused, and what an
+//! earlier version wrote is still read.
+
+mod samples;
+mod round_trip;
+mod hostile;
+mod fixtures;
