@@ -3,5 +3,6 @@
 
 mod job;
 pub(crate) mod model;
+mod model_bench;
 pub(crate) mod plan;
 pub(crate) mod simulate;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use backstay_model::cases;
 
+use super::model_bench;
 use crate::output;
 
 /// Arguments of `backstay model`.
@@ -30,12 +31,36 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Measure the planner on this machine.
+    #[command(hide = true)]
+    Bench {
+        /// Commit to name in the file
+        #[arg(long, default_value = "unknown")]
+        commit: String,
+        /// File to write
+        #[arg(long)]
+        out: PathBuf,
+    },
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ModelArgs) -> ExitCode {
     match &args.action {
         Action::Eval { file, json: _ } => eval(file),
+        Action::Bench { commit, out } => report(model_bench::write(commit, out)),
+    }
+}
+
+fn report(done: Result<String, String>) -> ExitCode {
+    match done {
+        Ok(text) => {
+            output::result(&text);
+            output::OK
+        }
+        Err(error) => {
+            output::complain(&error);
+            output::bad_input()
+        }
     }
 }
 
