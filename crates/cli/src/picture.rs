@@ -26,6 +26,15 @@ pub(crate) enum Scale {
     Log10,
 }
 
+/// Where the names of the lines stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Legend {
+    UpperLeft,
+    UpperRight,
+    LowerLeft,
+    LowerRight,
+}
+
 /// One axis of a chart.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
@@ -54,6 +63,7 @@ pub(crate) struct Chart {
     pub(crate) lines: Vec<Line>,
     /// A point to mark, with its text.
     pub(crate) mark: Option<(f64, f64, String)>,
+    pub(crate) legend: Legend,
 }
 
 const SIZE: (u32, u32) = (860, 540);
@@ -70,7 +80,12 @@ const COLOURS: [RGBColor; 7] = [
 
 impl Axis {
     pub(crate) fn new(label: &str, scale: Scale, low: f64, high: f64) -> Self {
-        Self { label: label.to_owned(), scale, low, high }
+        Self {
+            label: label.to_owned(),
+            scale,
+            low,
+            high,
+        }
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -152,7 +167,12 @@ impl Chart {
             .label_font(("sans-serif", 15))
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperRight)
+            .position(match self.legend {
+                Legend::UpperLeft => SeriesLabelPosition::UpperLeft,
+                Legend::UpperRight => SeriesLabelPosition::UpperRight,
+                Legend::LowerLeft => SeriesLabelPosition::LowerLeft,
+                Legend::LowerRight => SeriesLabelPosition::LowerRight,
+            })
             .draw()?;
         area.present()?;
         Ok(())
@@ -170,7 +190,11 @@ impl Chart {
         let style = COLOURS[line.colour % COLOURS.len()].stroke_width(2);
         let shown = |&(x, y): &(f64, f64)| self.x.holds(x) && self.y.holds(y);
         let mut named = false;
-        for run in line.points.split(|point| !shown(point)).filter(|run| !run.is_empty()) {
+        for run in line
+            .points
+            .split(|point| !shown(point))
+            .filter(|run| !run.is_empty())
+        {
             let points = run.iter().map(|&(x, y)| (self.x.place(x), self.y.place(y)));
             let drawn = if line.dashed {
                 chart.draw_series(DashedLineSeries::new(points, 6, 5, style))?

@@ -73,6 +73,10 @@ pub struct Best {
     pub solution: Solution,
 }
 
+/// A choice of levels that comes later must gain this much: the same pattern, written with more
+/// levels of which one is never taken, differs by rounding only.
+const WORTH_A_LEVEL: f64 = 1e-7;
+
 /// Finds the pattern of the highest efficiency.
 pub fn optimize(problem: &Problem) -> Result<Best, ModelError> {
     problem.validate()?;
@@ -94,7 +98,7 @@ pub fn optimize(problem: &Problem) -> Result<Best, ModelError> {
         };
         if best
             .as_ref()
-            .is_none_or(|b| found.solution.efficiency > b.solution.efficiency)
+            .is_none_or(|b| found.solution.efficiency > b.solution.efficiency + WORTH_A_LEVEL)
         {
             best = Some(found);
         }
@@ -199,14 +203,21 @@ struct Candidate {
 /// How thoroughly an interval is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effort {
+    /// Over the whole range, roughly.
     Coarse,
+    /// Near the guess, roughly.
+    Quick,
+    /// Near the guess, to the last digit that matters, jumps included.
     Fine,
 }
+
+/// A neighbour that is this much worse after a quick look is not looked at closely.
+const HOPELESS: f64 = 1e-3;
 
 /// Grid points a factor of this apart bracket the best interval.
 const GRID_STEP: f64 = std::f64::consts::SQRT_2;
 /// Patterns of the coarse search that are looked at closely.
-const FINALISTS: usize = 4;
+const FINALISTS: usize = 3;
 /// Patterns that the coarse search tries at most.
 const COARSE_MAX: usize = 450;
 
@@ -394,7 +405,11 @@ impl<'a> Search<'a> {
                 if !self.allowed(&between) || !tried.insert(between.clone()) {
                     continue;
                 }
-                let found = self.best_interval(&between, best.interval_seconds, Effort::Fine);
+                let quick = self.best_interval(&between, best.interval_seconds, Effort::Quick);
+                if quick.efficiency < best.efficiency - HOPELESS {
+                    continue;
+                }
+                let found = self.best_interval(&between, quick.interval_seconds, Effort::Fine);
                 if found.efficiency > best.efficiency {
                     best = found;
                     gained = true;
@@ -447,7 +462,11 @@ impl<'a> Search<'a> {
                 best = found;
             }
         };
-        let reach = if effort == Effort::Coarse { 1e4 } else { 4.0 };
+        let (reach, rounds): (f64, usize) = match effort {
+            Effort::Coarse => (1e4, 6),
+            Effort::Quick => (2.0, 8),
+            Effort::Fine => (4.0, 20),
+        };
         for seconds in self.filling_seconds(between) {
             consider((score(seconds), seconds));
         }
@@ -456,9 +475,10 @@ impl<'a> Search<'a> {
             consider((score(seconds), seconds));
             seconds *= GRID_STEP * GRID_STEP;
         }
-        consider((score(high), high));
+        if effort == Effort::Coarse {
+            consider((score(high), high));
+        }
         let (mut efficiency, mut interval_seconds) = best;
-        let rounds = if effort == Effort::Coarse { 6 } else { 24 };
         let around = 2.0 * GRID_STEP;
         let bracket = (
             (interval_seconds / around).max(low),
@@ -470,7 +490,7 @@ impl<'a> Search<'a> {
             for segment in self.segments(between, interval_seconds) {
                 let bracket = (segment.0.max(low), segment.1.min(high));
                 (efficiency, interval_seconds) =
-                    golden(score, bracket, 16, (efficiency, interval_seconds));
+                    golden(score, bracket, 12, (efficiency, interval_seconds));
             }
         }
         Candidate {

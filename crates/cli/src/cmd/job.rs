@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use backstay_model::ModelError;
 use backstay_model::Mode;
+use backstay_model::ModelError;
 use backstay_model::advice::{Spread, Uncertainty};
 use backstay_model::human::{Inputs, Protection};
 use backstay_model::optimize::Problem;
@@ -124,24 +124,39 @@ impl JobArgs {
             measured = Measured::from_metrics(&metrics, &mut inputs, &mut given)
                 .map_err(|e| format!("{}: {e}", path.display()))?;
         }
-        self.apply(&mut inputs, &mut given).map_err(|e| e.to_string())?;
+        self.apply(&mut inputs, &mut given)
+            .map_err(|e| e.to_string())?;
         inputs.validate().map_err(|e| e.to_string())?;
         if let Some(question) = inputs.suspicion().filter(|_| !self.accept_unusual) {
-            return Err(format!("{question} Give --accept-unusual to go on with it."));
+            return Err(format!(
+                "{question} Give --accept-unusual to go on with it."
+            ));
         }
-        Ok(Job { inputs, given, measured })
+        Ok(Job {
+            inputs,
+            given,
+            measured,
+        })
     }
 
     fn apply(&self, inputs: &mut Inputs, given: &mut BTreeSet<String>) -> Result<(), ModelError> {
         let numbers: [(&str, Option<f64>, &mut f64); 16] = [
             ("nodes", self.nodes, &mut inputs.nodes),
-            ("node-mtbf-hours", self.node_mtbf_hours, &mut inputs.node_mtbf_hours),
+            (
+                "node-mtbf-hours",
+                self.node_mtbf_hours,
+                &mut inputs.node_mtbf_hours,
+            ),
             (
                 "process-failures-per-day",
                 self.process_failures_per_day,
                 &mut inputs.process_failures_per_day,
             ),
-            ("state-gb-per-node", self.state_gb_per_node, &mut inputs.state_gb_per_node),
+            (
+                "state-gb-per-node",
+                self.state_gb_per_node,
+                &mut inputs.state_gb_per_node,
+            ),
             (
                 "local-write-gb-per-second",
                 self.local_write_gb_per_second,
@@ -152,7 +167,11 @@ impl JobArgs {
                 self.local_read_gb_per_second,
                 &mut inputs.local_read_gb_per_second,
             ),
-            ("encode-gb-per-second", self.encode_gb_per_second, &mut inputs.encode_gb_per_second),
+            (
+                "encode-gb-per-second",
+                self.encode_gb_per_second,
+                &mut inputs.encode_gb_per_second,
+            ),
             (
                 "partner-gb-per-second",
                 self.partner_gb_per_second,
@@ -163,12 +182,36 @@ impl JobArgs {
                 self.file_system_gb_per_second,
                 &mut inputs.file_system_gb_per_second,
             ),
-            ("hash-gb-per-second", self.hash_gb_per_second, &mut inputs.hash_gb_per_second),
-            ("changed-share", self.changed_share, &mut inputs.changed_share),
-            ("changed-time-seconds", self.changed_time_seconds, &mut inputs.changed_time_seconds),
-            ("compression-ratio", self.compression_ratio, &mut inputs.compression_ratio),
-            ("slowdown-share", self.slowdown_share, &mut inputs.slowdown_share),
-            ("relaunch-seconds", self.relaunch_seconds, &mut inputs.relaunch_seconds),
+            (
+                "hash-gb-per-second",
+                self.hash_gb_per_second,
+                &mut inputs.hash_gb_per_second,
+            ),
+            (
+                "changed-share",
+                self.changed_share,
+                &mut inputs.changed_share,
+            ),
+            (
+                "changed-time-seconds",
+                self.changed_time_seconds,
+                &mut inputs.changed_time_seconds,
+            ),
+            (
+                "compression-ratio",
+                self.compression_ratio,
+                &mut inputs.compression_ratio,
+            ),
+            (
+                "slowdown-share",
+                self.slowdown_share,
+                &mut inputs.slowdown_share,
+            ),
+            (
+                "relaunch-seconds",
+                self.relaunch_seconds,
+                &mut inputs.relaunch_seconds,
+            ),
             ("job-hours", self.job_hours, &mut inputs.job_hours),
         ];
         for (name, value, field) in numbers {
@@ -229,7 +272,9 @@ impl Measured {
                 return Ok(None);
             }
             let found = value.as_f64().filter(|n| (0.0..=high).contains(n));
-            found.map(Some).ok_or_else(|| format!("{name} = {value}: allowed is 0 to {high:e}"))
+            found
+                .map(Some)
+                .ok_or_else(|| format!("{name} = {value}: allowed is 0 to {high:e}"))
         };
         if let Some(nodes) = number(&metrics["nodes"], "nodes", 1e8)?.filter(|&n| n >= 1.0) {
             inputs.nodes = nodes;
@@ -237,7 +282,11 @@ impl Measured {
         }
         let checkpoint = &metrics["checkpoint"];
         let total = number(&checkpoint["bytes_total"], "checkpoint.bytes_total", 1e24)?;
-        let changed = number(&checkpoint["bytes_changed"], "checkpoint.bytes_changed", 1e24)?;
+        let changed = number(
+            &checkpoint["bytes_changed"],
+            "checkpoint.bytes_changed",
+            1e24,
+        )?;
         let by_bytes = match (changed, total) {
             (Some(changed), Some(total)) if total > 0.0 => Some((changed / total).min(1.0)),
             _ => None,
@@ -250,7 +299,10 @@ impl Measured {
         Ok(Self {
             exposure_seconds: number(&metrics["exposure_seconds"], "exposure_seconds", 1e12)?,
             failures: failures(&metrics["failures"])?,
-            checkpoint: spread(&checkpoint["blocking_seconds"], "checkpoint.blocking_seconds")?,
+            checkpoint: spread(
+                &checkpoint["blocking_seconds"],
+                "checkpoint.blocking_seconds",
+            )?,
             recovery: spread(&metrics["restore_seconds"], "restore_seconds")?,
         })
     }
@@ -263,8 +315,10 @@ fn failures(value: &Value) -> Result<Option<Vec<u64>>, String> {
         Value::Null => Ok(None),
         Value::Number(count) => Ok(Some(vec![count.as_u64().ok_or_else(bad)?])),
         Value::Array(counts) if counts.len() <= 3 => {
-            let mut levels: Vec<u64> =
-                counts.iter().map(|c| c.as_u64().ok_or_else(bad)).collect::<Result<_, _>>()?;
+            let mut levels: Vec<u64> = counts
+                .iter()
+                .map(|c| c.as_u64().ok_or_else(bad))
+                .collect::<Result<_, _>>()?;
             // A list that is shorter than the levels has seen no failures of the others.
             levels.resize(3, 0);
             Ok(Some(levels))
@@ -280,7 +334,9 @@ fn spread(value: &Value, name: &str) -> Result<Option<Spread>, String> {
     let p10 = value["p10"].as_f64().unwrap_or(p50);
     let p90 = value["p90"].as_f64().unwrap_or(p50);
     if !(0.0 <= p10 && p10 <= p50 && p50 <= p90 && p90 <= 1e12) {
-        return Err(format!("{name} = {value}: allowed is 0 <= p10 <= p50 <= p90 <= 1e12"));
+        return Err(format!(
+            "{name} = {value}: allowed is 0 <= p10 <= p50 <= p90 <= 1e12"
+        ));
     }
     Ok(Some(Spread { p10, p50, p90 }))
 }

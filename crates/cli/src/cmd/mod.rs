@@ -4,5 +4,6 @@
 mod job;
 pub(crate) mod model;
 mod model_bench;
+mod model_figures;
 pub(crate) mod plan;
 pub(crate) mod simulate;

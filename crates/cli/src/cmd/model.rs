@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use backstay_model::cases;
 
-use super::model_bench;
+use super::{model_bench, model_figures};
 use crate::output;
 
 /// Arguments of `backstay model`.
@@ -31,6 +31,16 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Write docs/model.md and its pictures.
+    #[command(hide = true)]
+    Figures {
+        /// Folder of the documentation
+        #[arg(long)]
+        out: PathBuf,
+        /// JSON file with Backstay's measured costs
+        #[arg(long, default_value = "benchmarks/results/model-costs.json")]
+        costs: PathBuf,
+    },
     /// Measure the planner on this machine.
     #[command(hide = true)]
     Bench {
@@ -47,6 +57,7 @@ enum Action {
 pub(crate) fn run(args: &ModelArgs) -> ExitCode {
     match &args.action {
         Action::Eval { file, json: _ } => eval(file),
+        Action::Figures { out, costs } => report(model_figures::write(out, Some(costs))),
         Action::Bench { commit, out } => report(model_bench::write(commit, out)),
     }
 }

@@ -40,13 +40,31 @@ const RUNS: usize = 7;
 /// Measures everything and writes the file.
 pub(crate) fn write(commit: &str, out: &Path) -> Result<String, String> {
     let figures = vec![
-        figure("model-eval-l2-n100", "us", 50.0, "lower", || 1e6 * evaluation_seconds()),
-        figure("model-optimize-l2", "ms", 50.0, "lower", || 1e3 * optimization_seconds(2)),
-        figure("model-optimize-l3", "s", 2.0, "lower", || optimization_seconds(3)),
-        figure("model-optimize-l4", "s", 10.0, "lower", || optimization_seconds(4)),
-        figure("model-simulate", "intervals/s/core", 1e6, "higher", simulated_per_second),
+        figure("model-eval-l2-n100", "us", 50.0, "lower", || {
+            1e6 * evaluation_seconds()
+        }),
+        figure("model-optimize-l2", "ms", 50.0, "lower", || {
+            1e3 * optimization_seconds(2)
+        }),
+        figure("model-optimize-l3", "s", 2.0, "lower", || {
+            optimization_seconds(3)
+        }),
+        figure("model-optimize-l4", "s", 10.0, "lower", || {
+            optimization_seconds(4)
+        }),
+        figure(
+            "model-simulate",
+            "intervals/s/core",
+            1e6,
+            "higher",
+            simulated_per_second,
+        ),
     ];
-    let bench = Bench { machine: machine(), commit: commit.to_owned(), figures };
+    let bench = Bench {
+        machine: machine(),
+        commit: commit.to_owned(),
+        figures,
+    };
     let text = serde_json::to_string_pretty(&bench).map_err(|e| e.to_string())?;
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -66,12 +84,23 @@ fn figure(
     let mut values: Vec<f64> = (0..RUNS).map(|_| run()).collect();
     values.sort_by(f64::total_cmp);
     let (min, max) = (values[0], values[RUNS - 1]);
-    Figure { id, value: values[RUNS / 2], unit, reach, better, runs: RUNS, min, max }
+    Figure {
+        id,
+        value: values[RUNS / 2],
+        unit,
+        reach,
+        better,
+        runs: RUNS,
+        min,
+        max,
+    }
 }
 
 fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let name = model.map_or("unknown processor", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     format!("{name}, {cores} cores")
@@ -106,7 +135,12 @@ fn evaluation_seconds() -> f64 {
 
 /// One full optimization, all choices of levels included.
 fn optimization_seconds(levels: usize) -> f64 {
-    let all = [(1e-3, 1.0, 2.0), (3e-4, 4.0, 8.0), (1e-4, 9.0, 20.0), (5e-5, 40.0, 80.0)];
+    let all = [
+        (1e-3, 1.0, 2.0),
+        (3e-4, 4.0, 8.0),
+        (1e-4, 9.0, 20.0),
+        (5e-5, 40.0, 80.0),
+    ];
     let chosen: Vec<_> = all[..levels - 1].iter().chain([&all[3]]).copied().collect();
     let problem = Problem {
         failures_per_second: chosen.iter().map(|level| level.0).collect(),
@@ -131,7 +165,10 @@ fn simulated_per_second() -> f64 {
         between: vec![19],
         mode: transfer(900.0),
     };
-    let settings = Settings { interval_budget: 3_000_000, ..Settings::default() };
+    let settings = Settings {
+        interval_budget: 3_000_000,
+        ..Settings::default()
+    };
     let begun = Instant::now();
     let played = periods(&case, &settings, u64::MAX).map_or(0, |e| e.intervals_played);
     let count = u32::try_from(played).map_or(0.0, f64::from);

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::job::{Job, JobArgs};
 use crate::output;
-use crate::picture::{Axis, Chart, Line, Scale};
+use crate::picture::{Axis, Chart, Legend, Line, Scale};
 
 /// Arguments of `backstay plan`.
 #[derive(Debug, clap::Args)]
@@ -127,11 +127,16 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
 fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
     let words = |error: ModelError| error.to_string();
     if !(args.target > 0.0 && args.target < 1.0) {
-        return Err(format!("target = {}: allowed is above 0 and below 1", args.target));
+        return Err(format!(
+            "target = {}: allowed is above 0 and below 1",
+            args.target
+        ));
     }
     if !(args.rates_from_failures >= 0.01 && args.rates_from_failures <= 1e9) {
         let found = args.rates_from_failures;
-        return Err(format!("rates-from-failures = {found}: allowed is 0.01 to 1e9"));
+        return Err(format!(
+            "rates-from-failures = {found}: allowed is 0.01 to 1e9"
+        ));
     }
     let job = args.job.resolve()?;
     let problem = job.problem_of(&job.inputs).map_err(words)?;
@@ -168,7 +173,17 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
         },
         what_ifs: what_ifs
             .into_iter()
-            .map(|WhatIf { change, efficiency, gain }| WhatIfReport { change, efficiency, gain })
+            .map(
+                |WhatIf {
+                     change,
+                     efficiency,
+                     gain,
+                 }| WhatIfReport {
+                    change,
+                    efficiency,
+                    gain,
+                },
+            )
             .collect(),
         target_efficiency: args.target,
         required_file_system_gb_per_second: match required {
@@ -193,7 +208,9 @@ fn latency(best: &Best) -> Option<f64> {
 fn file_system_efficiency(job: &Job, inputs: &Inputs, gb_per_second: f64) -> f64 {
     let mut inputs = inputs.clone();
     inputs.file_system_gb_per_second = gb_per_second;
-    let best = job.problem_of(&inputs).and_then(|problem| optimize(&problem));
+    let best = job
+        .problem_of(&inputs)
+        .and_then(|problem| optimize(&problem));
     best.map_or(0.0, |best| best.solution.efficiency)
 }
 
@@ -203,8 +220,16 @@ fn checkpoints_per_period(best: &Best, levels: usize) -> Vec<u64> {
     let intervals = best.solution.intervals;
     for (place, &level) in best.used_levels.iter().enumerate() {
         let reached = intervals / every;
-        let next = best.case.between.get(place).map_or(intervals, |&count| every * (count + 1));
-        let raised = if place + 1 == best.used_levels.len() { 0 } else { intervals / next };
+        let next = best
+            .case
+            .between
+            .get(place)
+            .map_or(intervals, |&count| every * (count + 1));
+        let raised = if place + 1 == best.used_levels.len() {
+            0
+        } else {
+            intervals / next
+        };
         counts[level - 1] = reached - raised;
         every = next;
     }
@@ -212,7 +237,9 @@ fn checkpoints_per_period(best: &Best, levels: usize) -> Vec<u64> {
 }
 
 fn bottleneck(best: &Best, losses: Losses, what_ifs: &[WhatIf]) -> String {
-    let largest = what_ifs.iter().find(|w| w.change != "half the node failures");
+    let largest = what_ifs
+        .iter()
+        .find(|w| w.change != "half the node failures");
     let Some(first) = largest.filter(|w| w.gain >= 0.002) else {
         return "none: no faster part gains 0.2 points; failures themselves decide".to_owned();
     };
@@ -223,18 +250,30 @@ fn bottleneck(best: &Best, losses: Losses, what_ifs: &[WhatIf]) -> String {
         "half the change share" => "the amount that changes",
         _ => "the slowdown while draining",
     };
-    let wait = if losses.stall > 1e-6 { "; periods wait for the transfer" } else { "" };
+    let wait = if losses.stall > 1e-6 {
+        "; periods wait for the transfer"
+    } else {
+        ""
+    };
     let filled = latency(best).map_or_else(String::new, |latency| {
         let share = 100.0 * latency / best.solution.period_seconds;
         format!("; a transfer is in flight {share:.0} % of the time")
     });
-    format!("{part} ({} gains {:.1} points{filled}{wait})", first.change, 100.0 * first.gain)
+    format!(
+        "{part} ({} gains {:.1} points{filled}{wait})",
+        first.change,
+        100.0 * first.gain
+    )
 }
 
 fn simulate_transfer(best: &Best, intervals: u64) -> TransferReport {
     let play = |policy| {
-        let settings =
-            Settings { policy, interval_budget: intervals, seed: 1, ..Settings::default() };
+        let settings = Settings {
+            policy,
+            interval_budget: intervals,
+            seed: 1,
+            ..Settings::default()
+        };
         periods(&best.case, &settings, u64::MAX).ok()
     };
     let tied = play(TransferPolicy::Tied);
@@ -262,13 +301,22 @@ fn text(job: &Job, report: &Report) -> String {
         job.inputs.nodes, job.inputs.state_gb_per_node
     )];
     let mut say = |name: &str, value: String| lines.push(format!("  {name:<22} {value}"));
-    say("checkpoint every", format!("{:.0} s of computation", report.interval_seconds));
+    say(
+        "checkpoint every",
+        format!("{:.0} s of computation", report.interval_seconds),
+    );
     let counts = &report.checkpoints_per_period;
     let names = ["level 1 (node)", "level 2 (group)"];
-    let between: Vec<String> =
-        counts.iter().zip(names).map(|(count, name)| format!("{count} of {name}")).collect();
+    let between: Vec<String> = counts
+        .iter()
+        .zip(names)
+        .map(|(count, name)| format!("{count} of {name}"))
+        .collect();
     say("between archived ones", between.join(", "));
-    say("period", format!("{:.0} s of wall time", report.period_seconds));
+    say(
+        "period",
+        format!("{:.0} s of wall time", report.period_seconds),
+    );
     say(
         "expected efficiency",
         format!(
@@ -288,11 +336,17 @@ fn text(job: &Job, report: &Report) -> String {
         ),
     );
     say("what binds", report.bottleneck.clone());
-    say(&format!("for {:.0} %", 100.0 * report.target_efficiency), target(report));
+    say(
+        &format!("for {:.0} %", 100.0 * report.target_efficiency),
+        target(report),
+    );
     lines.push("What would help".to_owned());
     for what_if in &report.what_ifs {
         let gain = 100.0 * what_if.gain;
-        lines.push(format!("  {:<34} {:.3} ({gain:+.1} points)", what_if.change, what_if.efficiency));
+        lines.push(format!(
+            "  {:<34} {:.3} ({gain:+.1} points)",
+            what_if.change, what_if.efficiency
+        ));
     }
     lines.extend(transfer_lines(&report.transfer));
     if !report.defaults.is_empty() {
@@ -313,7 +367,10 @@ fn target(report: &Report) -> String {
 }
 
 fn transfer_lines(transfer: &TransferReport) -> Vec<String> {
-    let mut lines = vec![format!("The exact chain is for transfers {}", transfer.chain_is_for)];
+    let mut lines = vec![format!(
+        "The exact chain is for transfers {}",
+        transfer.chain_is_for
+    )];
     if let (Some(tied), Some(resume), Some(error)) = (
         transfer.simulated_tied_efficiency,
         transfer.simulated_resume_efficiency,
@@ -342,7 +399,10 @@ fn draw(job: &Job, best: &Best, stem: &std::path::Path) -> Result<(), Box<dyn st
 
 fn interval_chart(problem: &Problem, best: &Best) -> Chart {
     let seconds = best.case.interval_seconds;
-    let (low, high) = (seconds / 20.0, (seconds * 20.0).min(problem.bounds.interval_seconds_max));
+    let (low, high) = (
+        seconds / 20.0,
+        (seconds * 20.0).min(problem.bounds.interval_seconds_max),
+    );
     let high = high.max(2.0 * low);
     let points = (0..=160)
         .map(|step| low * (high / low).powf(f64::from(step) / 160.0))
@@ -353,14 +413,33 @@ fn interval_chart(problem: &Problem, best: &Best) -> Chart {
         .collect();
     let efficiency = best.solution.efficiency;
     let top = best.used_levels.len();
-    let name = format!("{} intervals to level {}", best.solution.intervals, best.used_levels[top - 1]);
+    let name = format!(
+        "{} intervals to level {}",
+        best.solution.intervals,
+        best.used_levels[top - 1]
+    );
     debug_assert_eq!(level_at(best.solution.intervals, &best.case.between), top);
     Chart {
         title: "Efficiency over the interval".to_owned(),
-        x: Axis::new("useful time between checkpoints (s)", Scale::Log10, low, high),
+        x: Axis::new(
+            "useful time between checkpoints (s)",
+            Scale::Log10,
+            low,
+            high,
+        ),
         y: Axis::new("efficiency", Scale::Linear, 0.0, 1.0),
-        lines: vec![Line { name, points, colour: 0, dashed: false }],
-        mark: Some((seconds, efficiency, format!("{seconds:.0} s: {efficiency:.3}"))),
+        lines: vec![Line {
+            name,
+            points,
+            colour: 0,
+            dashed: false,
+        }],
+        mark: Some((
+            seconds,
+            efficiency,
+            format!("{seconds:.0} s: {efficiency:.3}"),
+        )),
+        legend: Legend::LowerLeft,
     }
 }
 
@@ -384,14 +463,24 @@ fn file_system_chart(job: &Job) -> Chart {
             points.push((factor, rate));
         }
         let name = format!("{:.0} % efficiency", 100.0 * target);
-        lines.push(Line { name, points, colour, dashed: false });
+        lines.push(Line {
+            name,
+            points,
+            colour,
+            dashed: false,
+        });
     }
-    let (low, high) = if high > 0.0 { (low / 2.0, high * 2.0) } else { (0.1, 100.0) };
+    let (low, high) = if high > 0.0 {
+        (low / 2.0, high * 2.0)
+    } else {
+        (0.1, 100.0)
+    };
     Chart {
         title: "File system rate needed (no line: not reachable at any rate)".to_owned(),
         x: Axis::new("failure rate, times the given one", Scale::Log2, 1.0, 16.0),
         y: Axis::new("file system rate (GB/s)", Scale::Log10, low, high),
         lines,
         mark: None,
+        legend: Legend::LowerRight,
     }
 }

@@ -125,7 +125,8 @@ fn simulate(args: &SimulateArgs) -> Result<Report, String> {
         seed: args.seed,
         interval_budget: whole(patience),
     };
-    let played = lives(&best.case, &settings, job_seconds, args.lives).map_err(|e| e.to_string())?;
+    let played =
+        lives(&best.case, &settings, job_seconds, args.lives).map_err(|e| e.to_string())?;
     report(&best, &played, job_seconds, args.lives)
 }
 
@@ -152,7 +153,9 @@ fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<R
     wall.sort_by(f64::total_cmp);
     let at = |share| quantile_of_sorted(&wall, share);
     let (Some(p10), Some(p50), Some(p90)) = (at(0.1), at(0.5), at(0.9)) else {
-        return Err(format!("none of {count} lives ended within {PATIENCE} times the useful time"));
+        return Err(format!(
+            "none of {count} lives ended within {PATIENCE} times the useful time"
+        ));
     };
     let ended = real(u64::try_from(wall.len()).unwrap_or(u64::MAX));
     let useful = |seconds: f64| job_seconds / seconds;
@@ -175,7 +178,11 @@ fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<R
         wall_seconds_p10: p10,
         wall_seconds_p50: p50,
         wall_seconds_p90: p90,
-        failures_per_life: played.failures.iter().map(|&n| real(n) / real(count)).collect(),
+        failures_per_life: played
+            .failures
+            .iter()
+            .map(|&n| real(n) / real(count))
+            .collect(),
         intervals_played: played.intervals_played,
     })
 }
@@ -196,7 +203,10 @@ fn text(report: &Report) -> String {
             report.efficiency_p10,
             report.efficiency_p90
         ),
-        format!("  exact chain {:.4} (exponential, tied, endless job)", report.chain_efficiency),
+        format!(
+            "  exact chain {:.4} (exponential, tied, endless job)",
+            report.chain_efficiency
+        ),
         format!(
             "  wall time   {:.1} h, 80 % of lives {:.1} to {:.1} h",
             hours(report.wall_seconds_p50),
@@ -205,7 +215,12 @@ fn text(report: &Report) -> String {
         ),
         format!(
             "  failures    {} per life, by level used",
-            report.failures_per_life.iter().map(|n| format!("{n:.2}")).collect::<Vec<_>>().join(", ")
+            report
+                .failures_per_life
+                .iter()
+                .map(|n| format!("{n:.2}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     ];
     if report.unfinished > 0 {
