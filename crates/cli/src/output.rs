@@ -12,14 +12,9 @@ use std::process::ExitCode;
 /// Everything went well.
 pub(crate) const OK: ExitCode = ExitCode::SUCCESS;
 
-/// An input was bad or a case could not be solved.
+/// An input was bad or a case could not be solved. (A wrong command line exits with 2, by clap.)
 pub(crate) fn bad_input() -> ExitCode {
     ExitCode::from(1)
-}
-
-/// The command line itself was wrong.
-pub(crate) fn usage() -> ExitCode {
-    ExitCode::from(2)
 }
 
 /// Prints a result with a line end.

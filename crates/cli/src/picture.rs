@@ -105,7 +105,11 @@ impl Axis {
         if value != 0.0 && (value.abs() >= 1e6 || value.abs() < 1e-3) {
             return format!("{value:.1e}");
         }
-        let digits = if value.abs() >= 100.0 { 0 } else { 2 };
+        let digits = match value.abs() {
+            large if large >= 100.0 => 0,
+            small if small < 0.1 => 4,
+            _ => 2,
+        };
         let text = format!("{value:.digits$}");
         if text.contains('.') {
             return text.trim_end_matches('0').trim_end_matches('.').to_owned();
@@ -126,14 +130,14 @@ impl Chart {
             .map_err(|_unusable| "the built-in font cannot be used")?;
         let svg = stem.with_extension("svg");
         let png = stem.with_extension("png");
-        self.draw(SVGBackend::new(&svg, SIZE).into_drawing_area())
+        self.draw(&SVGBackend::new(&svg, SIZE).into_drawing_area())
             .map_err(|error| format!("{}: {error}", svg.display()))?;
-        self.draw(BitMapBackend::new(&png, SIZE).into_drawing_area())
+        self.draw(&BitMapBackend::new(&png, SIZE).into_drawing_area())
             .map_err(|error| format!("{}: {error}", png.display()))?;
         Ok(())
     }
 
-    fn draw<B>(&self, area: DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+    fn draw<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
     where
         B: DrawingBackend,
         B::ErrorType: 'static,
@@ -141,7 +145,7 @@ impl Chart {
         area.fill(&WHITE)?;
         let x = self.x.place(self.x.low)..self.x.place(self.x.high);
         let y = self.y.place(self.y.low)..self.y.place(self.y.high);
-        let mut chart = ChartBuilder::on(&area)
+        let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 21))
             .margin(12)
             .x_label_area_size(46)

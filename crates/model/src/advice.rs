@@ -143,7 +143,7 @@ pub fn what_ifs(inputs: &Inputs, to_problem: ToProblem<'_>) -> Result<Vec<WhatIf
         }),
         ("half the node failures", |i| i.node_mtbf_hours *= 2.0),
         ("partner instead of XOR", |i| {
-            i.protection = Protection::Partner
+            i.protection = Protection::Partner;
         }),
     ];
     let base = optimize(&to_problem(inputs)?)?.solution.efficiency;
@@ -218,7 +218,7 @@ pub enum Required {
 }
 
 /// The least amount between the bounds with which the efficiency reaches the target. The efficiency
-/// must not fall with the amount. Found to one part in a thousand.
+/// must not fall with the amount. Found to one part in a hundred, from above.
 pub fn required(target: f64, (low, high): (f64, f64), efficiency: impl Fn(f64) -> f64) -> Required {
     let ceiling = efficiency(high);
     if ceiling < target {
@@ -228,7 +228,7 @@ pub fn required(target: f64, (low, high): (f64, f64), efficiency: impl Fn(f64) -
     if efficiency(low) >= target {
         return Required::At(low);
     }
-    while high / low > 1.001 {
+    while high / low > 1.01 {
         let middle = (low * high).sqrt();
         if efficiency(middle) >= target {
             high = middle;
@@ -270,7 +270,7 @@ mod tests {
         let Required::At(rate) = required(0.45, (1e-3, 1e9), efficiency) else {
             panic!("0.45 is reachable");
         };
-        assert!((rate - 1.0).abs() < 2e-3, "{rate}");
+        assert!((rate - 1.0).abs() < 2e-2, "{rate}");
         let over = required(0.95, (1e-3, 1e9), efficiency);
         assert!(matches!(over, Required::NotReachable { ceiling } if ceiling < 0.9));
     }

@@ -114,7 +114,7 @@ pub fn periods(case: &Case, settings: &Settings, count: u64) -> Result<PeriodEst
     world.start_period();
     let (mut played, mut mean, mut squares) = (0_u64, 0.0_f64, 0.0_f64);
     let mut begun = 0.0;
-    while played < count && world.intervals_played < settings.interval_budget {
+    while played < count && !world.exhausted() {
         if !world.advance() {
             continue;
         }
@@ -167,10 +167,10 @@ pub fn lives(
     let needed = (job_seconds / case.interval_seconds).ceil();
     for _ in 0..count {
         world.start_life();
-        let budget = world
+        world.play_until = world
             .intervals_played
             .saturating_add(settings.interval_budget);
-        while real(world.position) < needed && world.intervals_played < budget {
+        while real(world.position) < needed && !world.exhausted() {
             world.advance();
         }
         if real(world.position) < needed {
@@ -230,6 +230,8 @@ struct World<'a> {
     /// The transfer whose first start ends the present period has this source.
     next_period: u64,
     intervals_played: u64,
+    /// Intervals and recoveries after which everything is broken off.
+    play_until: u64,
     failures_met: Vec<u64>,
 }
 
@@ -268,6 +270,7 @@ impl<'a> World<'a> {
             flight: None,
             next_period: period,
             intervals_played: 0,
+            play_until: settings.interval_budget,
             failures_met: vec![0; case.level_count()],
         };
         world.draw_failure();
@@ -311,6 +314,10 @@ impl<'a> World<'a> {
         }
         self.clock_seconds -= *begun;
         *begun = 0.0;
+    }
+    /// A recovery that never goes through, or a budget that is used up.
+    fn exhausted(&self) -> bool {
+        self.intervals_played >= self.play_until
     }
 
     fn draw_failure(&mut self) {
@@ -467,7 +474,7 @@ impl<'a> World<'a> {
                 Ok(()) => self.land(),
                 Err(level) => self.recover(level),
             }
-            if self.position != here {
+            if self.position != here || self.exhausted() {
                 return false;
             }
         }
@@ -500,6 +507,9 @@ impl<'a> World<'a> {
                 self.locals.pop();
             }
             self.intervals_played += 1;
+            if self.exhausted() {
+                return;
+            }
             let Some(found) = self.locals.last().copied().filter(|_| severity < top) else {
                 return self.recover_from_top();
             };
@@ -517,7 +527,7 @@ impl<'a> World<'a> {
         self.flight = None;
         self.position = self.durable;
         let seconds = self.case.recovery_seconds[self.case.level_count() - 1];
-        while self.pass(seconds).is_err() {
+        while self.pass(seconds).is_err() && !self.exhausted() {
             self.intervals_played += 1;
         }
     }

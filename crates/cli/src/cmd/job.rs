@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use backstay_model::Mode;
 use backstay_model::ModelError;
 use backstay_model::advice::{Spread, Uncertainty};
-use backstay_model::human::{Inputs, Protection};
+use backstay_model::human::Inputs;
 use backstay_model::optimize::Problem;
 use serde_json::Value;
 
 /// The numbers of a job, all optional.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct JobArgs {
     /// TOML file with any of the values below, by the names of the flags
     #[arg(long, value_name = "FILE.toml")]
@@ -54,7 +55,7 @@ pub(crate) struct JobArgs {
     #[arg(long)]
     partner_gb_per_second: Option<f64>,
     /// How level 2 protects: xor or partner
-    #[arg(long)]
+    #[arg(long, value_parser = ["xor", "partner"])]
     protection: Option<String>,
     /// Rate of the file system for this job, all nodes together, in GB/s
     #[arg(long)]
@@ -124,8 +125,7 @@ impl JobArgs {
             measured = Measured::from_metrics(&metrics, &mut inputs, &mut given)
                 .map_err(|e| format!("{}: {e}", path.display()))?;
         }
-        self.apply(&mut inputs, &mut given)
-            .map_err(|e| e.to_string())?;
+        self.apply(&mut inputs, &mut given)?;
         inputs.validate().map_err(|e| e.to_string())?;
         if let Some(question) = inputs.suspicion().filter(|_| !self.accept_unusual) {
             return Err(format!(
@@ -139,110 +139,52 @@ impl JobArgs {
         })
     }
 
-    fn apply(&self, inputs: &mut Inputs, given: &mut BTreeSet<String>) -> Result<(), ModelError> {
-        let numbers: [(&str, Option<f64>, &mut f64); 16] = [
-            ("nodes", self.nodes, &mut inputs.nodes),
-            (
-                "node-mtbf-hours",
-                self.node_mtbf_hours,
-                &mut inputs.node_mtbf_hours,
-            ),
-            (
-                "process-failures-per-day",
-                self.process_failures_per_day,
-                &mut inputs.process_failures_per_day,
-            ),
-            (
-                "state-gb-per-node",
-                self.state_gb_per_node,
-                &mut inputs.state_gb_per_node,
-            ),
-            (
-                "local-write-gb-per-second",
-                self.local_write_gb_per_second,
-                &mut inputs.local_write_gb_per_second,
-            ),
-            (
-                "local-read-gb-per-second",
-                self.local_read_gb_per_second,
-                &mut inputs.local_read_gb_per_second,
-            ),
-            (
-                "encode-gb-per-second",
-                self.encode_gb_per_second,
-                &mut inputs.encode_gb_per_second,
-            ),
-            (
-                "partner-gb-per-second",
-                self.partner_gb_per_second,
-                &mut inputs.partner_gb_per_second,
-            ),
-            (
-                "file-system-gb-per-second",
-                self.file_system_gb_per_second,
-                &mut inputs.file_system_gb_per_second,
-            ),
-            (
-                "hash-gb-per-second",
-                self.hash_gb_per_second,
-                &mut inputs.hash_gb_per_second,
-            ),
-            (
-                "changed-share",
-                self.changed_share,
-                &mut inputs.changed_share,
-            ),
-            (
-                "changed-time-seconds",
-                self.changed_time_seconds,
-                &mut inputs.changed_time_seconds,
-            ),
-            (
-                "compression-ratio",
-                self.compression_ratio,
-                &mut inputs.compression_ratio,
-            ),
-            (
-                "slowdown-share",
-                self.slowdown_share,
-                &mut inputs.slowdown_share,
-            ),
-            (
-                "relaunch-seconds",
-                self.relaunch_seconds,
-                &mut inputs.relaunch_seconds,
-            ),
-            ("job-hours", self.job_hours, &mut inputs.job_hours),
-        ];
-        for (name, value, field) in numbers {
-            if let Some(value) = value {
-                *field = value;
-                given.insert(name.to_owned());
+    /// Puts the flags that were given over the rest.
+    fn apply(&self, inputs: &mut Inputs, given: &mut BTreeSet<String>) -> Result<(), String> {
+        let mut fields = serde_json::to_value(&*inputs).map_err(|e| e.to_string())?;
+        for (name, number) in self.numbers() {
+            let Some(number) = number else { continue };
+            if !number.is_finite() {
+                return Err(format!("{name} = {number}: allowed is a finite number"));
             }
+            fields[name] = number.into();
+            given.insert(name.to_owned());
         }
         if let Some(shares) = &self.failure_shares {
-            inputs.failure_shares.clone_from(shares);
+            fields["failure-shares"] = shares.clone().into();
             given.insert("failure-shares".to_owned());
         }
         if let Some(background) = self.background_archive {
-            inputs.background_archive = background;
+            fields["background-archive"] = background.into();
             given.insert("background-archive".to_owned());
         }
         if let Some(word) = &self.protection {
-            inputs.protection = match word.as_str() {
-                "xor" => Protection::Xor,
-                "partner" => Protection::Partner,
-                other => {
-                    return Err(ModelError::Field {
-                        field: "protection".into(),
-                        value: other.to_owned(),
-                        allowed: "xor or partner".into(),
-                    });
-                }
-            };
+            fields["protection"] = word.clone().into();
             given.insert("protection".to_owned());
         }
+        *inputs = serde_json::from_value(fields).map_err(|e| e.to_string())?;
         Ok(())
+    }
+
+    fn numbers(&self) -> [(&'static str, Option<f64>); 16] {
+        [
+            ("nodes", self.nodes),
+            ("node-mtbf-hours", self.node_mtbf_hours),
+            ("process-failures-per-day", self.process_failures_per_day),
+            ("state-gb-per-node", self.state_gb_per_node),
+            ("local-write-gb-per-second", self.local_write_gb_per_second),
+            ("local-read-gb-per-second", self.local_read_gb_per_second),
+            ("encode-gb-per-second", self.encode_gb_per_second),
+            ("partner-gb-per-second", self.partner_gb_per_second),
+            ("file-system-gb-per-second", self.file_system_gb_per_second),
+            ("hash-gb-per-second", self.hash_gb_per_second),
+            ("changed-share", self.changed_share),
+            ("changed-time-seconds", self.changed_time_seconds),
+            ("compression-ratio", self.compression_ratio),
+            ("slowdown-share", self.slowdown_share),
+            ("relaunch-seconds", self.relaunch_seconds),
+            ("job-hours", self.job_hours),
+        ]
     }
 }
 

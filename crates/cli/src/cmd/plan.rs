@@ -448,19 +448,21 @@ fn file_system_chart(job: &Job) -> Chart {
     let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
     for (colour, target) in [0.9, 0.8, 0.7].into_iter().enumerate() {
         let mut points = Vec::new();
+        // The need grows with the failures: each search begins where the last one ended.
+        let mut least = 1e-3;
         for step in 0..=8 {
             let factor = 2_f64.powf(f64::from(step) / 2.0);
             let mut inputs = job.inputs.clone();
             inputs.node_mtbf_hours /= factor;
             let at = |rate| file_system_efficiency(job, &inputs, rate);
-            let rate = match advice::required(target, (1e-3, 1e6), at) {
-                Required::At(rate) => rate,
-                Required::NotReachable { .. } => f64::NAN,
-            };
-            if rate.is_finite() {
-                (low, high) = (low.min(rate), high.max(rate));
+            match advice::required(target, (least, 1e6), at) {
+                Required::At(rate) => {
+                    (low, high) = (low.min(rate), high.max(rate));
+                    least = (0.9 * rate).max(least);
+                    points.push((factor, rate));
+                }
+                Required::NotReachable { .. } => break,
             }
-            points.push((factor, rate));
         }
         let name = format!("{:.0} % efficiency", 100.0 * target);
         lines.push(Line {

@@ -6,3 +6,5 @@ mod configurations;
 mod dense;
 mod agreement;
 mod optimum;
+mod hostile;
+mod failures;
