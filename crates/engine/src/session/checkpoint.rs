@@ -213,6 +213,7 @@ impl Session {
             let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), root, slot);
             self.set_store(reserve, space, node);
+            self.open_metrics();
         }
         let Some(store) = &self.store else {
             return Err(Error::new(ErrorKind::Internal, "there is no store"));

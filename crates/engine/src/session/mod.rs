@@ -12,9 +12,9 @@ mod variable;
 mod vote;
 mod watch;
 
+pub use crate::store::place::STORE_FILE;
 pub use assemble::assemble;
 pub use checkpoint::{Handle, Level, Report, Scrubbed};
-pub use node::STORE_FILE;
 pub use restore::Restored;
 pub use variable::Variable;
 
@@ -200,7 +200,7 @@ impl Session {
             return;
         }
         let interval = Duration::from_millis(self.config.metrics_interval_ms);
-        let mut file = MetricsFile::open(&self.node.directory, interval);
+        let mut file = MetricsFile::open(&self.node.store_directory(), interval);
         file.metrics.job.clone_from(&self.node.job);
         file.metrics.node.clone_from(&self.node.name);
         file.metrics.nodes = self.node.nodes;
@@ -218,8 +218,8 @@ impl Session {
         self.comm.size()
     }
     /// Where the node's store is.
-    pub fn directory(&self) -> &std::path::Path {
-        &self.node.directory
+    pub fn directory(&self) -> std::path::PathBuf {
+        self.node.store_directory()
     }
     /// Collective calls made on the communicator so far.
     pub fn communicator_calls(&self) -> u64 {

@@ -5,6 +5,7 @@
 //! first block of its segment, and is durable with it; what was placed never moves.
 
 use super::control::{Control, Owner};
+use super::memory::memory_limit;
 use super::reader::StoreReader;
 use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
@@ -303,6 +304,7 @@ impl SegmentSource for Pool<'_> {
 /// Reserves real space for `slots` segments; the error says how much is short.
 fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<()> {
     let (name, length) = (device.name(), geometry.file_bytes(slots));
+    check_memory(device, length)?;
     device.reserve(length).map_err(|error| {
         let there = device.length_bytes().unwrap_or(0);
         let context = format!(
@@ -313,4 +315,27 @@ fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<
         );
         Error::io(context, error)
     })
+}
+
+/// On a memory file system, space beyond the memory limit is no error of the file system but the
+/// end of the process: refused here, before the kernel has to.
+fn check_memory(device: &dyn Device, length_bytes: u64) -> Result<()> {
+    if !device.is_memory() {
+        return Ok(());
+    }
+    let more = length_bytes.saturating_sub(device.allocated_bytes().unwrap_or(0));
+    let Some(limit) = memory_limit().filter(|limit| limit.free_bytes() < more) else {
+        return Ok(());
+    };
+    let context = format!(
+        "{}: reserving {more} bytes more ({} MiB) of memory, but {} leaves {} of its {}: short by \
+         {} bytes; raise the limit, lower reserve_bytes, or set store_path to a folder on a disk",
+        device.name(),
+        more >> 20,
+        limit.path.display(),
+        limit.free_bytes(),
+        limit.limit_bytes,
+        more - limit.free_bytes()
+    );
+    Err(Error::new(ErrorKind::StoreFull, context))
 }
