@@ -6,9 +6,9 @@ DEMO_VENV := target/demo-venv
 DEMO_ARGUMENTS ?=
 
 .PHONY: demo
-demo: setup $(DEMO_VENV)/ready
+demo: setup $(DEMO_VENV)/ready ## heat2d, killed with -9 and restarted, ends with the same bytes
 	@$(MAKE) --no-print-directory install PREFIX="$(CURDIR)/$(DEMO)/prefix" DESTDIR=
-	mpicc.$(DEMO_MPI) -std=c99 -O2 -Wall -Wextra -Werror -pedantic -o $(DEMO)/heat2d \
+	mpicc.$(DEMO_MPI) -std=c99 -O3 -Wall -Wextra -Werror -pedantic -o $(DEMO)/heat2d \
 	    examples/heat2d/heat2d.c -I$(DEMO)/prefix/include -L$(DEMO)/prefix/$(LIBDIR) \
 	    -Wl,-rpath,'$$ORIGIN/prefix/$(LIBDIR)' -lbackstay -lm
 	mpicc.$(DEMO_MPI) -std=c99 -O2 -Wall -Wextra -Werror -pedantic -o $(DEMO)/baseline \

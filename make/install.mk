@@ -3,7 +3,6 @@
 
 PREFIX ?= /usr/local
 LIBDIR ?= lib
-CARGO ?= cargo
 BACKSTAY_RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 BACKSTAY_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 BACKSTAY_ABI := 0
@@ -11,10 +10,10 @@ BACKSTAY_ABI := 0
 BACKSTAY_STATIC_LIBS := -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
 
 .PHONY: install library test-install
-library:
+library: ## libbackstay, shared and static
 	$(CARGO) build --release --package backstay-c
 
-install: library
+install: library ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
 	lib="$(DESTDIR)$(PREFIX)/$(LIBDIR)"; include="$(DESTDIR)$(PREFIX)/include/backstay"; \
 	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include"; \
@@ -32,5 +31,7 @@ install: library
 	done; \
 	echo "installed backstay $(BACKSTAY_VERSION) under $(DESTDIR)$(PREFIX)"
 
-test-install: setup
+test-install: setup ## Build and run programs against an installed library
 	tests/install/run.sh
+
+test: test-install

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * What the demo's times are compared with: baseline FOLDER BYTES TIMES.
- * Every process copies BYTES in memory, and writes them to a fresh file in FOLDER and syncs it. Prints the
- * median over TIMES until the last process is done, in seconds, as a line of JSON.
+ * Every process copies BYTES in memory, and writes them to a fresh file in FOLDER and syncs it. Prints
+ * the median over TIMES until the last process is done, in seconds, as a line of JSON.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <mpi.h>

@@ -47,11 +47,14 @@ def main():
         print(f"heat2d: {settings.rows} x {settings.cols} cells ({plate / MIB:.0f} MiB), "
               f"{settings.ranks} processes, a checkpoint every {settings.interval} of "
               f"{settings.steps} steps; stores in {folder}")
-        base = baseline(settings, folder, plate)
+        bases = [baseline(settings, folder, plate)]
         whole = run(settings, folder, "whole", None)
         print(f"uninterrupted: {whole.seconds:.1f} s")
+        bases.append(baseline(settings, folder, plate))
         lives = run_killed(settings, folder, whole.seconds)
+        bases.append(baseline(settings, folder, plate))
         good = check(lives)
+        base = {key: statistics.median(measured[key] for measured in bases) for key in bases[0]}
         rows = costs(settings, OUT / "killed.jsonl")
         table(rows, base)
         draw(settings, rows, lives)
@@ -85,7 +88,7 @@ def roomy(bytes_needed):
 
 
 class Job:
-    """An mpirun whose processes, however they are related, can be found by a mark in their environment."""
+    """An mpirun whose processes, however related, are found by a mark in their environment."""
 
     def __init__(self, settings, folder, command, **environment):
         self.mark = f"BACKSTAY_DEMO={secrets.token_hex(8)}"
@@ -135,20 +138,16 @@ def baseline(settings, folder, plate):
     text, _ = job.process.communicate()
     if job.process.returncode != 0:
         sys.exit(f"baseline failed: {job.process.returncode}")
-    base = json.loads(text)
-    print(f"for comparison, all {plate / MIB:.0f} MiB by all processes at once: memcpy "
-          f"{base['memcpy_seconds'] * 1e3:.1f} ms, write to a fresh file and fdatasync "
-          f"{base['write_seconds'] * 1e3:.1f} ms")
-    return base
+    return json.loads(text)
 
 
 def run(settings, folder, name, kill_after):
     """One life of the job; killed after so many seconds if it is not finished by then."""
     store = folder / name
     store.mkdir(exist_ok=True)
-    command = [OUT / "heat2d", "--rows", settings.rows, "--cols", settings.cols, "--steps", settings.steps,
-               "--interval", settings.interval, "--output", OUT / f"{name}.npy",
-               "--report", OUT / f"{name}.jsonl", "--progress"]
+    command = [OUT / "heat2d", "--rows", settings.rows, "--cols", settings.cols,
+               "--steps", settings.steps, "--interval", settings.interval,
+               "--output", OUT / f"{name}.npy", "--report", OUT / f"{name}.jsonl", "--progress"]
     began = time.monotonic()
     job = Job(settings, folder, command, BACKSTAY_STORE_PATH=str(store), BACKSTAY_JOB=f"demo-{name}")
     seen = {"restored": None, "announced": None, "step": 0}
@@ -189,18 +188,20 @@ def show(text, end="\r"):
 
 
 def run_killed(settings, folder, whole_seconds):
+    """Lives until one finishes; a kill before its life had a checkpoint does not count."""
     lives = []
     while True:
-        kills = sum(life.killed for life in lives)
+        kills = sum(life.killed and life.announced is not None for life in lives)
         left = whole_seconds * (1 - lives[-1].step / settings.steps if lives else 1)
-        wait = random.uniform(0, left) if kills < settings.kills else None
+        more = kills < settings.kills and len(lives) < 4 * settings.kills
+        wait = random.uniform(0, left) if more else None
         life = run(settings, folder, "killed", wait)
         lives.append(life)
         came = {None: "not under way yet", 0: "nothing to restore"}.get(
             life.restored, f"restored checkpoint {life.restored}")
         end = "killed with -9" if life.killed else "finished"
         last = "no checkpoint" if life.announced is None else f"last checkpoint {life.announced}"
-        print(f"life {len(lives)}: {came}, {end} after {life.seconds:.2f} s, {last}")
+        print(f"start {len(lives)}: {came}, {end} after {life.seconds:.2f} s, {last}")
         if not life.killed:
             return lives
 
@@ -214,7 +215,7 @@ def check(lives):
     newest = 0
     for number, life in enumerate(lives, 1):
         if life.restored is not None and life.restored < newest:
-            print(f"FAILED: life {number} restored {life.restored}, though {newest} was complete")
+            print(f"FAILED: start {number} restored {life.restored}, though {newest} was complete")
             good = False
         newest = max(newest, life.announced or 0, life.restored or 0)
     if not filecmp.cmp(OUT / "whole.npy", OUT / "killed.npy", shallow=False):
@@ -250,12 +251,15 @@ def table(rows, base):
         written += sum(cost["bytes_manifest"] for cost in ranks.values())
         blocking = max(cost["blocking_seconds"] for cost in ranks.values())
         ratios.append((blocking / base["memcpy_seconds"], blocking / base["write_seconds"]))
-        print(f"{one['checkpoint']:10} {one['step']:6} {one['incarnation']:5}   {changed:6} {changed / total:7.1%}"
-              f"   {written / MIB:8.2f} MiB  {blocking * 1e3:5.1f} ms  {ratios[-1][0]:9.2f}  {ratios[-1][1]:13.2f}")
+        print(f"{one['checkpoint']:10} {one['step']:6} {one['incarnation']:5}   "
+              f"{changed:6} {changed / total:7.1%}   {written / MIB:8.2f} MiB  "
+              f"{blocking * 1e3:5.1f} ms  {ratios[-1][0]:9.2f}  {ratios[-1][1]:13.2f}")
     if ratios:
         medians = [statistics.median(column) for column in zip(*ratios)]
         print(f"{'median':>69}  {medians[0]:9.2f}  {medians[1]:13.2f}")
-    print("memcpy, plain write: of the whole state, by all processes at once, measured above")
+    print(f"memcpy ({base['memcpy_seconds'] * 1e3:.1f} ms) and plain write (fresh file, fdatasync, "
+          f"{base['write_seconds'] * 1e3:.1f} ms) are of the whole state,")
+    print("by all processes at once: medians of measurements before, between and after the runs")
     print()
 
 
@@ -267,13 +271,14 @@ def draw(settings, rows, lives):
 
     plate = numpy.load(OUT / "killed.npy")
     figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
-    picture = axes.imshow(numpy.maximum(plate, 1e-12), norm=colors.LogNorm(1e-12, 100), cmap="inferno")
+    picture = axes.imshow(numpy.maximum(plate, 1e-40), norm=colors.LogNorm(1e-40, 100),
+                          cmap="inferno")
     figure.colorbar(picture, label="heat")
     axes.set_title(f"heat2d after {settings.steps} steps and {sum(life.killed for life in lives)} kills")
     figure.savefig(OUT / "field.png", dpi=120)
 
-    share = numpy.array([[cost["blocks_changed"] / cost["blocks_total"] for _, cost in sorted(ranks.items())]
-                         for ranks in rows])
+    share = numpy.array([[ranks[rank]["blocks_changed"] / ranks[rank]["blocks_total"]
+                          for rank in range(settings.ranks)] for ranks in rows])
     numbers = [ranks[0]["checkpoint"] for ranks in rows]
     incarnations = [ranks[0]["incarnation"] for ranks in rows]
     figure, axes = pyplot.subplots(figsize=(6, 6), layout="constrained")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Installs to a temporary prefix with a space in its name, moves it, and builds and runs programs against
-# it: through pkg-config and through CMake, C99 and C++17, Open MPI and MPICH, shared and static.
+# Installs to a temporary prefix with a space in its name, moves it, and builds and runs programs
+# against it: through pkg-config and through CMake, C99 and C++17, Open MPI and MPICH, shared and static.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -64,6 +64,38 @@ allgather_in_pieces() {
         "mpirun.$mpi" -n 3 "$work/pieces-$mpi"
 }
 
+example() {
+    local mpi=$1 name=$2
+    flags --cflags --libs
+    "mpicc.$mpi" -std=c99 "${strict[@]}" -o "$work/$name-$mpi" "examples/$name/$name.c" "${found[@]}" -lm
+}
+
+quickstart() {
+    local mpi=$1
+    export BACKSTAY_STORE_PATH="$work/store of quickstart-$mpi"
+    mkdir "$BACKSTAY_STORE_PATH"
+    example "$mpi" quickstart &&
+        "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100" &&
+        "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100"
+}
+
+# 4 processes to the end; or 3 for a while, 6 in blocks for a while, then 2: the same bytes.
+heat2d_on_other_numbers() {
+    local mpi=$1
+    local heat=("$work/heat2d-$mpi" --rows 300 --cols 410 --interval 50 --progress)
+    mkdir "$work/whole-$mpi" "$work/changed-$mpi"
+    example "$mpi" heat2d || return 1
+    export BACKSTAY_STORE_PATH="$work/whole-$mpi"
+    "mpirun.$mpi" -n 4 "${heat[@]}" --steps 500 --output "$work/whole.npy" || return 1
+    export BACKSTAY_STORE_PATH="$work/changed-$mpi"
+    "mpirun.$mpi" -n 3 "${heat[@]}" --steps 180 &&
+        "mpirun.$mpi" -n 6 "${heat[@]}" --steps 320 --blocks | tee "$work/second" &&
+        grep -q "restored checkpoint 3 of 3 processes: step 150" "$work/second" &&
+        "mpirun.$mpi" -n 2 "${heat[@]}" --steps 500 --output "$work/changed.npy" | tee "$work/third" &&
+        grep -q "restored checkpoint 6 of 6 processes: step 300" "$work/third" &&
+        cmp "$work/whole.npy" "$work/changed.npy"
+}
+
 with_cmake() {
     local mpi=$1
     local build="$work/cmake-$mpi"
@@ -99,6 +131,8 @@ for mpi in openmpi mpich; do
     check "pkg-config, C99, $mpi" with_pkg_config $mpi c99 "mpicc.$mpi"
     check "pkg-config, C++17, $mpi" with_pkg_config $mpi c++17 "mpicxx.$mpi"
     check "allgather in pieces, $mpi" allgather_in_pieces $mpi
+    check "quickstart, $mpi" quickstart $mpi
+    check "heat2d on other numbers of processes, $mpi" heat2d_on_other_numbers $mpi
     check "CMake, C and C++, $mpi" with_cmake $mpi
 done
 echo "$passed passed, $failed failed"

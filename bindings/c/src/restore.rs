@@ -53,7 +53,8 @@ pub unsafe extern "C" fn backstay_restore(session: *mut Session, restored: *mut 
     })
 }
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are abandoned.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are
+/// abandoned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_restore_from(
     session: *mut Session,

@@ -416,7 +416,8 @@ int32_t backstay_scrub(struct backstay_session *session, struct backstay_scrubbe
 int32_t backstay_restore(struct backstay_session *session,
                          struct backstay_restored *restored);
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are abandoned.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are
+/// abandoned.
 int32_t backstay_restore_from(struct backstay_session *session,
                               uint64_t number,
                               struct backstay_restored *restored);

@@ -57,9 +57,13 @@ pub struct Session {
     found: Vec<FoundRevision>,
     policy: Policy,
     incarnation: u64,
+    /// This incarnation has tried a checkpoint, or began with a restore.
+    life_begun: bool,
     last_number: u64,
     /// Commits tried in this life.
     turn: u64,
+    /// The last of them that failed.
+    abandoned_turn: u64,
     underway: Option<Underway>,
     metrics: Option<MetricsFile>,
 }
@@ -94,8 +98,10 @@ impl Session {
             no_pages: false,
             found: Vec::new(),
             incarnation: 1,
+            life_begun: false,
             last_number: 0,
             turn: 0,
+            abandoned_turn: 0,
             underway: None,
             metrics: None,
         };

@@ -15,7 +15,7 @@ use crate::notice;
 use crate::store::control::{Control, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::place::{self, STORE_FILE};
-use crate::store::reserve::{Reserve, ReserveSettings};
+use crate::store::reserve::{Reserve, ReserveSettings, is_blank};
 use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
@@ -102,6 +102,9 @@ impl Node {
                 return Ok(None);
             }
             let device = self.device(false)?;
+            if is_blank(&*device) {
+                return Ok(None);
+            }
             let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
             self.check_owner(reserve.reader().superblock())?;
             self.control.set_created(1);
@@ -214,6 +217,8 @@ impl Node {
         let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
         place::check_room(&place, bytes, place::memory_limit().as_ref())?;
         self.link_to(&place.directory)?;
+        // What a creation left that was killed holds nothing.
+        drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
         let device = self.device(true)?;
         let store = StoreId(
             Digest::of(
@@ -241,13 +246,9 @@ impl Node {
             // Space that a failed creation took is given back; the first error is the one to tell.
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
         }
-        notice::info(&format!(
-            "store of {} MiB in {}: {}",
-            bytes >> 20,
-            place.directory.display(),
-            place.why
-        ));
-        made
+        let made = made?;
+        notice::info(&format!("{} MiB reserved: {}", bytes >> 20, place.why));
+        Ok(made)
     }
 }
 

@@ -11,7 +11,9 @@ use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use backstay_format::Superblock;
-use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay_format::geometry::{
+    RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+};
 use backstay_format::limits::SEGMENTS_MAX;
 use backstay_format::{Address, Geometry, RootSlot, SegmentClass, SegmentId, SegmentRecord};
 use std::sync::Arc;
@@ -86,7 +88,12 @@ impl Reserve {
         settings: ReserveSettings,
     ) -> Result<Self> {
         let reader = Arc::new(StoreReader::open(device)?);
-        let mut next = 1;
+        reader.refuse_later_version()?;
+        // Both the root and the records bound the ids that were given out: the record of a segment
+        // that no root came to know may be newer than the root, and a record may be damaged.
+        let mut next = reader
+            .newest_root()
+            .map_or(1, |(root, _)| root.next_segment);
         let slots = reader.read_records(|slot, record| {
             control.describe_slot(slot, record.segment, record.class);
             next = next.max(record.segment.0 + 1);
@@ -338,4 +345,19 @@ fn check_memory(device: &dyn Device, length_bytes: u64) -> Result<()> {
         more - limit.free_bytes()
     );
     Err(Error::new(ErrorKind::StoreFull, context))
+}
+
+/// Whether a store file holds nothing: its making was interrupted before the superblock, which is
+/// written last.
+pub fn is_blank(device: &dyn Device) -> bool {
+    SUPERBLOCK_OFFSETS.iter().all(|&offset| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        match device.read_at(&mut bytes, offset) {
+            Ok(()) => bytes.iter().all(|&byte| byte == 0),
+            Err(error) => {
+                error.kind() == std::io::ErrorKind::UnexpectedEof
+                    && device.length_bytes().is_ok_and(|length| length == 0)
+            }
+        }
+    })
 }
