@@ -31,7 +31,7 @@ pub enum Tracking {
 pub struct Config {
     /// Name of the job; by default the program's name and a hash of its working directory.
     pub job: Option<String>,
-    /// Name of the node; by default host name and boot id.
+    /// Name of the node; by default the host name.
     pub node: Option<String>,
     /// Folder for the store; by default on `/dev/shm` where it is large enough.
     pub store_path: Option<PathBuf>,
@@ -152,7 +152,7 @@ pub const REFERENCE: [Setting; 14] = [
         Form::Text,
         None,
         "",
-        "Name of the node, 1 to 128 bytes without a slash. By default host name and boot id.",
+        "Name of the node, 1 to 128 bytes without a slash. By default the host name.",
     ),
     setting(
         "store_path",

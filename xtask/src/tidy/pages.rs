@@ -157,6 +157,16 @@ pub(crate) fn targets(tree: &Tree) -> Vec<String> {
             let Some(rest) = code[at..].strip_prefix("make ") else {
                 continue;
             };
+            // Where a command begins, and not in a sentence of a comment.
+            let before = code[..at]
+                .lines()
+                .next_back()
+                .unwrap_or_default()
+                .trim_end();
+            let line_begins = code[..at].ends_with('\n') || before.is_empty();
+            if !line_begins && !before.ends_with(['`', '&', ';', '$']) {
+                continue;
+            }
             let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '-'));
             let name = &rest[..end.unwrap_or(rest.len())];
             let is_name = !name.is_empty()
@@ -260,7 +270,9 @@ mod tests {
             found(targets, "`make test`, make it so, `make bench-NAME`"),
             0
         );
+        assert_eq!(found(targets, "```c\n/* they make all of it */\n```"), 0);
         assert_eq!(found(targets, "```\nmake all\n```"), 1);
+        assert_eq!(found(targets, "```\ncd x && make all\n```"), 1);
         assert_eq!(found(targets, "`make all`"), 1);
     }
 
