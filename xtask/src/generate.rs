@@ -5,7 +5,7 @@
 //! Invariants: the same tree gives the same bytes; nobody types a number that was measured.
 
 use crate::tidy::layers::{ALLOWED, MODULES, Role};
-use crate::tree::Tree;
+use crate::tree::{Tree, extension};
 use backstay::ErrorKind;
 use backstay::config::{Form, REFERENCE};
 use serde_json::Value;
@@ -43,8 +43,7 @@ fn wanted(tree: &Tree) -> Result<Vec<(String, String)>, String> {
         ("docs/reference/errors.md".to_owned(), errors_page()),
     ];
     for (path, text) in tree.texts() {
-        if path.rsplit_once('.').is_some_and(|(_, kind)| kind == "md") && text.contains("<!-- gen:")
-        {
+        if extension(path) == "md" && text.contains("<!-- gen:") {
             let filled = filled(tree, text).map_err(|error| format!("{path}:1: {error}"))?;
             wanted.push((path.to_owned(), filled));
         }

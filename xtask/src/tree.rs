@@ -87,3 +87,8 @@ impl Tree {
             .map_err(|error| format!("{path}: {error}"))
     }
 }
+
+/// What follows the last dot of a path.
+pub(crate) fn extension(path: &str) -> &str {
+    path.rsplit_once('.').map_or("", |(_, extension)| extension)
+}

@@ -4,7 +4,7 @@
 //! Invariants: every module of the engine has one role; every allowed edge is there and is used.
 
 use crate::rust;
-use crate::tree::Tree;
+use crate::tree::{Tree, extension};
 use std::collections::BTreeSet;
 
 const ENGINE: &str = "crates/engine/src/";
@@ -87,7 +87,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     let mut used = BTreeSet::new();
     for (path, text) in tree.texts() {
-        let Some(within) = path.strip_prefix(ENGINE).filter(|p| p.ends_with(".rs")) else {
+        let Some(within) = path.strip_prefix(ENGINE).filter(|p| extension(p) == "rs") else {
             continue;
         };
         let own = within.split('/').next().unwrap_or(within);

@@ -2,12 +2,11 @@
 //! Purpose: rules for pages: links lead somewhere, and what a page names is there.
 
 use crate::rust;
-use crate::tree::Tree;
+use crate::tree::{Tree, extension};
 use std::collections::BTreeSet;
 
 fn pages(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
-    let is_page = |path: &str| path.rsplit_once('.').is_some_and(|(_, kind)| kind == "md");
-    tree.texts().filter(move |(path, _)| is_page(path))
+    tree.texts().filter(|(path, _)| extension(path) == "md")
 }
 
 /// `text` with code blanked: fenced blocks and code in lines. Lengths in bytes stay.
@@ -145,7 +144,7 @@ pub(crate) fn named_pages(tree: &Tree) -> Vec<String> {
 pub(crate) fn targets(tree: &Tree) -> Vec<String> {
     let known: BTreeSet<&str> = tree
         .texts()
-        .filter(|(path, _)| *path == "Makefile" || path.ends_with(".mk"))
+        .filter(|(path, _)| *path == "Makefile" || extension(path) == "mk")
         .flat_map(|(_, text)| text.lines())
         .filter_map(|line| Some(line.split_once(':')?.0))
         .flat_map(str::split_whitespace)
@@ -195,7 +194,7 @@ pub(crate) fn variables(tree: &Tree) -> Vec<String> {
     };
     let mut known: BTreeSet<String> = tree
         .texts()
-        .filter(|(path, _)| path.rsplit_once('.').is_none_or(|(_, kind)| kind != "md"))
+        .filter(|(path, _)| extension(path) != "md")
         .flat_map(|(_, text)| names(text))
         .map(|(_, name)| name)
         .collect();

@@ -3,7 +3,7 @@
 
 use super::is_test;
 use crate::rust;
-use crate::tree::Tree;
+use crate::tree::{Tree, extension};
 
 const LICENCE: &str = "SPDX-License-Identifier: Apache-2.0 OR MIT";
 const LINES_MAX: usize = 800;
@@ -51,10 +51,6 @@ const UNSAFE: [(&str, &str); 12] = [
 
 /// Files that a program writes: they may be as long as they come out.
 const GENERATED: [&str; 1] = ["bindings/c/include/backstay/backstay.h"];
-
-fn extension(path: &str) -> &str {
-    path.rsplit_once('.').map_or("", |(_, extension)| extension)
-}
 
 fn is_source(path: &str) -> bool {
     let known = [
@@ -132,7 +128,7 @@ pub(crate) fn ascii(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for (path, bytes) in tree.files().filter(|(path, _)| is_source(path)) {
         if let Some(at) = bytes.iter().position(|byte| !byte.is_ascii()) {
-            let line = bytes[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let line = bytes[..at].split(|&byte| byte == b'\n').count();
             findings.push(format!("{path}:{line}: is not ASCII"));
         }
     }
