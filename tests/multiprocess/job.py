@@ -49,12 +49,19 @@ class Workplace:
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="backstay-test-", dir=base))
         self.jobs = []
+        self.kills, self.inside = 0, 0    # lives killed, and those of them inside a checkpoint
         self.undo = []
 
     def job(self, **options):
         job = Job(self, **options)
         self.jobs.append(job)
         return job
+
+    def count_kill(self, job):
+        """Takes note of a life that was killed: inside, if some rank had begun what it did not end."""
+        last = {event.rank: event.name for event in job.events}
+        self.kills += 1
+        self.inside += any(name in ("begin", "started") for name in last.values())
 
     def close(self):
         for job in self.jobs:

@@ -39,6 +39,7 @@ def chain(place, lives, one=False, history=None, **options):
             job.end()
         else:
             job.kill()
+        place.count_kill(job)
         trail.append(how)
         try:
             history.judge(job)
@@ -80,6 +81,7 @@ def kill_slabs_on_other_numbers_of_ranks(place, trials):
         job = place.job(life=life, slabs=1, nodes=([4, 3, 6, 2, 1, 5][(life - 1) % 6],))
         kill_somewhen(job, place.random)
         job.kill()
+        place.count_kill(job)
         history.judge(job)
     job = place.job(life=trials + 1, slabs=1, nodes=(4,), steps=history.begun + 3)
     job.end()
@@ -110,6 +112,7 @@ def kill_in_first_checkpoint(place, trials):
         job.wait_event("begin", place.random.choice([1, job.ranks]))
         time.sleep(place.random.uniform(0, 0.006))
         job.kill()
+        place.count_kill(job)
         history.judge(job)
         job = place.job(life=2, steps=history.begun + 2, **options)
         job.end()

@@ -68,7 +68,7 @@ class Runner:
     def __init__(self, settings):
         self.settings = settings
         self.passed, self.failed, self.skipped = 0, 0, 0
-        self.lives = 0
+        self.lives, self.kills, self.inside = 0, 0, 0
 
     def run(self, name, function, mpi, seed):
         began = time.monotonic()
@@ -84,6 +84,8 @@ class Runner:
             outcome, text = "FAILED", f": {type(error).__name__}: {error}"
         lives = len(place.jobs)
         self.lives += lives
+        self.kills += place.kills
+        self.inside += place.inside
         if outcome == "FAILED" and self.settings.keep:
             for job in place.jobs:
                 job.kill()
@@ -109,11 +111,11 @@ def main():
     runner = Runner(settings)
     began = time.monotonic()
     if settings.soak:
-        while runner.lives < settings.soak and runner.failed < 5:
+        while runner.kills < settings.soak and runner.failed < 5:
             for name, function, which in soak_tests():
                 for mpi in which:
                     if settings.mpi in (None, mpi) and re.search(settings.only, name) \
-                            and runner.lives < settings.soak:
+                            and runner.kills < settings.soak:
                         runner.run(name, function, mpi, settings.seed or secrets.randbelow(1 << 31))
     else:
         for name, function, which in tests(settings.lives):
@@ -121,7 +123,8 @@ def main():
                 if settings.mpi in (None, mpi) and re.search(settings.only, name):
                     runner.run(name, function, mpi,
                                secrets.randbelow(1 << 31) if settings.seed is None else settings.seed)
-    print(f"{runner.lives} lives in {time.monotonic() - began:.0f} s")
+    print(f"{runner.lives} lives, {runner.kills} killed at random instants, {runner.inside} of them inside a "
+          f"checkpoint, in {time.monotonic() - began:.0f} s")
     print(f"{runner.passed} passed, {runner.failed} failed, {runner.skipped} skipped")
     return 1 if runner.failed or not runner.passed else 0
 
