@@ -66,9 +66,29 @@ impl BlockSet {
 
     /// Whether any of the blocks `range` is in the set or checked.
     pub fn touches(&self, range: Range<usize>) -> bool {
-        range
-            .into_iter()
-            .any(|block| self.contains(block) || self.checks(block))
+        self.next_checked(range.start)
+            .is_some_and(|block| block < range.end)
+            || self.contains_any(range)
+    }
+
+    fn contains_any(&self, range: Range<usize>) -> bool {
+        let mut block = range.start;
+        while block < range.end {
+            let word = self.marked.get(block / 64).copied().unwrap_or(0) >> (block % 64);
+            let count = (64 - block % 64).min(range.end - block);
+            if word & (u64::MAX >> (64 - count)) != 0 {
+                return true;
+            }
+            block += count;
+        }
+        false
+    }
+
+    /// The first block from `block` on that is looked at to check the contract.
+    fn next_checked(&self, block: usize) -> Option<usize> {
+        let (stride, offset) = (self.check_stride, self.check_offset);
+        let behind = to_u64(block).checked_rem(stride)?;
+        (offset < stride).then(|| block + to_usize((offset + stride - behind) % stride))
     }
 
     /// Number of blocks in the set.
@@ -92,5 +112,24 @@ mod tests {
         assert_eq!(marked, [0, 1, 2]);
         set.mark(&(5..5), 16_384);
         assert_eq!(set.count(), 3);
+    }
+
+    #[test]
+    fn a_range_touches_what_its_blocks_are() {
+        for stride in [0, 1, 7, 64, 1024] {
+            let mut set = BlockSet::new(300, stride, 3 % stride.max(1));
+            for block in [5, 63, 64, 200, 299] {
+                set.mark(&(block * 4096..block * 4096 + 1), 4096);
+            }
+            for (start, length) in
+                (0..300).flat_map(|start| [(start, 0), (start, 1), (start, 32), (start, 130)])
+            {
+                let range = start..start + length;
+                let any = range
+                    .clone()
+                    .any(|block| set.contains(block) || set.checks(block));
+                assert_eq!(set.touches(range), any, "{stride}: {length} from {start}");
+            }
+        }
     }
 }
