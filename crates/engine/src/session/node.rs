@@ -277,8 +277,8 @@ fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
             Geometry { segment_bytes }.slots_in(bytes).max(1),
         );
     }
-    // Each rank fills segments of three classes, and the node one of its own.
-    let least = backstay_format::width::to_u64(ranks) * 4 + 2;
+    // Each rank fills segments of up to four classes, and the node one.
+    let least = backstay_format::width::to_u64(ranks) * 5 + 2;
     let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
     (segment_bytes, slots.min(SEGMENTS_MAX))
 }

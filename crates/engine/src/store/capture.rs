@@ -371,15 +371,16 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         let bytes = &mut self.scratch[..length];
-        let offset = to_u64(index) * u64::from(root.block_bytes);
-        let next_follows = match self.stream.candidates {
-            Candidates::All | Candidates::AllChanged => true,
-            Candidates::Some(set) => set.contains(index + 1),
+        let offset = |index: usize| to_u64(index) * u64::from(root.block_bytes);
+        self.stream.source.copy_out(offset(index), bytes);
+        let next = match self.stream.candidates {
+            Candidates::All | Candidates::AllChanged => Some(index + 1),
+            Candidates::Some(set) => set.next(index + 1),
         };
-        if next_follows {
-            self.stream.source.copy_out_ahead(offset, bytes);
-        } else {
-            self.stream.source.copy_out(offset, bytes);
+        if let Some(next) = next {
+            self.stream
+                .source
+                .expect(offset(next), root.block_length(next));
         }
         let digest = Digest::of(bytes);
         let same = known == Some(digest);

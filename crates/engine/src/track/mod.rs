@@ -66,29 +66,30 @@ impl BlockSet {
 
     /// Whether any of the blocks `range` is in the set or checked.
     pub fn touches(&self, range: Range<usize>) -> bool {
-        self.next_checked(range.start)
-            .is_some_and(|block| block < range.end)
-            || self.contains_any(range)
+        range
+            .into_iter()
+            .any(|block| self.contains(block) || self.checks(block))
     }
 
-    fn contains_any(&self, range: Range<usize>) -> bool {
-        let mut block = range.start;
-        while block < range.end {
-            let word = self.marked.get(block / 64).copied().unwrap_or(0) >> (block % 64);
-            let count = (64 - block % 64).min(range.end - block);
-            if word & (u64::MAX >> (64 - count)) != 0 {
-                return true;
-            }
-            block += count;
+    /// The first block from `from` on that is in the set or checked.
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let marked = (from / 64..self.marked.len()).find_map(|word| {
+            let below = if word == from / 64 {
+                !0 << (from % 64)
+            } else {
+                !0
+            };
+            let bits = self.marked[word] & below;
+            (bits != 0).then(|| word * 64 + to_usize(u64::from(bits.trailing_zeros())))
+        });
+        let checked = (self.check_stride > 0).then(|| {
+            let (stride, from) = (self.check_stride, to_u64(from));
+            to_usize(from + (self.check_offset + stride - from % stride) % stride)
+        });
+        match (marked, checked) {
+            (Some(marked), Some(checked)) => Some(marked.min(checked)),
+            (marked, checked) => marked.or(checked),
         }
-        false
-    }
-
-    /// The first block from `block` on that is looked at to check the contract.
-    fn next_checked(&self, block: usize) -> Option<usize> {
-        let (stride, offset) = (self.check_stride, self.check_offset);
-        let behind = to_u64(block).checked_rem(stride)?;
-        (offset < stride).then(|| block + to_usize((offset + stride - behind) % stride))
     }
 
     /// Number of blocks in the set.
@@ -115,20 +116,18 @@ mod tests {
     }
 
     #[test]
-    fn a_range_touches_what_its_blocks_are() {
-        for stride in [0, 1, 7, 64, 1024] {
-            let mut set = BlockSet::new(300, stride, 3 % stride.max(1));
-            for block in [5, 63, 64, 200, 299] {
-                set.mark(&(block * 4096..block * 4096 + 1), 4096);
-            }
-            for (start, length) in
-                (0..300).flat_map(|start| [(start, 0), (start, 1), (start, 32), (start, 130)])
-            {
-                let range = start..start + length;
-                let any = range
-                    .clone()
-                    .any(|block| set.contains(block) || set.checks(block));
-                assert_eq!(set.touches(range), any, "{stride}: {length} from {start}");
+    fn next_is_the_first_that_is_marked_or_checked() {
+        for stride in [0, 1, 5, 64] {
+            let mut set = BlockSet::new(300, stride, stride / 2);
+            set.mark(&(10 * 64..11 * 64), 64);
+            set.mark(&(200 * 64..203 * 64), 64);
+            for from in 0..300 {
+                let wanted = (from..300).find(|&block| set.contains(block) || set.checks(block));
+                assert_eq!(
+                    set.next(from).filter(|&block| block < 300),
+                    wanted,
+                    "{stride} {from}"
+                );
             }
         }
     }
