@@ -11,6 +11,7 @@
 //! | [`region`] | a variable's memory on this rank: copy out, copy in |
 //! | [`track`] | which blocks changed since the last commit |
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
+//! | [`schedule`] | when the next checkpoint is due |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], [`metrics`] | what all stages use |
 //!
@@ -63,6 +64,7 @@ pub mod region;
 pub mod track;
 pub mod store;
 pub mod restart;
+pub mod schedule;
 pub mod comm;
 pub mod io;
 pub mod config;

@@ -399,6 +399,10 @@ impl Session {
 
     /// Keeps what a checkpoint cost.
     fn record(&mut self, report: &Report) {
+        let learnt = self.pacer.as_mut().and_then(|pacer| {
+            pacer.committed(report.blocking_seconds);
+            pacer.memory()
+        });
         let Some(file) = &mut self.metrics else {
             return;
         };
@@ -411,6 +415,7 @@ impl Session {
         });
         let metrics = &mut file.metrics;
         metrics.checkpoints += 1;
+        metrics.schedule = learnt;
         metrics.changed_share = share(changed, total);
         metrics.changed_share_by_rank = posts
             .iter()
