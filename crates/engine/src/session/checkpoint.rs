@@ -365,11 +365,20 @@ impl Session {
     /// The successor waits for the leader, and commits in its place when it does not come.
     fn watch_leader(&self, underway: &Underway) -> Result<()> {
         let control = &self.node.control;
-        let patience = Duration::from_millis(self.config.timeout_ms / 4);
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let patience = limit / 4;
+        let ranks = u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX);
         let durable = || control.durable(underway.turn).is_some();
+        // A rank that comes late is not the leader's fault.
+        let all_here = wait_until(
+            "all ranks of the node to capture their parts",
+            limit,
+            || durable() || (0..ranks).all(|local| control.posted(local, underway.turn).is_some()),
+        );
         if wait_until("the node's leader to commit", patience, durable).is_ok() {
             return node_outcome(control, underway.turn);
         }
+        all_here?;
         notice::warn(&format!(
             "rank {}: the leader of node {} has not committed checkpoint {} after {} ms; taking over",
             self.comm.rank(),
@@ -385,7 +394,7 @@ impl Session {
             control: control.clone(),
             store: Arc::clone(&store.node),
             policy: self.policy.clone(),
-            ranks: u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX),
+            ranks,
             local: self.node.local,
             predecessor: Some(0),
             id: underway.id,
@@ -558,6 +567,9 @@ impl NodeCommit {
 
     fn run(&self) -> Result<()> {
         let outcome = self.commit();
+        if !self.is_mine() {
+            return self.follow_successor();
+        }
         let code = outcome
             .as_ref()
             .err()
@@ -565,6 +577,21 @@ impl NodeCommit {
         self.control
             .set_durable(self.turn, u64::try_from(code).unwrap_or(u64::MAX));
         outcome
+    }
+
+    /// Whether no other rank of the node has taken over.
+    fn is_mine(&self) -> bool {
+        self.control
+            .claim_commit(self.turn, self.local, Some(self.local))
+    }
+
+    /// Another rank commits in this one's place: its outcome is the node's, and its root the newest.
+    fn follow_successor(&self) -> Result<()> {
+        wait_until("the rank that took over to commit", self.wait, || {
+            self.control.durable(self.turn).is_some()
+        })?;
+        node_outcome(&self.control, self.turn)?;
+        lock(&self.store).reload()
     }
 
     fn commit(&self) -> Result<()> {
@@ -584,12 +611,10 @@ impl NodeCommit {
                 .ok()
                 .and_then(ErrorKind::from_code);
             let context = format!("rank {} could not capture its part", failed.rank);
-            return Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context));
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            return Err(Error::new(kind, context).second_hand());
         }
-        let still_mine = || {
-            self.control
-                .claim_commit(self.turn, self.local, Some(self.local))
-        };
+        let still_mine = || self.is_mine();
         lock(&self.store).commit(self.id, self.world_size, &posts, &self.policy, still_mine)
     }
 
@@ -614,10 +639,8 @@ fn node_outcome(control: &Control, turn: u64) -> Result<()> {
         Some(0) => Ok(()),
         Some(code) => {
             let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
-            Err(Error::new(
-                kind.unwrap_or(ErrorKind::Internal),
-                "the node's commit failed",
-            ))
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            Err(Error::new(kind, "the node's commit failed").second_hand())
         }
         None => Err(Error::new(
             ErrorKind::Timeout,

@@ -39,6 +39,8 @@ pub(super) struct Node {
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) settings: ReserveSettings,
+    /// The run of the job, for stores that are made.
+    pub(super) run: u32,
     _lock: Option<StoreLock>,
 }
 
@@ -83,6 +85,7 @@ impl Node {
             directory,
             control,
             settings,
+            run: 1,
             _lock: lock,
         })
     }
@@ -91,7 +94,7 @@ impl Node {
         self.local == 0
     }
 
-    fn store_path(&self) -> PathBuf {
+    pub(super) fn store_path(&self) -> PathBuf {
         self.directory.join(STORE_FILE)
     }
 
@@ -103,6 +106,10 @@ impl Node {
             }
             let device = self.device(false)?;
             if is_blank(&*device) {
+                notice::info(&format!(
+                    "{} never held a checkpoint, and is made anew",
+                    self.store_path().display()
+                ));
                 return Ok(None);
             }
             let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
@@ -121,6 +128,13 @@ impl Node {
             Ok(None)
         };
         vote(comm, "attaching to the store", 0, attached)
+    }
+
+    /// A number for the run of a job in its first life, from which all ranks take the highest.
+    pub(super) fn draw_run(&self) -> u32 {
+        let seed = format!("{} {} {}", self.name, std::process::id(), unix_ns());
+        let Digest([a, b, c, d, ..]) = Digest::of(seed.as_bytes());
+        u32::from_le_bytes([a, b, c, d]).max(1)
     }
 
     fn check_owner(&self, superblock: &Superblock) -> Result<()> {
@@ -155,27 +169,33 @@ impl Node {
         need_bytes: u64,
         turn: u64,
     ) -> Result<Reserve> {
-        self.control.set_need(self.local, need_bytes);
-        let failed = (turn << 8) | 2;
+        self.control.set_need(self.local, turn, need_bytes);
         if self.leads() {
-            let made = self.lead_creation(config);
-            self.control
-                .set_created(if made.is_ok() { 1 } else { failed });
+            let made = self.lead_creation(config, turn);
+            let outcome = made.as_ref().err().map_or(1, |error| {
+                (turn << 8) | u64::try_from(error.kind().code()).unwrap_or(0xff)
+            });
+            self.control.set_created(outcome);
             return made;
         }
         wait_until(
             "the node's leader to make the store",
             self.settings.wait,
-            || [1, failed].contains(&self.control.created()),
+            || self.control.created() == 1 || self.control.created() >> 8 == turn,
         )?;
-        if self.control.created() == 1 {
+        let outcome = self.control.created();
+        if outcome == 1 {
             return self.attach();
         }
         // The leader tells all ranks what is wrong; it may be right next time.
+        let kind = i32::try_from(outcome & 0xff)
+            .ok()
+            .and_then(ErrorKind::from_code);
         Err(Error::new(
-            ErrorKind::StoreIo,
+            kind.unwrap_or(ErrorKind::StoreIo),
             "the node's leader could not make the store",
-        ))
+        )
+        .second_hand())
     }
 
     /// Where the store is: the node's directory, unless there was no room in it.
@@ -199,7 +219,7 @@ impl Node {
             .map_err(|error| Error::io(format!("linking {}", link.display()), error))
     }
 
-    fn lead_creation(&self, config: &Config) -> Result<Reserve> {
+    fn lead_creation(&self, config: &Config, turn: u64) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
             "all ranks of the node to say what they need",
@@ -207,10 +227,12 @@ impl Node {
             || {
                 others
                     .clone()
-                    .all(|local| self.control.need(local).is_some())
+                    .all(|local| self.control.need(local, turn).is_some())
             },
         )?;
-        let need: u64 = others.filter_map(|local| self.control.need(local)).sum();
+        let need: u64 = others
+            .filter_map(|local| self.control.need(local, turn))
+            .sum();
         let (segment_bytes, slots) = size(config, need, self.ranks.len());
         let geometry = Geometry { segment_bytes };
         let bytes = geometry.file_bytes(slots);
@@ -236,6 +258,7 @@ impl Node {
         let superblock = Superblock {
             store,
             segment_bytes,
+            run: self.run,
             created_unix_ns: unix_ns(),
             job: self.job.clone(),
             node: self.name.clone(),

@@ -160,3 +160,28 @@ fn a_store_whose_making_was_killed_is_made_again() {
         });
     }
 }
+
+#[test]
+fn a_pin_holds_through_the_next_life_on_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    life(3, &config, |rank| {
+        for _ in 1..=3 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+        rank.session.pin(2).unwrap();
+    });
+    life(3, &config, |rank| {
+        rank.session.restore().unwrap();
+        for _ in 1..=20 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+    });
+    life(3, &config, |rank| {
+        rank.session.restore_from(2).unwrap();
+        assert_eq!(rank.step, 2);
+        rank.check();
+    });
+}
