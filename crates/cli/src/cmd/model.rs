@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay model`: the exact chain on cases from a file.
+//!
+//! Purpose: lets scripts evaluate cases, and generates the pictures of docs/model.md.
+//! In from: a JSON file of cases.
+//! Out to: standard output.
+//! Invariants: exit code 0 when every case was solved, 1 when one was bad or the file was.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use backstay_model::cases;
+
+use super::{model_bench, model_figures};
+use crate::output;
+
+/// Arguments of `backstay model`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Solve the cases of a file with the exact chain and print the results as JSON.
+    Eval {
+        /// A JSON file: {"cases": [{"id": ..., "input": {...}}, ...]}; - for standard input.
+        file: PathBuf,
+        /// Print JSON; it is the only format, the flag is there for scripts that always give it.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write docs/model.md and its pictures.
+    #[command(hide = true)]
+    Figures {
+        /// Folder of the documentation
+        #[arg(long)]
+        out: PathBuf,
+        /// JSON file with Backstay's measured costs
+        #[arg(long, default_value = "benchmarks/results/model-costs.json")]
+        costs: PathBuf,
+    },
+    /// Measure the planner on this machine.
+    #[command(hide = true)]
+    Bench {
+        /// Commit to name in the file
+        #[arg(long, default_value = "unknown")]
+        commit: String,
+        /// File to write
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &ModelArgs) -> ExitCode {
+    match &args.action {
+        Action::Eval { file, json: _ } => eval(file),
+        Action::Figures { out, costs } => report(model_figures::write(out, Some(costs))),
+        Action::Bench { commit, out } => report(model_bench::write(commit, out)),
+    }
+}
+
+fn report(done: Result<String, String>) -> ExitCode {
+    match done {
+        Ok(text) => {
+            output::result(&text);
+            output::OK
+        }
+        Err(error) => {
+            output::complain(&error);
+            output::bad_input()
+        }
+    }
+}
+
+fn eval(file: &std::path::Path) -> ExitCode {
+    let text = if file.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => {
+            output::complain(&format!("{}: {error}", file.display()));
+            return output::bad_input();
+        }
+    };
+    let results = match cases::evaluate(&text) {
+        Ok(results) => results,
+        Err(error) => {
+            output::complain(&format!("{}: {error}", file.display()));
+            return output::bad_input();
+        }
+    };
+    match serde_json::to_string(&results) {
+        Ok(line) => output::result(&line),
+        Err(error) => {
+            output::complain(&error.to_string());
+            return output::bad_input();
+        }
+    }
+    if results.all_solved() {
+        output::OK
+    } else {
+        output::bad_input()
+    }
+}

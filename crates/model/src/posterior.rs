@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the run itself says about failure rates and costs.
+//!
+//! Purpose: a gamma posterior of each failure rate, running quantiles of each cost.
+//! In from: the engine's observations, kept across restarts.
+//! Out to: [`crate::schedule`], the interval around a plan's efficiency.
+//! Invariants: serializable, so that exposure survives a restart; bounded memory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::number::{floor_index, real, real_len};
+use crate::random::Random;
+
+/// A failure rate that is not known exactly: a gamma distribution with this shape and exposure.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RatePosterior {
+    /// Failures seen, with those the prior stands for.
+    pub failures: f64,
+    /// Time watched, with that the prior stands for, in seconds.
+    pub exposure_seconds: f64,
+}
+
+impl RatePosterior {
+    /// A prior worth `weight_failures` failures at the configured rate. A rate of 0 stays 0 until
+    /// a failure is seen: its prior is half a failure in a very long time.
+    pub fn prior(failures_per_second: f64, weight_failures: f64) -> Self {
+        const NEVER_SECONDS: f64 = 1e12;
+        if failures_per_second > 0.0 {
+            let exposure_seconds = weight_failures / failures_per_second;
+            return Self {
+                failures: weight_failures,
+                exposure_seconds,
+            };
+        }
+        Self {
+            failures: 0.0,
+            exposure_seconds: NEVER_SECONDS,
+        }
+    }
+
+    /// More time has been watched and more failures seen in it.
+    pub fn observe(&mut self, failures: u64, exposure_seconds: f64) {
+        if self.failures == 0.0 && failures > 0 {
+            // The configured rate of 0 is refuted: what was watched is all that counts.
+            self.exposure_seconds = 0.0;
+        }
+        self.failures += real(failures);
+        self.exposure_seconds += exposure_seconds.max(0.0);
+    }
+
+    /// The expected rate, per second.
+    pub fn mean_per_second(&self) -> f64 {
+        if self.exposure_seconds > 0.0 {
+            self.failures / self.exposure_seconds
+        } else {
+            0.0
+        }
+    }
+
+    /// A rate drawn from the distribution, per second.
+    pub fn draw_per_second(&self, random: &mut Random) -> f64 {
+        if self.exposure_seconds > 0.0 {
+            return random.gamma(self.failures) / self.exposure_seconds;
+        }
+        0.0
+    }
+}
+
+/// The last values of a cost, for quantiles that follow it as it changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunningQuantiles {
+    values: Vec<f64>,
+    next: usize,
+}
+
+impl Default for RunningQuantiles {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RunningQuantiles {
+    /// Values that are kept.
+    pub const WINDOW: usize = 64;
+
+    /// No values yet.
+    pub fn new() -> Self {
+        Self {
+            values: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Adds a value; negative and non-finite ones are not costs and are left out.
+    pub fn push(&mut self, seconds: f64) {
+        if !seconds.is_finite() || seconds < 0.0 {
+            return;
+        }
+        if self.values.len() < Self::WINDOW {
+            self.values.push(seconds);
+        } else if let Some(oldest) = self.values.get_mut(self.next % Self::WINDOW) {
+            *oldest = seconds;
+        }
+        self.next = (self.next + 1) % Self::WINDOW;
+    }
+
+    /// Values held.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether nothing was seen yet.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The value below which this share of the kept ones lies; `None` before the first.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        quantile_of_sorted(&sorted, share)
+    }
+}
+
+/// The quantile of sorted values, interpolated between the two around it.
+pub fn quantile_of_sorted(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = share.clamp(0.0, 1.0) * real_len(last);
+    let below = floor_index(place).min(last);
+    let above = (below + 1).min(last);
+    let part = place - real_len(below);
+    Some(sorted[below] + part * (sorted[above] - sorted[below]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evidence_moves_the_rate() {
+        let mut rate = RatePosterior::prior(1e-5, 2.0);
+        assert!((rate.mean_per_second() - 1e-5).abs() < 1e-18);
+        rate.observe(20, 2e5);
+        assert!((rate.mean_per_second() - 22.0 / 4e5).abs() < 1e-15);
+        let mut random = Random::from_seed(3);
+        let draws: Vec<f64> = (0..4000)
+            .map(|_| rate.draw_per_second(&mut random))
+            .collect();
+        let mean = draws.iter().sum::<f64>() / 4000.0;
+        assert!((mean / rate.mean_per_second() - 1.0).abs() < 0.02, "{mean}");
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_kept_until_refuted() {
+        let mut rate = RatePosterior::prior(0.0, 1.0);
+        rate.observe(0, 1000.0);
+        assert!(rate.mean_per_second() == 0.0);
+        rate.observe(1, 500.0);
+        assert!((rate.mean_per_second() - 1.0 / 500.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn quantiles_follow_the_last_values() {
+        let mut cost = RunningQuantiles::new();
+        assert_eq!(cost.quantile(0.5), None);
+        cost.push(f64::NAN);
+        for value in 0..200 {
+            cost.push(f64::from(value));
+        }
+        assert_eq!(cost.len(), RunningQuantiles::WINDOW);
+        assert!((cost.quantile(0.0).unwrap() - 136.0).abs() < 1e-12);
+        assert!((cost.quantile(0.5).unwrap() - 167.5).abs() < 1e-12);
+    }
+}
