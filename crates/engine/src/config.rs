@@ -31,7 +31,7 @@ pub enum Tracking {
 pub struct Config {
     /// Name of the job; by default the program's name and a hash of its working directory.
     pub job: Option<String>,
-    /// Name of the node; by default host name and boot id.
+    /// Name of the node; by default the host name.
     pub node: Option<String>,
     /// Folder for the store; by default on `/dev/shm` where it is large enough.
     pub store_path: Option<PathBuf>,
@@ -80,23 +80,174 @@ impl Default for Config {
     }
 }
 
-/// The keys, in the order of the struct: each is `BACKSTAY_` and its name in upper case.
-pub const KEYS: [&str; 14] = [
-    "job",
-    "node",
-    "store_path",
-    "reserve_bytes",
-    "segment_bytes",
-    "block_bytes",
-    "tracking",
-    "retained",
-    "changed_share",
-    "capture_threads",
-    "cpu_set",
-    "timeout_ms",
-    "watchdog_ms",
-    "metrics_interval_ms",
+/// How a setting is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
+    Text,
+    /// One of the words that its meaning names.
+    Word,
+    /// A whole number from the first to the second, both included.
+    Whole(u64, u64),
+    /// A power of two from the first to the second, both included.
+    PowerOfTwo(u32, u32),
+    /// A number from 0 to 1.
+    Share,
+}
+
+/// What there is to know about a setting.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its key in a file; in the environment `BACKSTAY_` and the key in upper case.
+    pub key: &'static str,
+    /// How it is written, and its limits.
+    pub form: Form,
+    /// Its default as written in a file; `None` where it follows from the surroundings.
+    pub default: Option<&'static str>,
+    /// Unit of the number, or nothing.
+    pub unit: &'static str,
+    /// What it sets.
+    pub meaning: &'static str,
+}
+
+impl Setting {
+    /// Its variable in the environment.
+    pub fn variable(&self) -> String {
+        format!("BACKSTAY_{}", self.key.to_uppercase())
+    }
+}
+
+const fn setting(
+    key: &'static str,
+    form: Form,
+    default: Option<&'static str>,
+    unit: &'static str,
+    meaning: &'static str,
+) -> Setting {
+    Setting {
+        key,
+        form,
+        default,
+        unit,
+        meaning,
+    }
+}
+
+/// Milliseconds in a day.
+const DAY_MS: u64 = 86_400_000;
+
+/// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
+/// written, from here.
+pub const REFERENCE: [Setting; 14] = [
+    setting(
+        "job",
+        Form::Text,
+        None,
+        "",
+        "Name of the job, 1 to 128 bytes without a slash. By default the program's name and a hash \
+         of its working folder.",
+    ),
+    setting(
+        "node",
+        Form::Text,
+        None,
+        "",
+        "Name of the node, 1 to 128 bytes without a slash. By default the host name.",
+    ),
+    setting(
+        "store_path",
+        Form::Text,
+        None,
+        "",
+        "Folder for the store. By default the first of `/dev/shm`, the scheduler's scratch folder \
+         and `/var/tmp` that has room.",
+    ),
+    setting(
+        "reserve_bytes",
+        Form::Whole(1, 1 << 62),
+        None,
+        "bytes",
+        "Size of the store on each node, and the most it grows to. By default a rule at the first \
+         checkpoint, and growth as needed.",
+    ),
+    setting(
+        "segment_bytes",
+        Form::PowerOfTwo(limits::SEGMENT_BYTES_MIN, limits::SEGMENT_BYTES_MAX),
+        None,
+        "bytes",
+        "Unit in which ranks lease space. By default chosen from the size of the store.",
+    ),
+    setting(
+        "block_bytes",
+        Form::PowerOfTwo(limits::BLOCK_BYTES_MIN, limits::BLOCK_BYTES_MAX),
+        Some("16384"),
+        "bytes",
+        "Unit of change tracking.",
+    ),
+    setting(
+        "tracking",
+        Form::Word,
+        Some("\"hash\""),
+        "",
+        "How changed blocks are found: `full`, `hash`, `pages` or `marked`.",
+    ),
+    setting(
+        "retained",
+        Form::Whole(2, 32),
+        Some("2"),
+        "checkpoints",
+        "Newest checkpoints to keep.",
+    ),
+    setting(
+        "changed_share",
+        Form::Share,
+        Some("0.25"),
+        "",
+        "Share of the state expected to change between checkpoints, for the rule that sizes the \
+         store.",
+    ),
+    setting(
+        "capture_threads",
+        Form::Whole(1, 256),
+        Some("1"),
+        "threads",
+        "Threads of each rank that capture changed blocks.",
+    ),
+    setting(
+        "cpu_set",
+        Form::Text,
+        None,
+        "",
+        "CPUs for background threads, as in `0-3,8`. By default those of the process.",
+    ),
+    setting(
+        "timeout_ms",
+        Form::Whole(100, DAY_MS),
+        Some("120000"),
+        "ms",
+        "Longest wait of Backstay's own.",
+    ),
+    setting(
+        "watchdog_ms",
+        Form::Whole(10, DAY_MS),
+        Some("60000"),
+        "ms",
+        "After this time inside the communicator a watchdog reports rank and operation.",
+    ),
+    setting(
+        "metrics_interval_ms",
+        Form::Whole(0, DAY_MS),
+        Some("30000"),
+        "ms",
+        "Least time between two writings of `metrics.json`.",
+    ),
 ];
+
+/// Limits of `key`.
+fn form(key: &str) -> Form {
+    let found = REFERENCE.iter().find(|setting| setting.key == key);
+    found.map_or(Form::Text, |setting| setting.form)
+}
 
 impl Config {
     /// Defaults, configuration file and environment of this process.
@@ -105,15 +256,16 @@ impl Config {
             Some(path) => read_table(Path::new(&path))?,
             None => toml::Table::new(),
         };
-        for key in KEYS {
-            let variable = format!("BACKSTAY_{}", key.to_uppercase());
+        for setting in &REFERENCE {
+            let variable = setting.variable();
             let Some(text) = std::env::var_os(&variable) else {
                 continue;
             };
             let Some(text) = text.to_str() else {
                 return Err(wrong(&format!("{variable} is not UTF-8")));
             };
-            table.insert(key.to_owned(), environment_value(key, text, &variable)?);
+            let value = environment_value(setting.form, text, &variable)?;
+            table.insert(setting.key.to_owned(), value);
         }
         Self::from_table(table, "BACKSTAY_CONFIG and BACKSTAY_* variables")
     }
@@ -133,25 +285,20 @@ impl Config {
 
     /// Checks every setting against its limits.
     pub fn validate(&self) -> Result<()> {
-        in_range("retained", u64::from(self.retained), 2, 32)?;
-        in_range("capture_threads", u64::from(self.capture_threads), 1, 256)?;
-        in_range("timeout_ms", self.timeout_ms, 100, 86_400_000)?;
-        in_range("watchdog_ms", self.watchdog_ms, 10, 86_400_000)?;
-        in_range(
-            "metrics_interval_ms",
-            self.metrics_interval_ms,
-            0,
-            86_400_000,
-        )?;
-        power_in_range(
-            "block_bytes",
-            self.block_bytes,
-            limits::BLOCK_BYTES_MIN,
-            limits::BLOCK_BYTES_MAX,
-        )?;
+        in_range("retained", u64::from(self.retained))?;
+        in_range("capture_threads", u64::from(self.capture_threads))?;
+        in_range("timeout_ms", self.timeout_ms)?;
+        in_range("watchdog_ms", self.watchdog_ms)?;
+        in_range("metrics_interval_ms", self.metrics_interval_ms)?;
+        in_range("block_bytes", u64::from(self.block_bytes))?;
         if let Some(bytes) = self.segment_bytes {
-            let (low, high) = (limits::SEGMENT_BYTES_MIN, limits::SEGMENT_BYTES_MAX);
-            power_in_range("segment_bytes", bytes, low, high)?;
+            in_range("segment_bytes", u64::from(bytes))?;
+        }
+        if let Some(bytes) = self.reserve_bytes {
+            in_range("reserve_bytes", bytes)?;
+        }
+        if let Some(list) = &self.cpu_set {
+            crate::cpu::parse(list)?;
         }
         if !(0.0..=1.0).contains(&self.changed_share) {
             return Err(wrong(&format!(
@@ -177,22 +324,19 @@ fn wrong(context: &str) -> Error {
     Error::new(ErrorKind::Configuration, context)
 }
 
-fn in_range(key: &str, value: u64, low: u64, high: u64) -> Result<()> {
-    if (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(wrong(&format!("{key} is {value}, not {low} to {high}")))
+fn in_range(key: &str, value: u64) -> Result<()> {
+    let (low, high, power) = match form(key) {
+        Form::Whole(low, high) => (low, high, false),
+        Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high), true),
+        Form::Text | Form::Word | Form::Share => return Ok(()),
+    };
+    if !(low..=high).contains(&value) || (power && !value.is_power_of_two()) {
+        let what = if power { "a power of two from " } else { "" };
+        return Err(wrong(&format!(
+            "{key} is {value}, not {what}{low} to {high}"
+        )));
     }
-}
-
-fn power_in_range(key: &str, value: u32, low: u32, high: u32) -> Result<()> {
-    if value.is_power_of_two() && (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(wrong(&format!(
-            "{key} is {value}, not a power of two from {low} to {high}"
-        )))
-    }
+    Ok(())
 }
 
 fn read_table(path: &Path) -> Result<toml::Table> {
@@ -203,19 +347,70 @@ fn read_table(path: &Path) -> Result<toml::Table> {
         .map_err(|error: toml::de::Error| Error::caused(ErrorKind::Configuration, place, error))
 }
 
-fn environment_value(key: &str, text: &str, variable: &str) -> Result<toml::Value> {
-    let textual = matches!(key, "job" | "node" | "store_path" | "tracking" | "cpu_set");
-    if textual {
-        return Ok(toml::Value::String(text.to_owned()));
+fn environment_value(form: Form, text: &str, variable: &str) -> Result<toml::Value> {
+    match form {
+        Form::Text | Form::Word => Ok(toml::Value::String(text.to_owned())),
+        Form::Share => match text.parse() {
+            Ok(number) => Ok(toml::Value::Float(number)),
+            Err(_) => Err(wrong(&format!("{variable} is {text:?}, no number"))),
+        },
+        Form::Whole(..) | Form::PowerOfTwo(..) => match text.parse() {
+            Ok(number) => Ok(toml::Value::Integer(number)),
+            Err(_) => Err(wrong(&format!(
+                "{variable} is {text:?}, not a whole number"
+            ))),
+        },
     }
-    if key == "changed_share" {
-        let number: f64 = text
-            .parse()
-            .map_err(|_error| wrong(&format!("{variable} is {text:?}, no number")))?;
-        return Ok(toml::Value::Float(number));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_table(text.parse().unwrap(), "test")
     }
-    let number: i64 = text
-        .parse()
-        .map_err(|_error| wrong(&format!("{variable} is {text:?}, not a whole number")))?;
-    Ok(toml::Value::Integer(number))
+
+    #[test]
+    fn the_table_has_the_defaults_of_the_struct() {
+        let lines = REFERENCE.iter().filter_map(|setting| {
+            let default = setting.default?;
+            Some(format!("{} = {default}\n", setting.key))
+        });
+        let text: String = lines.collect();
+        assert_eq!(parse(&text).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_table_has_every_key_of_the_struct() {
+        let unknown = parse("no_such_key = 1").unwrap_err().to_string();
+        for setting in &REFERENCE {
+            let named = format!("`{}`", setting.key);
+            assert!(unknown.contains(&named), "{named} is not in: {unknown}");
+        }
+        let named = unknown.matches('`').count() / 2;
+        assert_eq!(named, REFERENCE.len() + 1, "{unknown}");
+    }
+
+    #[test]
+    fn limits_are_those_of_the_table() {
+        for setting in &REFERENCE {
+            let (low, high) = match setting.form {
+                Form::Whole(low, high) => (low, high),
+                Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high)),
+                Form::Text | Form::Word | Form::Share => continue,
+            };
+            let with = |value: i128| parse(&format!("{} = {value}", setting.key));
+            for good in [low, high] {
+                assert!(with(good.into()).is_ok(), "{} {good}", setting.key);
+            }
+            for bad in [i128::from(low) - 1, i128::from(high) + 1] {
+                let message = with(bad).unwrap_err().to_string();
+                assert!(message.contains(setting.key), "{message}");
+            }
+        }
+        assert!(parse("block_bytes = 10000").is_err());
+        assert!(parse("changed_share = 1.5").is_err());
+        assert!(parse("cpu_set = \"3-1\"").is_err());
+    }
 }

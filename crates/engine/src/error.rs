@@ -107,6 +107,72 @@ impl ErrorKind {
             Self::Internal => Advice::Bug,
         }
     }
+    /// Its name in C.
+    pub const fn c_name(self) -> &'static str {
+        match self {
+            Self::NoCheckpoint => "BACKSTAY_NO_CHECKPOINT",
+            Self::InvalidArgument => "BACKSTAY_INVALID_ARGUMENT",
+            Self::VariableMismatch => "BACKSTAY_VARIABLE_MISMATCH",
+            Self::Configuration => "BACKSTAY_CONFIGURATION",
+            Self::StoreFull => "BACKSTAY_STORE_FULL",
+            Self::StoreBusy => "BACKSTAY_STORE_BUSY",
+            Self::StoreIo => "BACKSTAY_STORE_IO",
+            Self::StoreFailed => "BACKSTAY_STORE_FAILED",
+            Self::Corrupt => "BACKSTAY_CORRUPT",
+            Self::NotRetained => "BACKSTAY_NOT_RETAINED",
+            Self::Timeout => "BACKSTAY_TIMEOUT",
+            Self::Communicator => "BACKSTAY_COMMUNICATOR",
+            Self::PeerFailed => "BACKSTAY_PEER_FAILED",
+            Self::Unsupported => "BACKSTAY_UNSUPPORTED",
+            Self::Internal => "BACKSTAY_INTERNAL",
+        }
+    }
+    /// What to do about it, for docs/reference/errors.md.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::NoCheckpoint => "Nothing: start from the beginning. The memory was not touched.",
+            Self::InvalidArgument => "Correct the call. The message names the argument.",
+            Self::VariableMismatch => {
+                "Protect the variable as it is stored; the message shows both sides. \
+                 `stored_shape` tells the shape beforehand."
+            }
+            Self::Configuration => "Correct the setting that the message names.",
+            Self::StoreFull => {
+                "Go on: the last checkpoint stays. Free space, raise `reserve_bytes` or the memory \
+                 limit, or set `store_path`; the message says how much is short."
+            }
+            Self::StoreBusy => {
+                "End the other job that the message names, or give this one another `job` or \
+                 `store_path`."
+            }
+            Self::StoreIo => {
+                "Go on: the last checkpoint stays, and the next one tries again. See the cause that \
+                 the message ends with."
+            }
+            Self::StoreFailed => {
+                "Go on without checkpoints, or stop and start again: the last checkpoint stays. \
+                 Look for a failing device in the system's log."
+            }
+            Self::Corrupt => {
+                "After a restore: every older checkpoint was tried too. Restore from level 2 or 3 \
+                 where there is one, or start from the beginning. The message names file, structure \
+                 and offset."
+            }
+            Self::NotRetained => "Ask for one of the checkpoints that the message lists.",
+            Self::Timeout => {
+                "Try again in the next checkpoint. Look for a stopped or overloaded process, or \
+                 raise `timeout_ms`."
+            }
+            Self::Communicator => "Close the session: the processes cannot agree any more.",
+            Self::PeerFailed => {
+                "Close the session, and start the job again from its last checkpoint."
+            }
+            Self::Unsupported => "Use what the message names instead.",
+            Self::Internal => {
+                "Close the session, and report the message. What was committed stays."
+            }
+        }
+    }
     /// What it means, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {

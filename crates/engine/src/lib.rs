@@ -13,6 +13,50 @@
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], [`metrics`] | what all stages use |
+//!
+//! A program of one process that goes on where it was:
+//!
+//! ```
+//! use backstay::comm::Single;
+//! use backstay::{Config, ElementType, ErrorKind, Session, Variable};
+//!
+//! # fn main() -> backstay::Result<()> {
+//! let mut config = Config::from_environment()?;
+//! config.job = Some("counting".to_owned());
+//! # let folder = tempfile::tempdir().unwrap();
+//! # config.store_path = Some(folder.path().to_owned());
+//! let mut session = Session::open(Box::new(Single), config)?;
+//!
+//! let mut cells = vec![0.0_f64; 10_000];
+//! let mut step = 0_i64;
+//! let cells_at = cells.as_mut_ptr();
+//! let step_at = &raw mut step;
+//! // SAFETY: both stay where they are until the session is closed, and no other thread writes them.
+//! unsafe {
+//!     session.protect(Variable::new("cells", ElementType::F64, &[10_000]), cells_at.cast())?;
+//!     session.protect(Variable::new("step", ElementType::I64, &[]), step_at.cast())?;
+//! }
+//! match session.restore() {
+//!     Ok(restored) => println!("going on from checkpoint {}", restored.checkpoint.number),
+//!     Err(error) if error.kind() == ErrorKind::NoCheckpoint => println!("from the beginning"),
+//!     Err(error) => return Err(error),
+//! }
+//! while step < 20 {
+//!     for cell in &mut cells {
+//!         *cell += 1.0;
+//!     }
+//!     step += 1;
+//!     if step % 5 == 0 {
+//!         let report = session.checkpoint()?;
+//!         println!("{} of {} blocks changed", report.blocks_changed, report.blocks_total);
+//!     }
+//! }
+//! session.close()
+//! # }
+//! ```
+//!
+//! Programs that run on many processes hand in a [`Communicator`]; C programs under MPI get theirs
+//! from `backstay_mpi.h`. The collective calls of [`Session`] are made by every rank in one order.
 
 pub mod session;
 pub mod region;

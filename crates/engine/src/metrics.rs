@@ -48,7 +48,7 @@ impl Measured {
         self.newest.push(value);
         let mut sorted = self.newest.clone();
         sorted.sort_by(f64::total_cmp);
-        let at = |tenth: usize| sorted[(sorted.len() - 1) * tenth / 10];
+        let at = |tenth: usize| sorted[(sorted.len() * tenth).div_ceil(10).max(1) - 1];
         (self.min, self.p10, self.p50, self.p90, self.max) = (at(0), at(1), at(5), at(9), at(10));
     }
 }
@@ -168,5 +168,87 @@ impl MetricsFile {
         std::fs::write(&fresh, text + "\n")
             .and_then(|()| std::fs::rename(&fresh, &self.path))
             .map_err(|error| Error::io(format!("writing {}", self.path.display()), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn page() -> String {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/metrics.md");
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    fn keys(value: &Value, found: &mut Vec<String>) {
+        for (key, inner) in value.as_object().into_iter().flatten() {
+            // The keys of shares by rank are ranks.
+            if key.parse::<u32>().is_err() {
+                found.push(key.clone());
+            }
+            keys(inner, found);
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_what_is_written() {
+        let page = page();
+        let example = page.split("```json").nth(1).unwrap();
+        let example = example.split("```").next().unwrap();
+        let metrics: Metrics = serde_json::from_str(example).unwrap();
+        assert_eq!(metrics.version, VERSION);
+        let shown: Value = serde_json::from_str(example).unwrap();
+        assert_eq!(serde_json::to_value(&metrics).unwrap(), shown);
+    }
+
+    #[test]
+    fn the_page_explains_every_key() {
+        let (page, mut found) = (page(), Vec::new());
+        keys(
+            &serde_json::to_value(Metrics::default()).unwrap(),
+            &mut found,
+        );
+        for key in found {
+            assert!(page.contains(&format!("| `{key}`")), "{key}");
+        }
+    }
+
+    #[test]
+    fn shares_of_few_values_are_not_above_theirs() {
+        let mut measured = Measured::default();
+        for value in [3.0, 1.0, 2.0] {
+            measured.add(value);
+        }
+        let Measured {
+            min,
+            p10,
+            p50,
+            p90,
+            max,
+            ..
+        } = measured;
+        assert_eq!(vec![min, p10, p50, p90, max], vec![1.0, 1.0, 2.0, 3.0, 3.0]);
+        (4..=10).for_each(|value| measured.add(f64::from(value)));
+        assert_eq!(vec![measured.p10, measured.p90], vec![1.0, 9.0]);
+    }
+
+    #[test]
+    fn a_life_without_goodbye_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || MetricsFile::open(folder.path(), Duration::ZERO);
+        let mut first = open();
+        first.metrics.incarnation = 1;
+        first.metrics.checkpoint.commit_seconds.add(0.5);
+        first.write().unwrap();
+        let mut second = open();
+        assert_eq!(
+            (second.metrics.failures, second.metrics.incarnation),
+            (1, 1)
+        );
+        assert_eq!(second.metrics.checkpoint.commit_seconds.newest, [0.5]);
+        second.metrics.closed = true;
+        second.write().unwrap();
+        assert_eq!(open().metrics.failures, 1);
     }
 }

@@ -63,6 +63,12 @@ impl Encoder {
     pub fn new() -> Self {
         Self::default()
     }
+    /// An empty encoder with room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(capacity),
+        }
+    }
     /// Appends one byte.
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes.push(value);

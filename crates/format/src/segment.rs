@@ -16,21 +16,25 @@ const MAGIC: [u8; 8] = *b"BKSTSEGM";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SegmentClass {
-    /// Blocks whose length is a multiple of 4 KiB.
+    /// Other blocks whose length is a multiple of 4 KiB.
     Blocks = 1,
     /// Other lengths above 2 KiB, in units of 512 bytes.
     Ends = 2,
     /// Tree pages and small blocks, in units of 64 bytes.
     Small = 3,
+    /// Blocks whose length is a multiple of 16 KiB: nearly all there is of large variables.
+    Large = 4,
 }
 
 impl SegmentClass {
     /// All classes.
-    pub const ALL: [Self; 3] = [Self::Blocks, Self::Ends, Self::Small];
+    pub const ALL: [Self; 4] = [Self::Blocks, Self::Ends, Self::Small, Self::Large];
 
     /// The class for something of `length_bytes`.
     pub const fn of(length_bytes: usize) -> Self {
-        if length_bytes.is_multiple_of(4096) && length_bytes > 0 {
+        if length_bytes.is_multiple_of(16_384) && length_bytes > 0 {
+            Self::Large
+        } else if length_bytes.is_multiple_of(4096) && length_bytes > 0 {
             Self::Blocks
         } else if length_bytes > 2048 {
             Self::Ends
@@ -41,6 +45,7 @@ impl SegmentClass {
     /// Unit of allocation, in bytes.
     pub const fn granule_bytes(self) -> u32 {
         match self {
+            Self::Large => 16_384,
             Self::Blocks => 4096,
             Self::Ends => 512,
             Self::Small => 64,
@@ -87,7 +92,7 @@ impl SegmentRecord {
         }
         let id = body.u8("class")?;
         let class =
-            SegmentClass::from_id(id).ok_or_else(|| body.refuse("class", 1, "1, 2 or 3", id))?;
+            SegmentClass::from_id(id).ok_or_else(|| body.refuse("class", 1, "1 to 4", id))?;
         body.zeros("reserved", 7)?;
         body.end()?;
         Ok(Self {

@@ -58,6 +58,36 @@ impl Extent {
         Some(Self { start, shape })
     }
 
+    /// What of this box lies outside `other`, as boxes that do not touch each other's elements.
+    pub fn without(&self, other: &Self) -> Vec<Self> {
+        let Some(shared) = self.overlap(other) else {
+            return vec![self.clone()];
+        };
+        let mut pieces = Vec::new();
+        let mut rest = self.clone();
+        for dimension in 0..rest.start.len() {
+            let (low, high) = (
+                rest.start[dimension],
+                rest.start[dimension] + rest.shape[dimension],
+            );
+            let inner = (
+                shared.start[dimension],
+                shared.start[dimension] + shared.shape[dimension],
+            );
+            for (from, to) in [(low, inner.0), (inner.1, high)] {
+                if from < to {
+                    let mut piece = rest.clone();
+                    piece.start[dimension] = from;
+                    piece.shape[dimension] = to - from;
+                    pieces.push(piece);
+                }
+            }
+            rest.start[dimension] = inner.0;
+            rest.shape[dimension] = inner.1 - inner.0;
+        }
+        pieces
+    }
+
     /// Offset of the element at global position `at`, in elements from the box's first.
     fn offset(&self, at: &[u64]) -> u64 {
         let within = at.iter().zip(&self.start).zip(&self.shape);
@@ -67,16 +97,15 @@ impl Extent {
     }
 }
 
-/// Calls `copy` for every run of bytes that `wanted` takes from `stored`.
+/// Calls `copy` for every run of bytes of `shared` that `wanted` takes from `stored`; `shared` lies in
+/// both.
 pub fn runs(
     stored: &Extent,
     wanted: &Extent,
+    shared: &Extent,
     element_bytes: u64,
     copy: &mut dyn FnMut(Run) -> Result<()>,
 ) -> Result<()> {
-    let Some(shared) = stored.overlap(wanted) else {
-        return Ok(());
-    };
     let dimensions = shared.shape.len();
     // The run covers the trailing dimensions in which the overlap is all of both boxes, and one more.
     let mut first = dimensions;
@@ -188,7 +217,8 @@ mod tests {
             for wanted in split(&global, &to) {
                 let mut bytes = vec![u64::MAX; usize::try_from(wanted.element_count()).unwrap()];
                 for part in &stored {
-                    runs(part, &wanted, 1, &mut |run| {
+                    let Some(shared) = part.overlap(&wanted) else { continue };
+                    runs(part, &wanted, &shared, 1, &mut |run| {
                         for byte in 0..run.length {
                             let place = &mut bytes[usize::try_from(run.to + byte).unwrap()];
                             assert_eq!(*place, u64::MAX, "written twice");
@@ -202,5 +232,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_box_is_the_rest_of_it_once() {
+        let grid = Extent {
+            start: vec![1, 2],
+            shape: vec![5, 6],
+        };
+        let hole = Extent {
+            start: vec![2, 0],
+            shape: vec![2, 5],
+        };
+        let pieces = grid.without(&hole);
+        let total: u64 = pieces.iter().map(Extent::element_count).sum();
+        assert_eq!(total, 30 - 2 * 3);
+        for (index, piece) in pieces.iter().enumerate() {
+            assert!(piece.overlap(&hole).is_none());
+            assert!(
+                pieces[index + 1..]
+                    .iter()
+                    .all(|other| piece.overlap(other).is_none())
+            );
+        }
+        assert!(grid.without(&grid).is_empty());
     }
 }

@@ -24,8 +24,12 @@ pub fn assemble(
             "only slabs are put together",
         ));
     };
-    let mut elements = 0;
+    let mut missing = vec![target.clone()];
+    missing.retain(|piece| piece.element_count() > 0);
     for part in parts {
+        if missing.is_empty() {
+            break;
+        }
         let Some((stored, stream)) = part? else {
             continue;
         };
@@ -33,24 +37,32 @@ pub fn assemble(
         let Some(source) = Extent::of(&stored) else {
             continue;
         };
-        let Some(shared) = source.overlap(&target) else {
+        let found: Vec<Extent> = missing.iter().filter_map(|m| m.overlap(&source)).collect();
+        if found.is_empty() {
             continue;
-        };
-        elements += shared.element_count();
+        }
         let mut blocks = BlockCache::new(reader, stream)?;
-        runs(&source, &target, wanted.element.width_bytes(), &mut |run| {
-            blocks.copy(run.from, run.to, run.length, sink)
-        })?;
+        let width = wanted.element.width_bytes();
+        for piece in &found {
+            runs(&source, &target, piece, width, &mut |run| {
+                blocks.copy(run.from, run.to, run.length, sink)
+            })?;
+        }
+        missing = missing
+            .iter()
+            .flat_map(|piece| piece.without(&source))
+            .collect();
     }
-    if elements < target.element_count() {
+    if let Some(piece) = missing.first() {
         let context = format!(
-            "{}: {elements} of its {} elements are stored",
+            "{}: nobody stored its part at {:?} of shape {:?}",
             describe(wanted),
-            target.element_count()
+            piece.start,
+            piece.shape
         );
         return Err(Error::new(ErrorKind::VariableMismatch, context));
     }
-    Ok(elements * wanted.element.width_bytes())
+    Ok(target.element_count() * wanted.element.width_bytes())
 }
 
 /// Reads ranges of a stream, block by verified block, keeping the last one.

@@ -168,6 +168,7 @@ impl Session {
     /// Captures this rank's part, posts it, and starts or does the commit of its node.
     fn begin(&mut self, background: bool) {
         self.turn += 1;
+        self.life_begun = true;
         let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
         let watch = Stopwatch::start();
@@ -213,7 +214,14 @@ impl Session {
             let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), root, slot);
             self.set_store(reserve, space, node);
+            self.open_metrics();
         }
+        let wait = Duration::from_millis(self.config.timeout_ms);
+        wait_until(
+            "the node's leader to take back a failed checkpoint",
+            wait,
+            || self.node.control.abandoned() >= self.abandoned_turn,
+        )?;
         let Some(store) = &self.store else {
             return Err(Error::new(ErrorKind::Internal, "there is no store"));
         };
@@ -284,6 +292,7 @@ impl Session {
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
         if outcome.is_err() {
+            self.abandon(id, underway.turn);
             if let Some(store) = &mut self.store {
                 store.rank.roll_back();
             }
@@ -296,6 +305,29 @@ impl Session {
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();
         Ok(Some(underway.report))
+    }
+
+    /// A failed checkpoint may be durable on this node: its leader takes it out of the root before
+    /// any rank of the node writes where it stands.
+    fn abandon(&mut self, id: CheckpointId, turn: u64) {
+        self.abandoned_turn = turn;
+        if !self.node.leads() {
+            return;
+        }
+        if let Some(store) = &self.store {
+            let mut node = lock(&store.node);
+            let named = node
+                .root()
+                .revisions
+                .last()
+                .is_some_and(|last| last.checkpoint == id);
+            if named && let Err(error) = node.note(&self.policy, false) {
+                notice::warn(&format!(
+                    "checkpoint {id}, which failed, stays in the root: {error}"
+                ));
+            }
+        }
+        self.node.control.set_abandoned(turn);
     }
 
     fn commit_in_memory(&mut self, id: CheckpointId, pending: PendingPart) {

@@ -12,9 +12,9 @@ mod variable;
 mod vote;
 mod watch;
 
+pub use crate::store::place::STORE_FILE;
 pub use assemble::assemble;
 pub use checkpoint::{Handle, Level, Report, Scrubbed};
-pub use node::STORE_FILE;
 pub use restore::Restored;
 pub use variable::Variable;
 
@@ -57,9 +57,13 @@ pub struct Session {
     found: Vec<FoundRevision>,
     policy: Policy,
     incarnation: u64,
+    /// This incarnation has tried a checkpoint, or began with a restore.
+    life_begun: bool,
     last_number: u64,
     /// Commits tried in this life.
     turn: u64,
+    /// The last of them that failed.
+    abandoned_turn: u64,
     underway: Option<Underway>,
     metrics: Option<MetricsFile>,
 }
@@ -94,8 +98,10 @@ impl Session {
             no_pages: false,
             found: Vec::new(),
             incarnation: 1,
+            life_begun: false,
             last_number: 0,
             turn: 0,
+            abandoned_turn: 0,
             underway: None,
             metrics: None,
         };
@@ -200,7 +206,7 @@ impl Session {
             return;
         }
         let interval = Duration::from_millis(self.config.metrics_interval_ms);
-        let mut file = MetricsFile::open(&self.node.directory, interval);
+        let mut file = MetricsFile::open(&self.node.store_directory(), interval);
         file.metrics.job.clone_from(&self.node.job);
         file.metrics.node.clone_from(&self.node.name);
         file.metrics.nodes = self.node.nodes;
@@ -218,8 +224,8 @@ impl Session {
         self.comm.size()
     }
     /// Where the node's store is.
-    pub fn directory(&self) -> &std::path::Path {
-        &self.node.directory
+    pub fn directory(&self) -> std::path::PathBuf {
+        self.node.store_directory()
     }
     /// Collective calls made on the communicator so far.
     pub fn communicator_calls(&self) -> u64 {

@@ -14,8 +14,8 @@ use crate::io::shared::SharedWords;
 use crate::notice;
 use crate::store::control::{Control, wait_until};
 use crate::store::lock::StoreLock;
-use crate::store::place;
-use crate::store::reserve::{Reserve, ReserveSettings};
+use crate::store::place::{self, STORE_FILE};
+use crate::store::reserve::{Reserve, ReserveSettings, is_blank};
 use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
@@ -24,8 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Name of the store's file in its directory.
-pub const STORE_FILE: &str = "store.backstay";
 const CONTROL_FILE: &str = "control.backstay";
 
 /// This rank's place on its node.
@@ -49,7 +47,12 @@ impl Node {
     pub(super) fn join(comm: &Watched, config: &Config) -> Result<Self> {
         let job = config.job.clone().unwrap_or_else(place::default_job_name);
         let name = config.node.clone().unwrap_or_else(place::node_name);
-        let (ranks, nodes) = neighbours(comm, &job, &name)?;
+        let boot = if config.node.is_some() {
+            String::new()
+        } else {
+            place::boot_id()
+        };
+        let (ranks, nodes) = neighbours(comm, &job, &format!("{name} {boot}"))?;
         let local = ranks
             .iter()
             .position(|&rank| rank == comm.rank())
@@ -99,6 +102,9 @@ impl Node {
                 return Ok(None);
             }
             let device = self.device(false)?;
+            if is_blank(&*device) {
+                return Ok(None);
+            }
             let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
             self.check_owner(reserve.reader().superblock())?;
             self.control.set_created(1);
@@ -172,6 +178,27 @@ impl Node {
         ))
     }
 
+    /// Where the store is: the node's directory, unless there was no room in it.
+    pub(super) fn store_directory(&self) -> PathBuf {
+        let store = std::fs::canonicalize(self.store_path());
+        let found = store
+            .ok()
+            .and_then(|path| path.parent().map(Path::to_owned));
+        found.unwrap_or_else(|| self.directory.clone())
+    }
+
+    /// The store goes elsewhere than lock and control file: the ranks find it by a link.
+    fn link_to(&self, directory: &Path) -> Result<()> {
+        if directory == self.directory {
+            return Ok(());
+        }
+        let (link, target) = (self.store_path(), directory.join(STORE_FILE));
+        // A link to an earlier place, of a creation that failed.
+        drop(std::fs::remove_file(&link));
+        std::os::unix::fs::symlink(target, &link)
+            .map_err(|error| Error::io(format!("linking {}", link.display()), error))
+    }
+
     fn lead_creation(&self, config: &Config) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
@@ -186,17 +213,12 @@ impl Node {
         let need: u64 = others.filter_map(|local| self.control.need(local)).sum();
         let (segment_bytes, slots) = size(config, need, self.ranks.len());
         let geometry = Geometry { segment_bytes };
-        let place = place::Place {
-            directory: self.directory.clone(),
-            ..place::choose(
-                config,
-                &self.job,
-                &self.name,
-                Some(geometry.file_bytes(slots)),
-            )?
-        };
-        let limit = place::memory_limit().filter(|_| place.is_memory);
-        place::check_room(&place, geometry.file_bytes(slots), limit.as_ref())?;
+        let bytes = geometry.file_bytes(slots);
+        let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
+        place::check_room(&place, bytes, place::memory_limit().as_ref())?;
+        self.link_to(&place.directory)?;
+        // What a creation left that was killed holds nothing.
+        drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
         let device = self.device(true)?;
         let store = StoreId(
             Digest::of(
@@ -222,15 +244,11 @@ impl Node {
         let made = Reserve::create(device, control, &superblock, slots, self.settings);
         if made.is_err() {
             // Space that a failed creation took is given back; the first error is the one to tell.
-            drop(std::fs::remove_file(self.store_path()));
+            drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
         }
-        notice::info(&format!(
-            "store of {} MiB in {}: {}",
-            geometry.file_bytes(slots) >> 20,
-            self.directory.display(),
-            place.why
-        ));
-        made
+        let made = made?;
+        notice::info(&format!("{} MiB reserved: {}", bytes >> 20, place.why));
+        Ok(made)
     }
 }
 
@@ -259,8 +277,8 @@ fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
             Geometry { segment_bytes }.slots_in(bytes).max(1),
         );
     }
-    // Each rank fills segments of three classes, and the node one of its own.
-    let least = backstay_format::width::to_u64(ranks) * 4 + 2;
+    // Each rank fills segments of up to four classes, and the node one.
+    let least = backstay_format::width::to_u64(ranks) * 5 + 2;
     let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
     (segment_bytes, slots.min(SEGMENTS_MAX))
 }

@@ -15,9 +15,10 @@ use crate::notice;
 use crate::region::Region;
 use crate::restart::redistribute::describe;
 use crate::store::recover::FoundRevision;
-use crate::store::revision::{ReadPart, read_part};
+use crate::store::revision::{ReadPart, read_part, read_ranks};
 use crate::store::tree::read_stream;
 use backstay_format::{BlockRef, CheckpointId, StreamRoot, VariableDescriptor};
+use std::collections::BTreeSet;
 
 /// What a restore did on this rank.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -62,6 +63,7 @@ impl Session {
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
         let watch = Stopwatch::start();
         self.settle_underway()?;
+        self.find_committed()?;
         let mut last = Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
         for (fell_back, &id) in (0..).zip(candidates) {
             let read = self.read_checkpoint(id);
@@ -113,6 +115,9 @@ impl Session {
 
     /// Durably abandons what is newer than `id`, and starts this life from it. Collective.
     fn open_life(&mut self, id: CheckpointId) -> Result<()> {
+        if std::mem::replace(&mut self.life_begun, true) {
+            self.incarnation += 1;
+        }
         self.policy.complete.retain(|other| *other <= id);
         let begun = match (&self.store, self.node.leads()) {
             (Some(store), true) => lock(&store.node).begin_life(self.incarnation, id, &self.policy),
@@ -127,6 +132,38 @@ impl Session {
         self.last_number = id.number;
         self.variables.values_mut().for_each(Registered::written);
         self.drop_unretained(None);
+        Ok(())
+    }
+
+    /// Finds the checkpoints that this life committed, as an earlier life's were found at opening.
+    fn find_committed(&mut self) -> Result<()> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let known: BTreeSet<CheckpointId> = self.found.iter().map(FoundRevision::id).collect();
+        if self.policy.complete.is_subset(&known) {
+            return Ok(());
+        }
+        let reserve = store.rank.reserve();
+        reserve.refresh();
+        let (root, _) = reserve.reader().newest_root()?;
+        for revision in root.revisions {
+            if known.contains(&revision.checkpoint) {
+                continue;
+            }
+            let ranks = read_ranks(reserve.reader(), &revision);
+            let rank = self.comm.rank();
+            let own = ranks
+                .as_ref()
+                .ok()
+                .and_then(|r| r.iter().find(|entry| entry.rank == rank));
+            let part = own.map(|entry| Ok(entry.root));
+            self.found.push(FoundRevision {
+                revision,
+                ranks,
+                part,
+            });
+        }
         Ok(())
     }
 
@@ -251,12 +288,17 @@ impl Session {
     }
 
     /// The shape of a variable as the checkpoint stores it that [`Session::restore`] would take.
-    pub fn stored_shape(&self, name: &str, rank: u32) -> Result<Vec<u64>> {
+    pub fn stored_shape(&mut self, name: &str, rank: u32) -> Result<Vec<u64>> {
         let (stored, _) = self.stored_variable(name, rank)?;
         Ok(stored.shape)
     }
 
-    fn stored_variable(&self, name: &str, rank: u32) -> Result<(VariableDescriptor, StreamRoot)> {
+    fn stored_variable(
+        &mut self,
+        name: &str,
+        rank: u32,
+    ) -> Result<(VariableDescriptor, StreamRoot)> {
+        self.find_committed()?;
         let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
         let id = *self.policy.complete.last().ok_or_else(none)?;
         let part = read_part(

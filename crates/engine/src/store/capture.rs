@@ -369,9 +369,17 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         let bytes = &mut self.scratch[..length];
-        self.stream
-            .source
-            .copy_out(to_u64(index) * u64::from(root.block_bytes), bytes);
+        let offset = |index: usize| to_u64(index) * u64::from(root.block_bytes);
+        self.stream.source.copy_out(offset(index), bytes);
+        let next = match self.stream.candidates {
+            Candidates::All | Candidates::AllChanged => Some(index + 1),
+            Candidates::Some(set) => set.next(index + 1),
+        };
+        if let Some(next) = next {
+            self.stream
+                .source
+                .expect(offset(next), root.block_length(next));
+        }
         let digest = Digest::of(bytes);
         let same = known == Some(digest);
         if same && !moves && *self.stream.candidates != Candidates::AllChanged {

@@ -30,6 +30,7 @@ const WORD_DURABLE: usize = 6;
 const WORD_OUTCOME: usize = 7;
 const WORD_CREATED: usize = 8;
 const WORD_SLOT_CAPACITY: usize = 9;
+const WORD_ABANDONED: usize = 10;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,6 +304,15 @@ impl Control {
         self.word(WORD_OUTCOME).store(outcome, Ordering::Relaxed);
         self.word(WORD_DURABLE).store(turn, Ordering::Release);
     }
+    /// Publishes that the root names commit `turn`, which failed, no longer.
+    pub fn set_abandoned(&self, turn: u64) {
+        self.word(WORD_ABANDONED).store(turn, Ordering::Release);
+    }
+    /// The newest failed commit that the root does not name.
+    pub fn abandoned(&self) -> u64 {
+        self.word(WORD_ABANDONED).load(Ordering::Acquire)
+    }
+
     /// How commit `turn` ended on this node, once it has.
     pub fn durable(&self, turn: u64) -> Option<u64> {
         let reached = self.word(WORD_DURABLE).load(Ordering::Acquire) >= turn;

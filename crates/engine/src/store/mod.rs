@@ -20,4 +20,5 @@ pub mod revision;
 pub mod commit;
 pub mod recover;
 pub mod place;
+pub mod memory;
 pub mod lock;

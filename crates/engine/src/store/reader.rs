@@ -5,8 +5,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use backstay_format::geometry::{RECORD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::bytes::{FRAME_HEAD_BYTES, frame_minor};
+use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use backstay_format::width::to_usize;
 use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
 use backstay_format::{SegmentId, SegmentRecord, Superblock};
@@ -92,30 +94,53 @@ impl StoreReader {
         }
     }
 
-    /// The record of `slot`, from either copy.
+    /// The record of `slot`: of its good copies the one with the later segment, since a torn write may
+    /// have reached only one.
     pub fn record(&self, slot: u64) -> Result<SegmentRecord> {
+        let copies = (0..RECORD_COPIES).map(|copy| self.record_copy(slot, copy));
+        let (good, bad): (Vec<_>, Vec<_>) = copies.partition(Result::is_ok);
+        match good
+            .into_iter()
+            .flatten()
+            .max_by_key(|record| record.segment)
+        {
+            Some(record) => Ok(record),
+            None => bad
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a slot has no record"))),
+        }
+    }
+
+    /// One copy of the record of `slot`.
+    pub fn record_copy(&self, slot: u64, copy: u64) -> Result<SegmentRecord> {
         let mut bytes = [0; to_usize(RECORD_BYTES)];
-        let mut failure = None;
-        for copy in 0..backstay_format::geometry::RECORD_COPIES {
-            let offset = self.geometry.record_offset(slot, copy);
-            if let Err(error) = self.device.read_at(&mut bytes, offset) {
-                failure = Some(read_error(
-                    &self.device.name(),
-                    "segment record",
-                    offset,
-                    error,
-                ));
-                continue;
-            }
-            match SegmentRecord::decode(&bytes, self.superblock.store) {
-                Ok(record) => return Ok(record),
-                Err(error) => {
-                    let place = format!("{}: segment record at byte {offset}", self.device.name());
-                    failure = Some(Error::corrupt(place, error));
-                }
+        let offset = self.geometry.record_offset(slot, copy);
+        self.device
+            .read_at(&mut bytes, offset)
+            .map_err(|error| read_error(&self.device.name(), "segment record", offset, error))?;
+        SegmentRecord::decode(&bytes, self.superblock.store).map_err(|error| {
+            let place = format!("{}: segment record at byte {offset}", self.device.name());
+            Error::corrupt(place, error)
+        })
+    }
+
+    /// A writer leaves a store alone whose superblock or roots name a later minor version.
+    pub fn refuse_later_version(&self) -> Result<()> {
+        for offset in SUPERBLOCK_OFFSETS.into_iter().chain(ROOT_OFFSETS) {
+            let mut bytes = [0; FRAME_HEAD_BYTES];
+            let read = self.device.read_at(&mut bytes, offset);
+            let minor = read.ok().and_then(|()| frame_minor(&bytes)).unwrap_or(0);
+            if bytes.iter().any(|&byte| byte != 0) && minor > STORE_VERSION_MINOR {
+                let context = format!(
+                    "{}: its format is {STORE_VERSION_MAJOR}.{minor}, this Backstay writes \
+                     {STORE_VERSION_MAJOR}.{STORE_VERSION_MINOR}; use the Backstay that wrote it",
+                    self.device.name()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, context));
             }
         }
-        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no record")))
+        Ok(())
     }
 
     /// Reads all records; calls `found` for each slot that names a segment.

@@ -5,12 +5,15 @@
 //! first block of its segment, and is durable with it; what was placed never moves.
 
 use super::control::{Control, Owner};
+use super::memory::memory_limit;
 use super::reader::StoreReader;
 use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use backstay_format::Superblock;
-use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay_format::geometry::{
+    RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+};
 use backstay_format::limits::SEGMENTS_MAX;
 use backstay_format::{Address, Geometry, RootSlot, SegmentClass, SegmentId, SegmentRecord};
 use std::sync::Arc;
@@ -85,7 +88,12 @@ impl Reserve {
         settings: ReserveSettings,
     ) -> Result<Self> {
         let reader = Arc::new(StoreReader::open(device)?);
-        let mut next = 1;
+        reader.refuse_later_version()?;
+        // Both the root and the records bound the ids that were given out: the record of a segment
+        // that no root came to know may be newer than the root, and a record may be damaged.
+        let mut next = reader
+            .newest_root()
+            .map_or(1, |(root, _)| root.next_segment);
         let slots = reader.read_records(|slot, record| {
             control.describe_slot(slot, record.segment, record.class);
             next = next.max(record.segment.0 + 1);
@@ -303,6 +311,7 @@ impl SegmentSource for Pool<'_> {
 /// Reserves real space for `slots` segments; the error says how much is short.
 fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<()> {
     let (name, length) = (device.name(), geometry.file_bytes(slots));
+    check_memory(device, length)?;
     device.reserve(length).map_err(|error| {
         let there = device.length_bytes().unwrap_or(0);
         let context = format!(
@@ -312,5 +321,43 @@ fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<
             length.saturating_sub(there)
         );
         Error::io(context, error)
+    })
+}
+
+/// On a memory file system, space beyond the memory limit is no error of the file system but the
+/// end of the process: refused here, before the kernel has to.
+fn check_memory(device: &dyn Device, length_bytes: u64) -> Result<()> {
+    if !device.is_memory() {
+        return Ok(());
+    }
+    let more = length_bytes.saturating_sub(device.allocated_bytes().unwrap_or(0));
+    let Some(limit) = memory_limit().filter(|limit| limit.free_bytes() < more) else {
+        return Ok(());
+    };
+    let context = format!(
+        "{}: reserving {more} bytes more ({} MiB) of memory, but {} leaves {} of its {}: short by \
+         {} bytes; raise the limit, lower reserve_bytes, or set store_path to a folder on a disk",
+        device.name(),
+        more >> 20,
+        limit.path.display(),
+        limit.free_bytes(),
+        limit.limit_bytes,
+        more - limit.free_bytes()
+    );
+    Err(Error::new(ErrorKind::StoreFull, context))
+}
+
+/// Whether a store file holds nothing: its making was interrupted before the superblock, which is
+/// written last.
+pub fn is_blank(device: &dyn Device) -> bool {
+    SUPERBLOCK_OFFSETS.iter().all(|&offset| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        match device.read_at(&mut bytes, offset) {
+            Ok(()) => bytes.iter().all(|&byte| byte == 0),
+            Err(error) => {
+                error.kind() == std::io::ErrorKind::UnexpectedEof
+                    && device.length_bytes().is_ok_and(|length| length == 0)
+            }
+        }
     })
 }

@@ -78,7 +78,7 @@ pub struct Space {
     segments: BTreeMap<SegmentId, SegmentSpace>,
     /// Oldest first; the last one is what `working` began as.
     retained: Vec<(CheckpointId, Usage)>,
-    cursors: [Cursor; 3],
+    cursors: [Cursor; SegmentClass::ALL.len()],
 }
 
 /// Where the next allocation of a class is tried first.
@@ -103,7 +103,7 @@ impl Space {
             segment_bytes,
             segments: BTreeMap::new(),
             retained: Vec::new(),
-            cursors: [Cursor::default(); 3],
+            cursors: [Cursor::default(); SegmentClass::ALL.len()],
         }
     }
 
@@ -262,7 +262,7 @@ impl Space {
                 }
             }
         }
-        self.cursors = [Cursor::default(); 3];
+        self.cursors = [Cursor::default(); SegmentClass::ALL.len()];
     }
 
     /// Gives segments in which nothing is in use back to the pool.
@@ -285,11 +285,17 @@ impl Space {
         (backstay_format::width::to_u64(held), live.sum())
     }
 
-    /// The blocks segments least filled by the revision being written, when more than a quarter of
-    /// what its segments of that class hold is free: where cleaning pays.
+    /// Segments of blocks to vacate, the least filled first, `most` of a class: where the blocks of the
+    /// revision being written lie scattered over more than twice the fewest segments.
     pub fn to_clean(&self, most: usize) -> Vec<SegmentId> {
-        let class = SegmentClass::Blocks;
-        let bits = self.granules(class);
+        let classes = [SegmentClass::Large, SegmentClass::Blocks];
+        classes
+            .iter()
+            .flat_map(|&class| self.to_clean_of(class, most))
+            .collect()
+    }
+
+    fn to_clean_of(&self, class: SegmentClass, most: usize) -> Vec<SegmentId> {
         let mut filled: Vec<(u32, SegmentId)> = self
             .segments
             .iter()
@@ -298,12 +304,9 @@ impl Space {
             .filter(|&(count, _)| count > 0)
             .collect();
         let live: usize = filled.iter().map(|&(count, _)| index(count)).sum();
-        let fewest = live.div_ceil(bits).max(1);
-        if filled.len() <= 2 * fewest {
-            return Vec::new();
-        }
+        let fewest = live.div_ceil(self.granules(class)).max(1);
         filled.sort_unstable();
-        filled.truncate(most.min(filled.len() - 2 * fewest));
+        filled.truncate(most.min(filled.len().saturating_sub(2 * fewest)));
         filled.into_iter().map(|(_, id)| id).collect()
     }
 

@@ -71,6 +71,27 @@ impl BlockSet {
             .any(|block| self.contains(block) || self.checks(block))
     }
 
+    /// The first block from `from` on that is in the set or checked.
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let marked = (from / 64..self.marked.len()).find_map(|word| {
+            let below = if word == from / 64 {
+                !0 << (from % 64)
+            } else {
+                !0
+            };
+            let bits = self.marked[word] & below;
+            (bits != 0).then(|| word * 64 + to_usize(u64::from(bits.trailing_zeros())))
+        });
+        let checked = (self.check_stride > 0).then(|| {
+            let (stride, from) = (self.check_stride, to_u64(from));
+            to_usize(from + (self.check_offset + stride - from % stride) % stride)
+        });
+        match (marked, checked) {
+            (Some(marked), Some(checked)) => Some(marked.min(checked)),
+            (marked, checked) => marked.or(checked),
+        }
+    }
+
     /// Number of blocks in the set.
     pub fn count(&self) -> u64 {
         self.marked
@@ -92,5 +113,22 @@ mod tests {
         assert_eq!(marked, [0, 1, 2]);
         set.mark(&(5..5), 16_384);
         assert_eq!(set.count(), 3);
+    }
+
+    #[test]
+    fn next_is_the_first_that_is_marked_or_checked() {
+        for stride in [0, 1, 5, 64] {
+            let mut set = BlockSet::new(300, stride, stride / 2);
+            set.mark(&(10 * 64..11 * 64), 64);
+            set.mark(&(200 * 64..203 * 64), 64);
+            for from in 0..300 {
+                let wanted = (from..300).find(|&block| set.contains(block) || set.checks(block));
+                assert_eq!(
+                    set.next(from).filter(|&block| block < 300),
+                    wanted,
+                    "{stride} {from}"
+                );
+            }
+        }
     }
 }

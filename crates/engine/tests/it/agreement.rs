@@ -43,7 +43,7 @@ fn checkpoints_of_two_lives_are_never_mixed() {
     let folder = tempfile::tempdir().unwrap();
     two_nodes(folder.path(), |rank| {
         for _ in 1..=7 {
-            if rank.step == 6 && rank.session.rank() == 0 {
+            if rank.step == 6 && rank.session.rank() == 1 {
                 copy_store(folder.path(), "node1", "node1 at 6");
             }
             rank.compute();
@@ -82,7 +82,7 @@ fn a_damaged_part_sends_all_ranks_to_the_older_checkpoint() {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
-        if rank.session.rank() == 0 {
+        if rank.session.rank() == 1 {
             copy_store(folder.path(), "node1", "before");
         }
         rank.compute();

@@ -106,3 +106,57 @@ fn many_checkpoints_stay_in_the_same_space() {
         rank.check();
     });
 }
+
+#[test]
+fn a_job_can_go_back_to_a_checkpoint_of_its_own_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = backstay::Config {
+        retained: 3,
+        ..config(folder.path())
+    };
+    life(3, &config, |rank| {
+        for _ in 1..=5 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 5);
+        rank.check();
+        assert_eq!(rank.session.restore_from(4).unwrap().checkpoint.number, 4);
+        assert_eq!(rank.step, 4);
+        rank.check();
+        rank.compute();
+        let report = rank.session.checkpoint().unwrap();
+        assert_eq!(report.checkpoint, CheckpointId::new(3, 5));
+        assert_eq!(rank.session.stored_shape("field", 0).unwrap(), [40_000]);
+    });
+    life(3, &config, |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 5);
+        assert_eq!(rank.step, 5);
+        rank.check();
+    });
+}
+
+#[test]
+fn a_store_whose_making_was_killed_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let place = folder.path().join("test job/node0");
+    std::fs::create_dir_all(&place).unwrap();
+    for length in [0, 70_000, 1 << 22] {
+        drop(std::fs::remove_file(place.join("store.backstay")));
+        std::fs::File::create(place.join("store.backstay"))
+            .unwrap()
+            .set_len(length)
+            .unwrap();
+        life(2, &config, |rank| {
+            let error = rank.session.restore().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoCheckpoint, "{error}");
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        });
+        life(2, &config, |rank| {
+            rank.session.restore().unwrap();
+            rank.check();
+        });
+    }
+}

@@ -9,6 +9,7 @@
 
 mod agreement;
 mod job;
+mod crash;
 mod lives;
 mod ranks;
 mod tracking;

@@ -6,3 +6,4 @@ mod samples;
 mod round_trip;
 mod hostile;
 mod fixtures;
+mod document;

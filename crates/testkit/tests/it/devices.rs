@@ -25,13 +25,11 @@ fn files_conform(folder: &Path) {
 }
 
 #[test]
-#[ignore = "the file device accepts writes beyond its length; enable when it refuses them"]
 fn files_on_disk_conform() {
     files_conform(tempfile::tempdir().unwrap().path());
 }
 
 #[test]
-#[ignore = "the file device accepts writes beyond its length; enable when it refuses them"]
 fn files_in_memory_conform() {
     // Not every machine has it, and a container's may be read-only.
     if let Ok(folder) = tempfile::tempdir_in("/dev/shm") {

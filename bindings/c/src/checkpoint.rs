@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: taking checkpoints from C, at once or in the background, and keeping them.
+//! Invariants: a checkpoint under way is known by its address and freed by its session.
+
+use crate::boundary::on_session;
+use crate::pointer;
+use crate::session::{Session, State};
+use crate::sized;
+use crate::status::invalid;
+use engine::session::{Handle, Level};
+use engine::{CheckpointId, Result};
+use std::mem::{offset_of, size_of};
+use std::ptr;
+
+/// The checkpoint is durable on its node: it survives the death of all processes.
+pub const BACKSTAY_LEVEL_NODE: i32 = 1;
+
+/// Which checkpoint: one life of the job, and a number that grows over all its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Id {
+    /// Which life of the job took it, from 1.
+    pub incarnation: u64,
+    /// Its number, from 1.
+    pub number: u64,
+}
+
+impl From<CheckpointId> for Id {
+    fn from(id: CheckpointId) -> Self {
+        Self {
+            incarnation: id.incarnation,
+            number: id.number,
+        }
+    }
+}
+
+/// What a checkpoint cost this process.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Report {
+    /// sizeof(backstay_report), set by the caller; so much of the struct is filled.
+    pub struct_size: usize,
+    /// Which checkpoint.
+    pub checkpoint: Id,
+    /// Blocks protected.
+    pub blocks_total: u64,
+    /// Blocks written, because they changed or were new.
+    pub blocks_changed: u64,
+    /// Bytes protected.
+    pub bytes_total: u64,
+    /// Bytes of the blocks written.
+    pub bytes_changed: u64,
+    /// Bytes written to record where the blocks are.
+    pub bytes_manifest: u64,
+    /// Seconds the application waited.
+    pub blocking_seconds: f64,
+    /// Of these, seconds for finding and copying changed blocks.
+    pub capture_seconds: f64,
+    /// Seconds until durable at node level.
+    pub commit_seconds: f64,
+}
+
+// SAFETY: repr(C), begins with its size; zero is a number.
+unsafe impl sized::Sized for Report {
+    const NAME: &'static str = "backstay_report";
+    const FIRST_SIZE: usize = offset_of!(Report, commit_seconds) + size_of::<f64>();
+}
+
+/// A checkpoint under way.
+#[derive(Debug)]
+pub struct UnderWay {
+    handle: Handle,
+    /// Something to stand at an address of its own.
+    _place: u64,
+}
+
+/// What a scrub found.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Scrubbed {
+    /// sizeof(backstay_scrubbed), set by the caller; so much of the struct is filled.
+    pub struct_size: usize,
+    /// Blocks read and checked.
+    pub blocks_checked: u64,
+    /// Blocks that were damaged.
+    pub blocks_damaged: u64,
+    /// Of these, blocks written anew from application memory; the next checkpoint replaces the others.
+    pub blocks_healed: u64,
+}
+
+// SAFETY: repr(C), begins with its size; zero is a number.
+unsafe impl sized::Sized for Scrubbed {
+    const NAME: &'static str = "backstay_scrubbed";
+    const FIRST_SIZE: usize = offset_of!(Scrubbed, blocks_healed) + size_of::<u64>();
+}
+
+/// Takes a checkpoint of everything protected: all processes together. On return it is durable at node
+/// level on every node, or it does not exist and all processes have the same status; the last
+/// checkpoint stays in any case. `report` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_checkpoint(session: *mut Session, report: *mut Report) -> i32 {
+    on_session(session, "backstay_checkpoint", |state| {
+        // SAFETY: the header asks for NULL or a struct as long as it says.
+        unsafe { sized::check(report) }?;
+        let done = state.engine()?.checkpoint()?;
+        // SAFETY: the same.
+        unsafe { sized::write(report, &reported(&done)) }
+    })
+}
+
+/// Starts a checkpoint: all processes together. On return the changed blocks were copied and the
+/// memory may change; the commit goes on in the background. `*handle` is for backstay_test and
+/// backstay_wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_checkpoint_start(
+    session: *mut Session,
+    handle: *mut *mut UnderWay,
+) -> i32 {
+    on_session(session, "backstay_checkpoint_start", |state| {
+        let place = pointer::required(handle, "handle")?;
+        // SAFETY: not NULL, so the caller says it is valid for writing.
+        unsafe { place.write(ptr::null_mut()) };
+        let handle = state.engine()?.checkpoint_start()?;
+        let mut under_way = Box::new(UnderWay { handle, _place: 0 });
+        // SAFETY: as above.
+        unsafe { place.write(&raw mut *under_way) };
+        state.under_way.push(under_way);
+        Ok(())
+    })
+}
+
+/// Whether this process's part of a checkpoint under way has come to an end at `level`; that it was a
+/// good end backstay_wait tells. Local.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_test(
+    session: *mut Session,
+    handle: *const UnderWay,
+    level: i32,
+    done: *mut bool,
+) -> i32 {
+    on_session(session, "backstay_test", |state| {
+        let done = pointer::required(done, "done")?;
+        let level = level_of(level)?;
+        let at = position(state, handle)?;
+        let under_way = state.under_way.swap_remove(at);
+        let outcome = state
+            .engine()
+            .and_then(|session| session.test(&under_way.handle, level));
+        state.under_way.push(under_way);
+        let outcome = outcome?;
+        // SAFETY: not NULL, so the caller says it is valid for writing.
+        unsafe { done.write(outcome) };
+        Ok(())
+    })
+}
+
+/// Waits until a checkpoint under way is durable at `level`: all processes together. The handle is
+/// gone afterwards whatever is returned. `report` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_wait(
+    session: *mut Session,
+    handle: *mut UnderWay,
+    level: i32,
+    report: *mut Report,
+) -> i32 {
+    on_session(session, "backstay_wait", |state| {
+        // SAFETY: the header asks for NULL or a struct as long as it says.
+        unsafe { sized::check(report) }?;
+        let level = level_of(level)?;
+        let at = position(state, handle)?;
+        let under_way = state.under_way.swap_remove(at);
+        let done = state.engine()?.wait(under_way.handle, level)?;
+        // SAFETY: the same.
+        unsafe { sized::write(report, &reported(&done)) }
+    })
+}
+
+/// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
+/// together.
+#[unsafe(no_mangle)]
+pub extern "C" fn backstay_pin(session: *mut Session, number: u64) -> i32 {
+    on_session(session, "backstay_pin", |state| state.engine()?.pin(number))
+}
+
+/// Lets a pinned checkpoint go when its turn comes. All processes together.
+#[unsafe(no_mangle)]
+pub extern "C" fn backstay_unpin(session: *mut Session, number: u64) -> i32 {
+    on_session(session, "backstay_unpin", |state| {
+        state.engine()?.unpin(number)
+    })
+}
+
+/// Reads what is stored of this process's variables and checks it; a damaged block is written anew
+/// from application memory where that still holds the same bytes. `scrubbed` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_scrub(session: *mut Session, scrubbed: *mut Scrubbed) -> i32 {
+    on_session(session, "backstay_scrub", |state| {
+        // SAFETY: the header asks for NULL or a struct as long as it says.
+        unsafe { sized::check(scrubbed) }?;
+        let found = state.engine()?.scrub()?;
+        let found = Scrubbed {
+            struct_size: size_of::<Scrubbed>(),
+            blocks_checked: found.blocks,
+            blocks_damaged: found.healed + found.beyond,
+            blocks_healed: found.healed,
+        };
+        // SAFETY: the same.
+        unsafe { sized::write(scrubbed, &found) }
+    })
+}
+
+fn reported(report: &engine::session::Report) -> Report {
+    Report {
+        struct_size: size_of::<Report>(),
+        checkpoint: report.checkpoint.into(),
+        blocks_total: report.blocks_total,
+        blocks_changed: report.blocks_changed,
+        bytes_total: report.bytes_total,
+        bytes_changed: report.bytes_changed,
+        bytes_manifest: report.bytes_manifest,
+        blocking_seconds: report.blocking_seconds,
+        capture_seconds: report.capture_seconds,
+        commit_seconds: report.commit_seconds,
+    }
+}
+
+fn position(state: &State, handle: *const UnderWay) -> Result<usize> {
+    let found = state
+        .under_way
+        .iter()
+        .position(|under_way| ptr::eq(&raw const **under_way, handle));
+    found.ok_or_else(|| {
+        invalid(format!(
+            "{handle:p} is no checkpoint under way of this session: waited for already?"
+        ))
+    })
+}
+
+fn level_of(number: i32) -> Result<Level> {
+    match number {
+        BACKSTAY_LEVEL_NODE => Ok(Level::Node),
+        other => Err(invalid(format!(
+            "level is {other}, not BACKSTAY_LEVEL_NODE (1)"
+        ))),
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the settings a C program makes; they go over file and environment.
+//! Reference: docs/reference/config.md.
+
+use crate::pointer;
+use crate::sized;
+use crate::status::invalid;
+use engine::config::Tracking;
+use engine::{Config, Result};
+use std::ffi::c_char;
+use std::mem::{offset_of, size_of};
+
+/// Changed blocks are found as the session does by default.
+pub const BACKSTAY_TRACKING_DEFAULT: i32 = 0;
+/// Every block is written every time.
+pub const BACKSTAY_TRACKING_FULL: i32 = 1;
+/// Blocks whose hash differs from the committed one are written.
+pub const BACKSTAY_TRACKING_HASH: i32 = 2;
+/// Only pages the kernel saw written are hashed. For memory that no device and no other process
+/// writes: no MPI window, no RDMA receive buffer.
+pub const BACKSTAY_TRACKING_PAGES: i32 = 3;
+/// Only what backstay_mark_dirty named is hashed.
+pub const BACKSTAY_TRACKING_MARKED: i32 = 4;
+
+/// Settings of a session. What is 0 or NULL stays as the environment (BACKSTAY_STORE_PATH and so
+/// on), the file that BACKSTAY_CONFIG names, or the default has it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Options {
+    /// sizeof(backstay_options).
+    pub struct_size: usize,
+    /// Name of the job; by default the program's name and a hash of its working directory.
+    pub job: *const c_char,
+    /// Name of the node; by default host name and boot id.
+    pub node: *const c_char,
+    /// Folder for the store; by default on /dev/shm where it is large enough.
+    pub store_path: *const c_char,
+    /// CPUs for background threads, as in "0-3,8"; by default those of the process.
+    pub cpu_set: *const c_char,
+    /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
+    pub reserve_bytes: u64,
+    /// Longest wait of Backstay's, in milliseconds.
+    pub timeout_ms: u64,
+    /// After this time inside the communicator a watchdog reports rank and operation.
+    pub watchdog_ms: u64,
+    /// Least time between two writings of metrics.json, in milliseconds.
+    pub metrics_interval_ms: u64,
+    /// Share of the state expected to change between checkpoints, for the rule above.
+    pub changed_share: f64,
+    /// Bytes of a segment, a power of two.
+    pub segment_bytes: u32,
+    /// Bytes of a block, the unit of change tracking; a power of two.
+    pub block_bytes: u32,
+    /// How changed blocks are found: one of BACKSTAY_TRACKING_*.
+    pub tracking: i32,
+    /// Newest checkpoints to keep, at least 2.
+    pub retained: u32,
+    /// Threads of each rank that capture changed blocks.
+    pub capture_threads: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), begins with its size; zero is NULL for pointers and a number otherwise.
+unsafe impl sized::Sized for Options {
+    const NAME: &'static str = "backstay_options";
+    const FIRST_SIZE: usize = offset_of!(Options, reserved) + size_of::<u32>();
+}
+
+/// The settings of this process with those of `from` over them.
+///
+/// # Safety
+/// `from` is NULL or points to a `backstay_options` as the header describes it.
+pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
+    let mut config = Config::from_environment()?;
+    if from.is_null() {
+        return Ok(config);
+    }
+    // SAFETY: not NULL, so it is a struct as long as it says.
+    let options: Options = unsafe { sized::read(from) }?;
+    let text = |from, argument| -> Result<Option<String>> {
+        // SAFETY: the strings of the struct are C strings or NULL, as the header asks.
+        let text = unsafe { pointer::text_or_none(from, argument) }?;
+        Ok(text.map(str::to_owned))
+    };
+    over(&mut config.job, text(options.job, "job")?);
+    over(&mut config.node, text(options.node, "node")?);
+    let path = text(options.store_path, "store_path")?;
+    over(&mut config.store_path, path.map(Into::into));
+    over(&mut config.cpu_set, text(options.cpu_set, "cpu_set")?);
+    over(&mut config.reserve_bytes, nonzero(options.reserve_bytes));
+    over(&mut config.segment_bytes, nonzero(options.segment_bytes));
+    set(&mut config.timeout_ms, options.timeout_ms);
+    set(&mut config.watchdog_ms, options.watchdog_ms);
+    set(&mut config.metrics_interval_ms, options.metrics_interval_ms);
+    set(&mut config.changed_share, options.changed_share);
+    set(&mut config.block_bytes, options.block_bytes);
+    set(&mut config.retained, options.retained);
+    set(&mut config.capture_threads, options.capture_threads);
+    if let Some(tracking) = tracking(options.tracking)? {
+        config.tracking = tracking;
+    }
+    if options.reserved != 0 {
+        return Err(invalid("reserved of backstay_options is not 0"));
+    }
+    config.validate()?;
+    Ok(config)
+}
+
+/// The tracking with this number; `None` for the default.
+pub(crate) fn tracking(number: i32) -> Result<Option<Tracking>> {
+    match number {
+        BACKSTAY_TRACKING_DEFAULT => Ok(None),
+        BACKSTAY_TRACKING_FULL => Ok(Some(Tracking::Full)),
+        BACKSTAY_TRACKING_HASH => Ok(Some(Tracking::Hash)),
+        BACKSTAY_TRACKING_PAGES => Ok(Some(Tracking::Pages)),
+        BACKSTAY_TRACKING_MARKED => Ok(Some(Tracking::Marked)),
+        other => Err(invalid(format!(
+            "tracking is {other}, not one of BACKSTAY_TRACKING_* (0 to 4)"
+        ))),
+    }
+}
+
+fn over<T>(setting: &mut Option<T>, value: Option<T>) {
+    if value.is_some() {
+        *setting = value;
+    }
+}
+
+fn nonzero<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+fn set<T: Default + PartialEq>(setting: &mut T, value: T) {
+    if let Some(value) = nonzero(value) {
+        *setting = value;
+    }
+}

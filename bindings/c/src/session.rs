@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the session a C program holds: open, close.
+//! Invariants: C's pointer is a key, never followed (see `boundary`); a checkpoint under way belongs
+//! to its session and ends with it.
+
+use crate::boundary::{self, caught, guard};
+use crate::checkpoint::UnderWay;
+use crate::comm::{CallerComm, Comm};
+use crate::options::{self, Options};
+use crate::pointer;
+use engine::comm::Single;
+use engine::{Communicator, Error, ErrorKind, Result};
+use std::ffi::CString;
+use std::sync::Mutex;
+
+/// One process's part in the checkpoints of a job.
+#[derive(Debug)]
+pub struct Session {
+    /// What the calls work on; poisoned by a panic.
+    pub(crate) state: Mutex<State>,
+    /// Text of the last failure.
+    pub(crate) message: Mutex<CString>,
+}
+
+/// What an open session consists of.
+#[derive(Debug)]
+pub(crate) struct State {
+    session: Option<engine::Session>,
+    /// Checkpoints started and not waited for.
+    #[expect(clippy::vec_box, reason = "C knows each by its address")]
+    pub(crate) under_way: Vec<Box<UnderWay>>,
+}
+
+impl State {
+    /// The engine's session.
+    pub(crate) fn engine(&mut self) -> Result<&mut engine::Session> {
+        self.session
+            .as_mut()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the session was taken while in use"))
+    }
+    /// Leaves nothing behind.
+    pub(crate) fn take(&mut self) -> Self {
+        Self {
+            session: self.session.take(),
+            under_way: std::mem::take(&mut self.under_way),
+        }
+    }
+}
+
+/// Opens a session: all processes of `comm` together. The store is found or made, and what earlier
+/// lives of the job left in it; nothing of the program's memory is touched.
+///
+/// `comm` is NULL for a program of one process. Otherwise it belongs to the session from here on: its
+/// `release` is called once, by backstay_close or, if this call fails, before it returns.
+/// `options` is NULL for the environment's settings. The session comes to `*session`, NULL on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_open(
+    comm: *const Comm,
+    options: *const Options,
+    session: *mut *mut Session,
+) -> i32 {
+    guard("backstay_open", || {
+        let comm: Box<dyn Communicator> = if comm.is_null() {
+            Box::new(Single)
+        } else {
+            // SAFETY: not NULL, so it is a table as the header describes it.
+            Box::new(unsafe { CallerComm::take(comm) }?)
+        };
+        let place = pointer::required(session, "session")?;
+        // SAFETY: not NULL, so the caller says it is valid for writing.
+        unsafe { place.write(std::ptr::null_mut()) };
+        // SAFETY: options are NULL or as the header describes them.
+        let config = unsafe { options::config(options) };
+        let config = agreed(&*comm, config)?;
+        let opened = engine::Session::open(comm, config)?;
+        let pointer = boundary::publish(Session {
+            state: Mutex::new(State {
+                session: Some(opened),
+                under_way: Vec::new(),
+            }),
+            message: Mutex::default(),
+        });
+        // SAFETY: as above.
+        unsafe { place.write(pointer) };
+        Ok(())
+    })
+}
+
+/// Ends a session: all processes together. Checkpoints under way are waited for. The session is gone
+/// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
+/// Call it before MPI_Finalize.
+#[unsafe(no_mangle)]
+pub extern "C" fn backstay_close(session: *mut Session) -> i32 {
+    guard("backstay_close", || {
+        if session.is_null() {
+            return Ok(());
+        }
+        let (state, poisoned) = boundary::withdraw(session)?;
+        let Some(engine) = state.session else {
+            return Ok(());
+        };
+        if poisoned {
+            caught(|| {
+                drop(engine);
+                Ok(())
+            })?;
+            return Err(Error::new(
+                ErrorKind::Internal,
+                "an earlier call of this session panicked; it ended without its last steps",
+            ));
+        }
+        engine.close()
+    })
+}
+
+/// `mine` if every rank's settings are good; otherwise an error on every rank.
+fn agreed<T>(comm: &dyn Communicator, mine: Result<T>) -> Result<T> {
+    let code = mine
+        .as_ref()
+        .map_or_else(|error| error.kind().code(), |_good| 0);
+    let mut worst = [(i64::from(code) << 32) | i64::from(comm.rank())];
+    comm.allreduce_max(&mut worst)?;
+    let (kind, rank) = (worst[0] >> 32, worst[0] & 0xffff_ffff);
+    let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
+    match (mine, kind) {
+        (Ok(_good), Some(kind)) => Err(Error::new(
+            kind,
+            format!("the settings of rank {rank} are refused; it has the details"),
+        )),
+        (mine, _kind) => mine,
+    }
+}

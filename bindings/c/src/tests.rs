@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: misuse from C becomes a status with a text, never a crash.
+
+use crate::boundary::{guard, message, on_session};
+use crate::checkpoint::{
+    Id, Report, backstay_checkpoint, backstay_checkpoint_start, backstay_wait,
+};
+use crate::comm::Comm;
+use crate::options::Options;
+use crate::session::{Session, backstay_close, backstay_open};
+use crate::status::{
+    BACKSTAY_COMMUNICATOR, BACKSTAY_CONFIGURATION, BACKSTAY_INTERNAL, BACKSTAY_INVALID_ARGUMENT,
+    BACKSTAY_NO_CHECKPOINT, BACKSTAY_OK, BACKSTAY_UNSUPPORTED, backstay_message, backstay_refuse,
+};
+use crate::variable::{BACKSTAY_F64, backstay_protect, backstay_unprotect};
+use crate::{restore, sized};
+use std::ffi::{CStr, CString, c_void};
+use std::mem::{MaybeUninit, size_of};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn text(session: *const Session) -> String {
+    // SAFETY: a message is a C string.
+    let text = unsafe { CStr::from_ptr(backstay_message(session)) };
+    text.to_str().unwrap().to_owned()
+}
+
+fn zeroed<T: sized::Sized>() -> T {
+    // SAFETY: zero bytes are a value of a struct of C.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// A session of one process with its store in a folder of its own.
+struct Opened {
+    session: *mut Session,
+    folder: tempfile::TempDir,
+}
+
+fn opened(comm: Option<&Comm>) -> (i32, Opened) {
+    opened_in(tempfile::tempdir().unwrap(), comm)
+}
+
+fn opened_in(folder: tempfile::TempDir, comm: Option<&Comm>) -> (i32, Opened) {
+    let path = CString::new(folder.path().to_str().unwrap()).unwrap();
+    let mut options: Options = zeroed();
+    options.struct_size = size_of::<Options>();
+    options.store_path = path.as_ptr();
+    options.reserve_bytes = 32 << 20;
+    options.job = c"test".as_ptr();
+    let mut session = ptr::null_mut();
+    let comm = comm.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: table, options and place are as the header asks.
+    let status = unsafe { backstay_open(comm, &raw const options, &raw mut session) };
+    let opened = Opened { session, folder };
+    (status, opened)
+}
+
+#[test]
+fn five_calls_bring_an_array_back() {
+    let (status, opened) = opened(None);
+    assert_eq!(status, BACKSTAY_OK, "{}", text(ptr::null()));
+    let session = opened.session;
+    let mut array = vec![1.5f64; 5000];
+    let address: *mut c_void = array.as_mut_ptr().cast();
+    // SAFETY: the array is longer lived than the session, and accessed between the calls only.
+    unsafe {
+        let status = backstay_protect(session, c"a".as_ptr(), BACKSTAY_F64, address, 5000);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let status = restore::backstay_restore(session, ptr::null_mut());
+        assert_eq!(status, BACKSTAY_NO_CHECKPOINT, "{}", text(session));
+        let mut report: Report = zeroed();
+        report.struct_size = size_of::<Report>();
+        let status = backstay_checkpoint(session, &raw mut report);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        assert_eq!(report.bytes_total, 40_000);
+        assert_eq!(report.struct_size, size_of::<Report>());
+    }
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+
+    let (_status, opened) = opened_in(opened.folder, None);
+    let session = opened.session;
+    array.fill(0.0);
+    // SAFETY: as above.
+    unsafe {
+        let status = backstay_protect(session, c"a".as_ptr(), BACKSTAY_F64, address, 5000);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let (mut ids, mut count) = ([Id::default(); 4], 0);
+        let place = ids.as_mut_ptr();
+        let status = restore::backstay_stored_checkpoints(session, place, 4, &raw mut count);
+        assert_eq!((status, count, ids[0].number), (BACKSTAY_OK, 1, 1));
+        let (mut shape, mut ndim) = ([0; 8], 0);
+        let place = shape.as_mut_ptr();
+        let name = c"a".as_ptr();
+        let status = restore::backstay_stored_shape(session, name, 0, place, 8, &raw mut ndim);
+        assert_eq!((status, ndim, shape[0]), (BACKSTAY_OK, 1, 5000));
+        let mut restored: restore::Restored = zeroed();
+        restored.struct_size = size_of::<restore::Restored>();
+        let status = restore::backstay_restore(session, &raw mut restored);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        assert_eq!(
+            (restored.checkpoint.number, restored.bytes_read),
+            (1, 40_000)
+        );
+    }
+    assert_eq!(array, vec![1.5; 5000]);
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+#[test]
+fn a_closed_session_and_null_are_refused() {
+    let (_status, opened) = opened(None);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+    // SAFETY: the pointer is a key, not followed.
+    let status = unsafe { backstay_checkpoint(opened.session, ptr::null_mut()) };
+    assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    assert!(text(ptr::null()).contains("no open session"));
+    // SAFETY: as above.
+    let status = unsafe { backstay_unprotect(ptr::null_mut(), c"a".as_ptr()) };
+    assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    assert!(text(ptr::null()).contains("session is NULL"));
+    assert_eq!(backstay_close(ptr::null_mut()), BACKSTAY_OK);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_INVALID_ARGUMENT);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let (_status, opened) = opened(None);
+    let session = opened.session;
+    let protect = |name: Option<&CStr>, element: i32, address: *mut c_void| {
+        let name = name.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: everything here is refused before memory is used.
+        let status = unsafe { backstay_protect(session, name, element, address, 1) };
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+        text(session)
+    };
+    let mut cell = 0.0f64;
+    let address = (&raw mut cell).cast();
+    assert!(protect(None, BACKSTAY_F64, address).contains("name is NULL"));
+    assert!(protect(Some(c"a"), 99, address).contains("type 99"));
+    assert!(protect(Some(c"a"), BACKSTAY_F64, ptr::null_mut()).contains("address is NULL"));
+    assert!(protect(Some(c"\xff"), BACKSTAY_F64, address).contains("not UTF-8"));
+    let mut report: Report = zeroed();
+    // SAFETY: the struct is as long as it says, which is too short.
+    let status = unsafe { backstay_checkpoint(session, &raw mut report) };
+    assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    assert!(text(session).contains("backstay_report_default()"));
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+#[test]
+fn a_panic_poisons_its_session_only() {
+    let (_status, opened) = opened(None);
+    let status = on_session(opened.session, "test", |_state| panic!("on purpose"));
+    assert_eq!(status, BACKSTAY_INTERNAL);
+    assert!(text(opened.session).contains("on purpose"));
+    // SAFETY: no memory is handed over.
+    let status = unsafe { backstay_checkpoint(opened.session, ptr::null_mut()) };
+    assert_eq!(status, BACKSTAY_INTERNAL);
+    assert!(text(opened.session).contains("only be closed"));
+    assert_eq!(backstay_close(opened.session), BACKSTAY_INTERNAL);
+    assert_eq!(guard("test", || Ok(())), BACKSTAY_OK);
+}
+
+#[test]
+fn two_threads_at_once_are_refused() {
+    let (_status, opened) = opened(None);
+    let key = opened.session.addr();
+    let status = on_session(opened.session, "outer", |_state| {
+        let other = std::thread::spawn(move || {
+            let session = ptr::without_provenance_mut(key);
+            (
+                on_session(session, "inner", |_state| Ok(())),
+                backstay_close(session),
+            )
+        });
+        let refused = other.join().unwrap();
+        assert_eq!(
+            refused,
+            (BACKSTAY_INVALID_ARGUMENT, BACKSTAY_INVALID_ARGUMENT)
+        );
+        Ok(())
+    });
+    assert_eq!(status, BACKSTAY_OK, "{}", text(ptr::null()));
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+}
+
+#[test]
+fn a_handle_is_waited_for_once() {
+    let (_status, opened) = opened(None);
+    let session = opened.session;
+    let mut handle = ptr::null_mut();
+    // SAFETY: places for results are valid.
+    unsafe {
+        let status = backstay_checkpoint_start(session, &raw mut handle);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let mut done = false;
+        let status = crate::checkpoint::backstay_test(session, handle, 1, &raw mut done);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let status = backstay_wait(session, handle, 1, ptr::null_mut());
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let status = backstay_wait(session, handle, 1, ptr::null_mut());
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    }
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+unsafe extern "C" fn broken_allgather(
+    _context: *mut c_void,
+    _mine: *const c_void,
+    _bytes: usize,
+    _all: *mut c_void,
+) -> i32 {
+    // SAFETY: a C string.
+    unsafe { backstay_refuse(7, c"the network is down".as_ptr()) }
+}
+unsafe extern "C" fn broken_max(_context: *mut c_void, _values: *mut i64, _count: usize) -> i32 {
+    // SAFETY: a C string.
+    unsafe { backstay_refuse(8, c"the network is down".as_ptr()) }
+}
+unsafe extern "C" fn broken_barrier(_context: *mut c_void) -> i32 {
+    // SAFETY: a C string.
+    unsafe { backstay_refuse(9, c"the network is down".as_ptr()) }
+}
+unsafe extern "C" fn count_release(context: *mut c_void) {
+    // SAFETY: the context of these tests is such a counter.
+    unsafe { &*context.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_communicator_that_fails_is_released_once_and_heard() {
+    let released = AtomicU32::new(0);
+    let mut comm: Comm = zeroed();
+    comm.struct_size = size_of::<Comm>();
+    comm.context = ptr::from_ref(&released).cast_mut().cast();
+    comm.size = 2;
+    comm.release = Some(count_release);
+    let (status, _opened) = opened(Some(&comm));
+    assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    assert!(text(ptr::null()).contains("lacks one of"));
+    assert_eq!(released.swap(0, Ordering::Relaxed), 1);
+
+    comm.allgather = Some(broken_allgather);
+    comm.allreduce_max = Some(broken_max);
+    comm.barrier = Some(broken_barrier);
+    let (status, opened) = opened(Some(&comm));
+    assert_eq!(status, BACKSTAY_COMMUNICATOR, "{}", text(ptr::null()));
+    let expected = "rank 0 returned 8: the network is down";
+    assert!(
+        text(ptr::null()).contains(expected),
+        "{}",
+        text(ptr::null())
+    );
+    assert!(opened.session.is_null());
+    assert_eq!(released.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn structs_of_other_ages_are_understood() {
+    #[repr(C)]
+    struct Longer {
+        options: Options,
+        unknown: u64,
+    }
+    let mut longer = Longer {
+        options: zeroed(),
+        unknown: 0,
+    };
+    longer.options.struct_size = size_of::<Longer>();
+    let read = |longer: &Longer| {
+        // SAFETY: the struct is as long as it says.
+        let config = unsafe { crate::options::config(ptr::from_ref(longer).cast()) };
+        config.map_err(|error| error.kind().code())
+    };
+    assert!(read(&longer).is_ok());
+    longer.options.retained = 1;
+    assert_eq!(read(&longer), Err(BACKSTAY_CONFIGURATION));
+    longer.options.retained = 3;
+    assert_eq!(read(&longer).unwrap().retained, 3);
+    longer.unknown = 1;
+    assert_eq!(read(&longer), Err(BACKSTAY_UNSUPPORTED));
+}
+
+#[test]
+fn a_message_of_nobody_is_empty_text() {
+    std::thread::spawn(|| assert_eq!(text(ptr::null()), ""))
+        .join()
+        .unwrap();
+    assert!(!message(ptr::without_provenance(8)).is_null());
+}

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""heat2d killed with -9 at instants nobody chose, and the same heat at the end.
+
+Runs heat2d to its end; runs it again in a store of its own, kills all its processes at random times and
+starts it anew until it is finished; compares the two plates byte for byte. Prints what each checkpoint
+cost, and leaves target/demo/field.png and target/demo/changed-blocks.png. Exits with 1 if the plates
+differ or a complete checkpoint was lost.
+"""
+
+import argparse
+import collections
+import filecmp
+import json
+import os
+import pathlib
+import random
+import re
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve()
+OUT = HERE.parents[2] / "target" / "demo"
+MIB = 1 << 20
+
+PROGRESS = re.compile(r"step (\d+) of (\d+) .* checkpoint (\d+)")
+FRESH = re.compile(r"no checkpoint")
+RESTORED = re.compile(r"restored checkpoint (\d+) of \d+ processes: step (\d+)")
+
+# restored: number of the checkpoint, 0 for none stored, None if it was killed before it said so.
+Life = collections.namedtuple("Life", "killed seconds restored announced step")
+
+
+def main():
+    settings = arguments()
+    OUT.mkdir(parents=True, exist_ok=True)
+    plate = settings.rows * settings.cols * 8
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="backstay-demo-", dir=roomy(6 * plate)))
+    began = time.monotonic()
+    try:
+        print(f"heat2d: {settings.rows} x {settings.cols} cells ({plate / MIB:.0f} MiB), "
+              f"{settings.ranks} processes, a checkpoint every {settings.interval} of "
+              f"{settings.steps} steps; stores in {folder}")
+        bases = [baseline(settings, folder, plate)]
+        whole = run(settings, folder, "whole", None)
+        print(f"uninterrupted: {whole.seconds:.1f} s")
+        bases.append(baseline(settings, folder, plate))
+        lives = run_killed(settings, folder, whole.seconds)
+        bases.append(baseline(settings, folder, plate))
+        good = check(lives)
+        base = {key: statistics.median(measured[key] for measured in bases) for key in bases[0]}
+        rows = costs(settings, OUT / "killed.jsonl")
+        table(rows, base)
+        draw(settings, rows, lives)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{time.monotonic() - began:.0f} s in all")
+    return 0 if good else 1
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpirun", default="mpirun")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=3072)
+    parser.add_argument("--cols", type=int, default=3072)
+    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--interval", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=3)
+    return parser.parse_args()
+
+
+def roomy(bytes_needed):
+    """/dev/shm if it has that much room, else target/demo."""
+    shm = pathlib.Path("/dev/shm")
+    if shm.is_dir() and shutil.disk_usage(shm).free > bytes_needed:
+        return shm
+    return OUT
+
+
+# ---- Running ---------------------------------------------------------------------------------------
+
+
+class Job:
+    """An mpirun whose processes, however related, are found by a mark in their environment."""
+
+    def __init__(self, settings, folder, command, **environment):
+        self.mark = f"BACKSTAY_DEMO={secrets.token_hex(8)}"
+        name, value = self.mark.split("=")
+        surroundings = dict(os.environ, **environment)
+        surroundings.update({
+            name: value,
+            "TMPDIR": str(folder),                       # what a killed mpirun leaves goes with it
+            "OMPI_MCA_btl_vader_backing_directory": str(folder),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",    # more processes than cores is fine here,
+            "OMPI_MCA_mpi_yield_when_idle": "1",         # if those that wait let others work
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        })
+        self.process = subprocess.Popen(
+            [settings.mpirun, "-n", str(settings.ranks), *map(str, command)], env=surroundings,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    def kill_all(self):
+        """kill -9 for mpirun and every process of its, until none is left."""
+        while pids := self.alive():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.01)
+        self.process.wait()
+
+    def alive(self):
+        found = []
+        for folder in pathlib.Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:
+                pass
+        return found
+
+
+def baseline(settings, folder, plate):
+    command = [OUT / "baseline", folder, plate // settings.ranks, 9]
+    job = Job(settings, folder, command)
+    text, _ = job.process.communicate()
+    if job.process.returncode != 0:
+        sys.exit(f"baseline failed: {job.process.returncode}")
+    return json.loads(text)
+
+
+def run(settings, folder, name, kill_after):
+    """One life of the job; killed after so many seconds if it is not finished by then."""
+    store = folder / name
+    store.mkdir(exist_ok=True)
+    command = [OUT / "heat2d", "--rows", settings.rows, "--cols", settings.cols,
+               "--steps", settings.steps, "--interval", settings.interval,
+               "--output", OUT / f"{name}.npy", "--report", OUT / f"{name}.jsonl", "--progress"]
+    began = time.monotonic()
+    job = Job(settings, folder, command, BACKSTAY_STORE_PATH=str(store), BACKSTAY_JOB=f"demo-{name}")
+    seen = {"restored": None, "announced": None, "step": 0}
+    reader = threading.Thread(target=follow, args=(job.process.stdout, name, seen))
+    reader.start()
+    killed = False
+    try:
+        job.process.wait(kill_after)
+    except subprocess.TimeoutExpired:
+        killed = True
+    finally:
+        job.kill_all()
+    reader.join()
+    show("", end="")
+    if not killed and job.process.returncode != 0:
+        sys.exit(f"heat2d failed: {job.process.returncode}")
+    return Life(killed, time.monotonic() - began, **seen)
+
+
+def follow(lines, name, seen):
+    for line in lines:
+        if match := RESTORED.match(line):
+            seen["restored"], seen["step"] = int(match[1]), int(match[2])
+        elif FRESH.match(line):
+            seen["restored"] = 0
+        elif match := PROGRESS.match(line):
+            step, steps, seen["announced"] = map(int, match.groups())
+            seen["step"] = step
+            done = 30 * step // steps
+            show(f"  {name:6} [{'#' * done}{'.' * (30 - done)}] step {step} of {steps}, "
+                 f"checkpoint {seen['announced']}")
+
+
+def show(text, end="\r"):
+    """A line that the next one replaces; only where somebody looks."""
+    if sys.stdout.isatty():
+        print(f"\r{text:78}", end=end, flush=True)
+
+
+def run_killed(settings, folder, whole_seconds):
+    """Lives until one finishes; a kill before its life had a checkpoint does not count."""
+    lives = []
+    while True:
+        kills = sum(life.killed and life.announced is not None for life in lives)
+        left = whole_seconds * (1 - lives[-1].step / settings.steps if lives else 1)
+        more = kills < settings.kills and len(lives) < 4 * settings.kills
+        wait = random.uniform(0, left) if more else None
+        life = run(settings, folder, "killed", wait)
+        lives.append(life)
+        came = {None: "not under way yet", 0: "nothing to restore"}.get(
+            life.restored, f"restored checkpoint {life.restored}")
+        end = "killed with -9" if life.killed else "finished"
+        last = "no checkpoint" if life.announced is None else f"last checkpoint {life.announced}"
+        print(f"start {len(lives)}: {came}, {end} after {life.seconds:.2f} s, {last}")
+        if not life.killed:
+            return lives
+
+
+# ---- Judging ---------------------------------------------------------------------------------------
+
+
+def check(lives):
+    """Whether the plates are equal and no life lost a checkpoint that the one before had announced."""
+    good = True
+    newest = 0
+    for number, life in enumerate(lives, 1):
+        if life.restored is not None and life.restored < newest:
+            print(f"FAILED: start {number} restored {life.restored}, though {newest} was complete")
+            good = False
+        newest = max(newest, life.announced or 0, life.restored or 0)
+    if not filecmp.cmp(OUT / "whole.npy", OUT / "killed.npy", shallow=False):
+        print("FAILED: the plates differ")
+        good = False
+    if good:
+        kills = sum(life.killed for life in lives)
+        print(f"the plate of the run that was killed {kills} times is bit for bit that of the other")
+    return good
+
+
+def costs(settings, path):
+    """What each checkpoint cost, over its processes; of two with a number the later life's counts."""
+    checkpoints = collections.defaultdict(dict)
+    for line in path.read_text().splitlines():
+        try:
+            cost = json.loads(line)
+        except json.JSONDecodeError:          # torn by a kill
+            continue
+        checkpoints[cost["checkpoint"], cost["incarnation"]][cost["rank"]] = cost
+    latest = {number: key for key in sorted(checkpoints) for number in [key[0]]}
+    return [checkpoints[key] for key in latest.values() if len(checkpoints[key]) == settings.ranks]
+
+
+def table(rows, base):
+    print()
+    print("checkpoint   step  life   changed blocks        written  blocking   / memcpy  / plain write")
+    ratios = []
+    for ranks in rows:
+        one = ranks[0]
+        total, changed, written = (sum(cost[key] for cost in ranks.values()) for key in
+                                   ("blocks_total", "blocks_changed", "bytes_changed"))
+        written += sum(cost["bytes_manifest"] for cost in ranks.values())
+        blocking = max(cost["blocking_seconds"] for cost in ranks.values())
+        ratios.append((blocking / base["memcpy_seconds"], blocking / base["write_seconds"]))
+        print(f"{one['checkpoint']:10} {one['step']:6} {one['incarnation']:5}   "
+              f"{changed:6} {changed / total:7.1%}   {written / MIB:8.2f} MiB  "
+              f"{blocking * 1e3:5.1f} ms  {ratios[-1][0]:9.2f}  {ratios[-1][1]:13.2f}")
+    if ratios:
+        medians = [statistics.median(column) for column in zip(*ratios)]
+        print(f"{'median':>69}  {medians[0]:9.2f}  {medians[1]:13.2f}")
+    print(f"memcpy ({base['memcpy_seconds'] * 1e3:.1f} ms) and plain write (fresh file, fdatasync, "
+          f"{base['write_seconds'] * 1e3:.1f} ms) are of the whole state,")
+    print("by all processes at once: medians of measurements before, between and after the runs")
+    print()
+
+
+def draw(settings, rows, lives):
+    import matplotlib
+    matplotlib.use("Agg")
+    import numpy
+    from matplotlib import colors, pyplot
+
+    plate = numpy.load(OUT / "killed.npy")
+    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
+    picture = axes.imshow(numpy.maximum(plate, 1e-40), norm=colors.LogNorm(1e-40, 100),
+                          cmap="inferno")
+    figure.colorbar(picture, label="heat")
+    axes.set_title(f"heat2d after {settings.steps} steps and {sum(life.killed for life in lives)} kills")
+    figure.savefig(OUT / "field.png", dpi=120)
+
+    share = numpy.array([[ranks[rank]["blocks_changed"] / ranks[rank]["blocks_total"]
+                          for rank in range(settings.ranks)] for ranks in rows])
+    numbers = [ranks[0]["checkpoint"] for ranks in rows]
+    incarnations = [ranks[0]["incarnation"] for ranks in rows]
+    figure, axes = pyplot.subplots(figsize=(6, 6), layout="constrained")
+    picture = axes.imshow(share, aspect="auto", origin="lower", vmin=0, vmax=1, cmap="viridis")
+    figure.colorbar(picture, label="share of blocks that changed")
+    for at in range(1, len(rows)):
+        if incarnations[at] != incarnations[at - 1]:
+            axes.axhline(at - 0.5, color="red", linewidth=2)
+    axes.set(xlabel="rank", ylabel="checkpoint", xticks=range(settings.ranks),
+             title="Blocks that changed, by rank and checkpoint (red: killed)")
+    axes.set_yticks(range(len(rows)), numbers)
+    figure.savefig(OUT / "changed-blocks.png", dpi=120)
+    print(f"pictures: {OUT / 'field.png'} and {OUT / 'changed-blocks.png'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Any bytes: an error, or what is written back as the same.
+#![no_main]
+
+use backstay_format::{Encoder, RankEntry};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    if let Ok(table) = RankEntry::decode_table(input) {
+        let mut encoder = Encoder::new();
+        for entry in &table {
+            entry.encode(&mut encoder);
+        }
+        assert_eq!(encoder.finish(), input);
+    }
+});

@@ -1,0 +1,21 @@
+# make setup: the packages that building and testing need, through apt-get, if they are not there yet.
+
+SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv
+
+.PHONY: setup
+setup: ## Install the packages that building and testing need
+	@missing=""; \
+	for package in $(SETUP_PACKAGES); do \
+	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || \
+	        missing="$$missing $$package"; \
+	done; \
+	[ -n "$$missing" ] || exit 0; \
+	if ! command -v apt-get >/dev/null; then \
+	    echo "setup: this is no Debian; install what$$missing contain, and run again" >&2; exit 1; \
+	fi; \
+	if [ "$$(id -u)" = 0 ]; then as=""; \
+	elif sudo -n true 2>/dev/null; then as="sudo"; \
+	else echo "setup: run as root: apt-get install$$missing" >&2; exit 1; fi; \
+	echo "setup: installing$$missing"; \
+	$$as apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive $$as apt-get install -y -qq --no-install-recommends $$missing >/dev/null

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: writes the pages, and parts of pages, that follow from the sources.
+//! In: the engine's tables, examples, results of benchmarks. Out: docs/reference and every part of a
+//! page between `<!-- gen:NAME -->` and `<!-- end:NAME -->`.
+//! Invariants: the same tree gives the same bytes; nobody types a number that was measured.
+
+use crate::tidy::layers::{ALLOWED, MODULES, Role};
+use crate::tree::{Tree, extension};
+use backstay::ErrorKind;
+use backstay::config::{Form, REFERENCE};
+use serde_json::Value;
+use std::fmt::Write;
+
+const NOTE: &str = "<!-- Written by `cargo run -p xtask -- gen`; do not edit. -->";
+const QUICKSTART: &str = "examples/quickstart/quickstart.c";
+const RESULTS: &str = "benchmarks/results/";
+
+/// Writes what is not current.
+pub(crate) fn write(tree: &Tree) -> Result<(), String> {
+    for (path, wanted) in wanted(tree)? {
+        if tree.text(&path) != Some(&wanted) {
+            tree.write(&path, &wanted)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is not current.
+pub(crate) fn stale(tree: &Tree) -> Vec<String> {
+    match wanted(tree) {
+        Err(error) => vec![error],
+        Ok(wanted) => wanted
+            .into_iter()
+            .filter(|(path, text)| tree.text(path) != Some(text))
+            .map(|(path, _)| format!("{path}:1: is not current: cargo run -p xtask -- gen"))
+            .collect(),
+    }
+}
+
+fn wanted(tree: &Tree) -> Result<Vec<(String, String)>, String> {
+    let mut wanted = vec![
+        ("docs/reference/config.md".to_owned(), config_page()),
+        ("docs/reference/errors.md".to_owned(), errors_page()),
+    ];
+    for (path, text) in tree.texts() {
+        if extension(path) == "md" && text.contains("<!-- gen:") {
+            let filled = filled(tree, text).map_err(|error| format!("{path}:1: {error}"))?;
+            wanted.push((path.to_owned(), filled));
+        }
+    }
+    Ok(wanted)
+}
+
+/// `text` with what belongs between its marks.
+fn filled(tree: &Tree, text: &str) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("<!-- gen:") {
+        let name = &rest[at + "<!-- gen:".len()..];
+        let name = &name[..name.find(" -->").ok_or("a mark without an end")?];
+        let end = format!("<!-- end:{name} -->");
+        let end_at = rest.find(&end).ok_or_else(|| format!("no {end}"))?;
+        let part = part(tree, name)?;
+        write!(out, "{}<!-- gen:{name} -->\n{part}", &rest[..at]).map_err(|e| e.to_string())?;
+        rest = &rest[end_at..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn part(tree: &Tree, name: &str) -> Result<String, String> {
+    match name {
+        "layers" => Ok(layers()),
+        "quickstart" => Ok(fenced("c", quickstart(tree)?)),
+        "calls" => Ok(fenced("c", &calls(quickstart(tree)?)?)),
+        "rust" => Ok(fenced("rust", &rust_example(tree)?)),
+        "measured" => measured(tree),
+        other => Err(format!("nothing is called gen:{other}")),
+    }
+}
+
+fn fenced(language: &str, text: &str) -> String {
+    format!("```{language}\n{}\n```\n", text.trim_end())
+}
+
+fn quickstart(tree: &Tree) -> Result<&str, String> {
+    tree.text(QUICKSTART)
+        .ok_or_else(|| format!("no {QUICKSTART}"))
+}
+
+/// The lines of the example from `MPI_Init` to `backstay_close`, moved to the left.
+fn calls(program: &str) -> Result<String, String> {
+    let lines: Vec<&str> = program.lines().collect();
+    let find = |word: &str| lines.iter().position(|line| line.trim().starts_with(word));
+    let (Some(first), Some(last)) = (find("MPI_Init"), find("backstay_close")) else {
+        return Err(format!("{QUICKSTART} has no MPI_Init or no backstay_close"));
+    };
+    let lines = lines[first..=last].iter();
+    let lines: Vec<&str> = lines
+        .map(|line| line.strip_prefix("    ").unwrap_or(line))
+        .collect();
+    Ok(lines.join("\n"))
+}
+
+/// The example in the documentation of the engine, without the lines it hides.
+fn rust_example(tree: &Tree) -> Result<String, String> {
+    let path = "crates/engine/src/lib.rs";
+    let lines = tree.text(path).unwrap_or_default().lines();
+    let page: Vec<&str> = lines
+        .filter_map(|line| line.strip_prefix("//!"))
+        .map(|line| line.strip_prefix(' ').unwrap_or(line))
+        .collect();
+    let first = page.iter().position(|line| line.starts_with("```"));
+    let first = first.ok_or_else(|| format!("{path} has no example"))?;
+    let body = page[first + 1..]
+        .iter()
+        .take_while(|line| !line.starts_with("```"));
+    let shown: Vec<&str> = body
+        .copied()
+        .filter(|line| *line != "#" && !line.starts_with("# "))
+        .collect();
+    Ok(shown.join("\n"))
+}
+
+fn layers() -> String {
+    let mut text = String::from("| module | role |\n|---|---|\n");
+    for (name, role) in MODULES {
+        let role = match role {
+            Role::Composer => "composer: puts stages together",
+            Role::Stage => "stage",
+            Role::Service => "service: used by all",
+        };
+        line(&mut text, &[&format!("`{name}`"), role]);
+    }
+    text.push_str("\n| from | to | names | why |\n|---|---|---|---|\n");
+    for edge in &ALLOWED {
+        let names: Vec<String> = edge.names.iter().map(|name| format!("`{name}`")).collect();
+        let (from, to) = (format!("`{}`", edge.from), format!("`{}`", edge.to));
+        line(&mut text, &[&from, &to, &names.join(", "), edge.why]);
+    }
+    text
+}
+
+/// One row of a table.
+fn line(text: &mut String, cells: &[&str]) {
+    text.push_str("| ");
+    text.push_str(&cells.join(" | "));
+    text.push_str(" |\n");
+}
+
+fn config_page() -> String {
+    let mut text = format!(
+        "{NOTE}\n\n# Settings\n\nA setting is taken from the last of these that has it: its default, the \
+         TOML file that `BACKSTAY_CONFIG`\nnames, its variable in the environment, what the program \
+         sets. An unknown key and a value out of its\nlimits are errors; nothing is changed in \
+         silence.\n\nAll ranks of a job must have the same settings. `BACKSTAY_LOG` (`quiet`, `warn` \
+         or `info`, which is\nthe default) is no setting of a session: it says how much is written to \
+         standard error.\n\n| key | what it sets | default | least | most | unit | variable |\n\
+         |---|---|---|---|---|---|---|\n"
+    );
+    for setting in &REFERENCE {
+        let (low, high) = match setting.form {
+            Form::Text | Form::Word => (String::new(), String::new()),
+            Form::Share => ("0".to_owned(), "1".to_owned()),
+            Form::Whole(low, high) => (low.to_string(), high.to_string()),
+            Form::PowerOfTwo(low, high) => (low.to_string(), high.to_string()),
+        };
+        let unit = match setting.form {
+            Form::PowerOfTwo(..) => format!("{}, a power of two", setting.unit),
+            _ => setting.unit.to_owned(),
+        };
+        let default = setting
+            .default
+            .map_or(String::new(), |default| format!("`{default}`"));
+        let (key, variable) = (
+            format!("`{}`", setting.key),
+            format!("`{}`", setting.variable()),
+        );
+        line(
+            &mut text,
+            &[
+                &key,
+                setting.meaning,
+                &default,
+                &low,
+                &high,
+                &unit,
+                &variable,
+            ],
+        );
+    }
+    text
+}
+
+fn errors_page() -> String {
+    let mut text = format!(
+        "{NOTE}\n\n# Errors\n\nA call that fails returns one of these numbers in C and the kind of the \
+         same number in Rust; in a\ncollective call all ranks get the same one. The numbers never \
+         change. The message names what, where\nand why, and ends with the cause, the system's error \
+         number among them: `backstay_message` in C,\n`Display` in Rust.\n\n`BACKSTAY_OK` is 0.\n\n\
+         | number | name in C | meaning | what to do |\n|---|---|---|---|\n"
+    );
+    for kind in ErrorKind::ALL {
+        let (code, name) = (kind.code().to_string(), format!("`{}`", kind.c_name()));
+        line(&mut text, &[&code, &name, kind.meaning(), kind.remedy()]);
+    }
+    text
+}
+
+/// The figures of the newest results.
+fn measured(tree: &Tree) -> Result<String, String> {
+    let mut results = Vec::new();
+    for (path, text) in tree.texts() {
+        if path.starts_with(RESULTS)
+            && path
+                .rsplit_once('.')
+                .is_some_and(|(_, kind)| kind == "json")
+        {
+            let value: Value = serde_json::from_str(text).map_err(|e| format!("{path}: {e}"))?;
+            let date = value["date"].as_str().unwrap_or_default().to_owned();
+            if value["figures"].is_array() {
+                results.push((date, path, value));
+            }
+        }
+    }
+    results.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+    let Some((_, path, newest)) = results.last() else {
+        return Ok("Not measured yet.\n".to_owned());
+    };
+    let mut text = format!(
+        "Machine: {}; commit {}; all of it in [{path}]({path}).\n\n\
+         | figure | median | least | most | unit | to reach |\n|---|---|---|---|---|---|\n",
+        newest["machine"].as_str().unwrap_or("not named"),
+        newest["commit"].as_str().unwrap_or("not named"),
+    );
+    for figure in newest["figures"].as_array().into_iter().flatten() {
+        let id = format!(
+            "`{}`",
+            figure["id"]
+                .as_str()
+                .ok_or_else(|| format!("{path}: no id"))?
+        );
+        let numbers = ["value", "min", "max"].map(|key| number(&figure[key]));
+        let unit = figure["unit"].as_str().unwrap_or_default();
+        let bound = if figure["better"] == "higher" {
+            ">="
+        } else {
+            "<="
+        };
+        let reach = match number(&figure["reach"]) {
+            reach if reach.is_empty() => String::new(),
+            reach => format!("{bound} {reach}"),
+        };
+        line(
+            &mut text,
+            &[&id, &numbers[0], &numbers[1], &numbers[2], unit, &reach],
+        );
+    }
+    Ok(text)
+}
+
+/// A number with three digits that count; nothing for what is no number.
+fn number(value: &Value) -> String {
+    let Some(value) = value.as_f64() else {
+        return String::new();
+    };
+    let decimals = match value.abs() {
+        size if size >= 100.0 || size.fract() == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        size if size >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "a\n<!-- gen:measured -->\nold\n<!-- end:measured -->\nb\n";
+    const RESULT: &str = r#"{"machine": "m", "commit": "c", "figures": [
+        {"id": "capture.hash.clean", "value": 1.0349, "unit": "ratio", "reach": 1.1,
+         "better": "lower", "runs": 5, "min": 1.0, "max": 123.4},
+        {"id": "x", "value": 0.01234, "unit": "", "reach": null}]}"#;
+
+    #[test]
+    fn what_is_generated_is_current() {
+        let stale = stale(&Tree::read().unwrap());
+        assert!(stale.is_empty(), "{}", stale.join("\n"));
+    }
+
+    #[test]
+    fn a_changed_part_is_found() {
+        let tree = Tree::of(&[("a.md", PAGE)]);
+        assert_eq!(stale(&tree).len(), 3);
+        let filled = filled(&tree, PAGE).unwrap();
+        assert_eq!(filled, PAGE.replace("old", "Not measured yet."));
+        assert!(filled_again(&filled));
+    }
+
+    fn filled_again(text: &str) -> bool {
+        filled(&Tree::of(&[]), text).is_ok_and(|again| again == text)
+    }
+
+    #[test]
+    fn figures_come_from_results() {
+        let tree = Tree::of(&[("benchmarks/results/m-c.json", RESULT)]);
+        let text = measured(&tree).unwrap();
+        assert!(text.contains("Machine: m; commit c;"), "{text}");
+        let row = "| `capture.hash.clean` | 1.03 | 1 | 123 | ratio | <= 1.10 |";
+        assert!(text.contains(row), "{text}");
+        assert!(text.contains("| `x` | 0.0123 |  |  |  |  |"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_mark_is_refused() {
+        assert!(filled(&Tree::of(&[]), "<!-- gen:no -->\n<!-- end:no -->").is_err());
+        assert!(filled(&Tree::of(&[]), "<!-- gen:measured -->").is_err());
+    }
+
+    #[test]
+    fn the_calls_of_the_example_are_fifteen_lines() {
+        let tree = Tree::read().unwrap();
+        let calls = calls(quickstart(&tree).unwrap()).unwrap();
+        assert!(calls.lines().count() <= 16, "{calls}");
+    }
+
+    #[test]
+    fn names_in_c_are_those_of_the_header() {
+        let tree = Tree::read().unwrap();
+        let header = tree.text("bindings/c/include/backstay/backstay.h").unwrap();
+        for kind in ErrorKind::ALL {
+            let wanted = format!("#define {} {}\n", kind.c_name(), kind.code());
+            assert!(header.contains(&wanted), "{wanted}");
+        }
+    }
+}
