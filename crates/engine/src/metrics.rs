@@ -108,6 +108,7 @@ pub struct Metrics {
     /// Bytes of the store.
     pub store_bytes: u64,
     /// What the schedule learnt, on the node of rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<backstay_model::schedule::Memory>,
 }
 
