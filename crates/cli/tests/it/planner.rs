@@ -184,6 +184,32 @@ fn plan_learns_from_a_run() {
 }
 
 #[test]
+fn plan_reads_the_example_of_the_format() {
+    let text = include_str!("../../../../docs/format/metrics.md");
+    let example = text
+        .split("```json")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("metrics.json"), example).unwrap();
+    let (code, report, error) = plan(&["--from-run", folder.path().to_str().unwrap()]);
+    assert_eq!(code, 0, "{error}");
+    let cost = report["checkpoint_seconds"][0].as_f64().unwrap();
+    assert!((cost - 0.026_462_467).abs() < 1e-12, "{report}");
+    for name in ["nodes", "state-gb-per-node", "changed-share"] {
+        assert!(
+            !report["defaults"]
+                .to_string()
+                .contains(&format!("\"{name} =")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn plan_names_bad_values_and_asks_about_units() {
     for (flag, value, message) in [
         ("--nodes", "-3", "nodes = -3"),
