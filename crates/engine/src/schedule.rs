@@ -55,25 +55,35 @@ impl Pacer {
     /// The job goes on from a checkpoint.
     pub fn restored(&mut self, recovery_seconds: f64) {
         self.since_seconds = self.life.seconds();
-        self.news.push(Observation::Restored { level: 1, recovery_seconds });
+        self.news.push(Observation::Restored {
+            level: 1,
+            recovery_seconds,
+        });
     }
 
     /// A checkpoint was committed by all ranks.
     pub fn committed(&mut self, blocking_seconds: f64) {
         self.since_seconds = self.life.seconds();
-        self.news.push(Observation::Checkpoint { level: 1, blocking_seconds });
+        self.news.push(Observation::Checkpoint {
+            level: 1,
+            blocking_seconds,
+        });
     }
 
     /// What was learnt, to be kept over lives.
     pub fn memory(&mut self) -> Option<Memory> {
         self.learn();
-        self.schedule.as_ref().map(|schedule| schedule.memory().clone())
+        self.schedule
+            .as_ref()
+            .map(|schedule| schedule.memory().clone())
     }
 
     fn learn(&mut self) -> Option<usize> {
         let now = self.life.seconds();
         let news = std::mem::take(&mut self.news);
-        self.schedule.as_mut().and_then(|schedule| schedule.due(now, &news))
+        self.schedule
+            .as_mut()
+            .and_then(|schedule| schedule.due(now, &news))
     }
 
     /// Seconds between two checkpoints at present.
@@ -104,7 +114,10 @@ impl Pacer {
 
 fn schedule(config: &Config, nodes: u32, memory: Option<Memory>) -> Result<Schedule> {
     let wrong = |error| Error::caused(ErrorKind::Configuration, "interval = \"auto\"", error);
-    let mut inputs = Inputs { nodes: f64::from(nodes), ..Inputs::default() };
+    let mut inputs = Inputs {
+        nodes: f64::from(nodes),
+        ..Inputs::default()
+    };
     if let Some(hours) = config.node_mtbf_hours {
         #[expect(clippy::cast_precision_loss, reason = "at most 1e9")]
         let hours = hours as f64;
@@ -135,7 +148,10 @@ mod tests {
 
     #[test]
     fn a_fixed_interval_is_kept_and_asked_for_rarely() {
-        let config = Config { interval: Some("0.05".to_owned()), ..Config::default() };
+        let config = Config {
+            interval: Some("0.05".to_owned()),
+            ..Config::default()
+        };
         let mut pacer = Pacer::new(&config, 1, None).unwrap();
         assert_eq!(pacer.ask(1).0, 0);
         std::thread::sleep(std::time::Duration::from_millis(60));
@@ -155,13 +171,20 @@ mod tests {
         }
         let memory = pacer.memory().unwrap();
         let later = Pacer::new(&Config::default(), 1000, Some(memory)).unwrap();
-        assert!(later.interval_seconds() < before / 5.0, "{}", later.interval_seconds());
+        assert!(
+            later.interval_seconds() < before / 5.0,
+            "{}",
+            later.interval_seconds()
+        );
     }
 
     #[test]
     fn intervals_out_of_range_are_refused() {
         for interval in ["soon", "0", "-3", "1e9", "NaN"] {
-            let config = Config { interval: Some(interval.to_owned()), ..Config::default() };
+            let config = Config {
+                interval: Some(interval.to_owned()),
+                ..Config::default()
+            };
             assert!(config.validate().is_err(), "{interval}");
         }
     }

@@ -331,7 +331,10 @@ impl Session {
         if self.comm.rank() != 0 {
             return Ok(());
         }
-        let memory = self.metrics.as_mut().and_then(|file| file.metrics.schedule.take());
+        let memory = self
+            .metrics
+            .as_mut()
+            .and_then(|file| file.metrics.schedule.take());
         let mut pacer = Pacer::new(&self.config, self.node.nodes, memory)?;
         if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
             pacer.failed();
@@ -355,7 +358,8 @@ impl Session {
             None => (0, 0),
         };
         let mut answer = [due, skip];
-        self.comm.allreduce_max("asking whether a checkpoint is due", &mut answer)?;
+        self.comm
+            .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
         self.due_skip = answer[1];
         Ok((answer[0] > 0).then_some(Level::Node))
     }
