@@ -6,6 +6,8 @@ MULTIPROCESS_ARGUMENTS ?=
 MULTIPROCESS := $(or $(CARGO_TARGET_DIR),target)/multiprocess
 MULTIPROCESS_MPI := openmpi mpich
 
+test: test-multiprocess
+
 .PHONY: multiprocess-programs test-multiprocess soak
 multiprocess-programs: setup library
 	@mkdir -p $(MULTIPROCESS)
