@@ -87,7 +87,8 @@ impl Session {
     /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
     /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
     pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
-        let comm = Watched::new(comm, Duration::from_millis(config.watchdog_ms));
+        let limit = Duration::from_millis(config.watchdog_ms);
+        let comm = Watched::new(comm, limit, config.cpu_set.clone());
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
         let reserve = node.open_store(&comm)?;
