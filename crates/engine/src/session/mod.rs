@@ -67,6 +67,8 @@ pub struct Session {
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
+    /// It failed for want of space, and older checkpoints were given up for it.
+    made_room: bool,
     underway: Option<Underway>,
     metrics: Option<MetricsFile>,
     /// Rank 0's.
@@ -112,6 +114,7 @@ impl Session {
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
+            made_room: false,
             underway: None,
             metrics: None,
             pacer: None,

@@ -185,3 +185,30 @@ fn a_pin_holds_through_the_next_life_on_every_rank() {
         rank.check();
     });
 }
+
+#[test]
+fn older_checkpoints_make_room_in_a_full_store() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each checkpoint writes all of about 320 KB a rank: two of them fit beside the one being written.
+    let config = backstay::Config {
+        retained: 8,
+        reserve_bytes: Some(6 << 20),
+        segment_bytes: Some(1 << 18),
+        tracking: backstay::config::Tracking::Full,
+        ..config(folder.path())
+    };
+    let kept = life(2, &config, |rank| {
+        rank.protect(backstay::config::Tracking::Full).unwrap();
+        for _ in 1..=12 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+        rank.session.stored_checkpoints().len()
+    });
+    assert!((2..8).contains(&kept[0]), "{kept:?}");
+    life(2, &config, |rank| {
+        rank.session.restore().unwrap();
+        assert_eq!(rank.step, 12);
+        rank.check();
+    });
+}
