@@ -201,6 +201,7 @@ pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    second_hand: bool,
 }
 
 impl Error {
@@ -210,6 +211,7 @@ impl Error {
             kind,
             context: context.into(),
             source: None,
+            second_hand: false,
         }
     }
     /// The same with its cause.
@@ -222,6 +224,7 @@ impl Error {
             kind,
             context: context.into(),
             source: Some(source.into()),
+            second_hand: false,
         }
     }
     /// A file system error on `what`; a full disk is [`ErrorKind::StoreFull`].
@@ -248,6 +251,16 @@ impl Error {
     /// The context without the kind and the cause.
     pub fn context(&self) -> &str {
         &self.context
+    }
+    /// Marks an error that only says that another rank has one, whose words are better.
+    #[must_use]
+    pub fn second_hand(mut self) -> Self {
+        self.second_hand = true;
+        self
+    }
+    /// Whether another rank has the words for it.
+    pub fn is_second_hand(&self) -> bool {
+        self.second_hand
     }
     /// The same error with `prefix` before its context.
     #[must_use]

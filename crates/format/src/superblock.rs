@@ -18,6 +18,8 @@ pub struct Superblock {
     pub store: StoreId,
     /// Bytes of a segment slot; a power of two.
     pub segment_bytes: u32,
+    /// Which run of the job: the same in the stores of all its nodes, through all its lives.
+    pub run: u32,
     /// When it was made, in nanoseconds since 1970.
     pub created_unix_ns: u64,
     /// The job it belongs to.
@@ -32,7 +34,7 @@ impl Superblock {
         let mut body = Encoder::new();
         body.raw(&self.store.0)
             .u32(self.segment_bytes)
-            .u32(0)
+            .u32(self.run)
             .u64(self.created_unix_ns);
         body.text(&self.job).text(&self.node);
         seal(MAGIC, &body.finish())
@@ -46,7 +48,7 @@ impl Superblock {
         if !segment_bytes.is_power_of_two() {
             return Err(body.refuse("segment bytes", 4, "a power of two", segment_bytes));
         }
-        body.zeros("reserved", 4)?;
+        let run = body.u32_in("run", 1, u32::MAX)?;
         let created_unix_ns = body.u64("created")?;
         let job = body.text("job", LABEL_BYTES_MAX)?;
         let node = body.text("node", LABEL_BYTES_MAX)?;
@@ -54,6 +56,7 @@ impl Superblock {
         Ok(Self {
             store,
             segment_bytes,
+            run,
             created_unix_ns,
             job,
             node,

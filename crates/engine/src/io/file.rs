@@ -139,6 +139,11 @@ impl Device for FileDevice {
         Ok(blocks * 512)
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        let numbers = rustix::fs::fstatvfs(&self.file).ok()?;
+        Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
+    }
+
     fn is_memory(&self) -> bool {
         self.memory
     }

@@ -41,6 +41,10 @@ pub trait Device: Debug + Send + Sync {
     fn allocated_bytes(&self) -> Result<u64> {
         self.length_bytes()
     }
+    /// Bytes that it could still grow by, where that is known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Whether writing it is writing memory: then holes are filled block by block, because nothing
     /// is gained by writing in long runs.
     fn is_memory(&self) -> bool {

@@ -20,6 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// So many of the newest checkpoints are never given up: a commit that is interrupted on some nodes
+/// needs the older one.
+const RETAINED_MIN: usize = 2;
+
 /// How far a checkpoint has to be safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -102,12 +106,19 @@ enum Committer {
 
 impl Session {
     /// Takes a checkpoint; when it returns well, it is durable at level [`Level::Node`] on every node.
-    /// Collective: one call of the communicator, two if a rank fails.
+    /// When the store is full, the oldest checkpoints beyond the two newest and the pinned ones are
+    /// given up, and it is tried once more. Collective: one call of the communicator, two if a rank
+    /// fails.
     pub fn checkpoint(&mut self) -> Result<Report> {
         let watch = Stopwatch::start();
         self.settle_underway()?;
         self.begin(false);
-        let mut report = self.settle_underway()?.unwrap_or_default();
+        let mut outcome = self.settle_underway();
+        if outcome.is_err() && std::mem::take(&mut self.made_room) {
+            self.begin(false);
+            outcome = self.settle_underway();
+        }
+        let mut report = outcome?.unwrap_or_default();
         report.blocking_seconds = watch.seconds();
         self.record(&report);
         Ok(report)
@@ -291,7 +302,12 @@ impl Session {
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
+            let spare = self.policy.complete.difference(&self.policy.pinned).count();
+            self.made_room = error.kind() == ErrorKind::StoreFull && spare > RETAINED_MIN;
+            if self.made_room {
+                self.policy.retained = RETAINED_MIN;
+            }
             self.abandon(id, underway.turn);
             if let Some(store) = &mut self.store {
                 store.rank.roll_back();
@@ -302,13 +318,14 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
+        self.policy.retained = backstay_format::width::index(self.config.retained);
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();
         Ok(Some(underway.report))
     }
 
-    /// A failed checkpoint may be durable on this node: its leader takes it out of the root before
-    /// any rank of the node writes where it stands.
+    /// A failed checkpoint may be durable on this node, and older ones may have to make room: the
+    /// leader takes them out of the root before any rank of the node writes where they stand.
     fn abandon(&mut self, id: CheckpointId, turn: u64) {
         self.abandoned_turn = turn;
         if !self.node.leads() {
@@ -321,9 +338,11 @@ impl Session {
                 .revisions
                 .last()
                 .is_some_and(|last| last.checkpoint == id);
-            if named && let Err(error) = node.note(&self.policy, false) {
+            if (named || self.made_room)
+                && let Err(error) = node.note(&self.policy, false)
+            {
                 notice::warn(&format!(
-                    "checkpoint {id}, which failed, stays in the root: {error}"
+                    "the root still names checkpoints that were given up: {error}"
                 ));
             }
         }
@@ -365,11 +384,20 @@ impl Session {
     /// The successor waits for the leader, and commits in its place when it does not come.
     fn watch_leader(&self, underway: &Underway) -> Result<()> {
         let control = &self.node.control;
-        let patience = Duration::from_millis(self.config.timeout_ms / 4);
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let patience = limit / 4;
+        let ranks = u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX);
         let durable = || control.durable(underway.turn).is_some();
+        // A rank that comes late is not the leader's fault.
+        let all_here = wait_until(
+            "all ranks of the node to capture their parts",
+            limit,
+            || durable() || (0..ranks).all(|local| control.posted(local, underway.turn).is_some()),
+        );
         if wait_until("the node's leader to commit", patience, durable).is_ok() {
             return node_outcome(control, underway.turn);
         }
+        all_here?;
         notice::warn(&format!(
             "rank {}: the leader of node {} has not committed checkpoint {} after {} ms; taking over",
             self.comm.rank(),
@@ -385,7 +413,7 @@ impl Session {
             control: control.clone(),
             store: Arc::clone(&store.node),
             policy: self.policy.clone(),
-            ranks: u32::try_from(self.node.ranks.len()).unwrap_or(u32::MAX),
+            ranks,
             local: self.node.local,
             predecessor: Some(0),
             id: underway.id,
@@ -399,6 +427,10 @@ impl Session {
 
     /// Keeps what a checkpoint cost.
     fn record(&mut self, report: &Report) {
+        let learnt = self.pacer.as_mut().and_then(|pacer| {
+            pacer.committed(report.blocking_seconds);
+            pacer.memory()
+        });
         let Some(file) = &mut self.metrics else {
             return;
         };
@@ -411,6 +443,7 @@ impl Session {
         });
         let metrics = &mut file.metrics;
         metrics.checkpoints += 1;
+        metrics.schedule = learnt;
         metrics.changed_share = share(changed, total);
         metrics.changed_share_by_rank = posts
             .iter()
@@ -553,6 +586,9 @@ impl NodeCommit {
 
     fn run(&self) -> Result<()> {
         let outcome = self.commit();
+        if !self.is_mine() {
+            return self.follow_successor();
+        }
         let code = outcome
             .as_ref()
             .err()
@@ -560,6 +596,21 @@ impl NodeCommit {
         self.control
             .set_durable(self.turn, u64::try_from(code).unwrap_or(u64::MAX));
         outcome
+    }
+
+    /// Whether no other rank of the node has taken over.
+    fn is_mine(&self) -> bool {
+        self.control
+            .claim_commit(self.turn, self.local, Some(self.local))
+    }
+
+    /// Another rank commits in this one's place: its outcome is the node's, and its root the newest.
+    fn follow_successor(&self) -> Result<()> {
+        wait_until("the rank that took over to commit", self.wait, || {
+            self.control.durable(self.turn).is_some()
+        })?;
+        node_outcome(&self.control, self.turn)?;
+        lock(&self.store).reload()
     }
 
     fn commit(&self) -> Result<()> {
@@ -579,12 +630,10 @@ impl NodeCommit {
                 .ok()
                 .and_then(ErrorKind::from_code);
             let context = format!("rank {} could not capture its part", failed.rank);
-            return Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context));
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            return Err(Error::new(kind, context).second_hand());
         }
-        let still_mine = || {
-            self.control
-                .claim_commit(self.turn, self.local, Some(self.local))
-        };
+        let still_mine = || self.is_mine();
         lock(&self.store).commit(self.id, self.world_size, &posts, &self.policy, still_mine)
     }
 
@@ -609,10 +658,8 @@ fn node_outcome(control: &Control, turn: u64) -> Result<()> {
         Some(0) => Ok(()),
         Some(code) => {
             let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
-            Err(Error::new(
-                kind.unwrap_or(ErrorKind::Internal),
-                "the node's commit failed",
-            ))
+            let kind = kind.unwrap_or(ErrorKind::Internal);
+            Err(Error::new(kind, "the node's commit failed").second_hand())
         }
         None => Err(Error::new(
             ErrorKind::Timeout,

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::MetricsFile;
 use crate::notice;
+use crate::schedule::Pacer;
 use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::Owner;
 use crate::store::recover::{FoundRevision, recover_node, recover_rank};
@@ -37,7 +38,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use variable::Registered;
-use vote::{agree, vote};
+use vote::{agree, as_number, vote};
 use watch::Watched;
 
 /// A rank's session with Backstay.
@@ -55,6 +56,8 @@ pub struct Session {
     /// Why pages cannot be tracked, once it was said.
     no_pages: bool,
     found: Vec<FoundRevision>,
+    /// Why nothing can be restored though something was stored.
+    lost: Option<Error>,
     policy: Policy,
     incarnation: u64,
     /// This incarnation has tried a checkpoint, or began with a restore.
@@ -64,8 +67,15 @@ pub struct Session {
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
+    /// It failed for want of space, and older checkpoints were given up for it.
+    made_room: bool,
     underway: Option<Underway>,
     metrics: Option<MetricsFile>,
+    /// Rank 0's.
+    pacer: Option<Pacer>,
+    /// Calls of `due` since rank 0 was asked last, and until it is asked again.
+    due_calls: i64,
+    due_skip: i64,
 }
 
 /// The store as this rank writes it.
@@ -79,7 +89,8 @@ impl Session {
     /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
     /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
     pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
-        let comm = Watched::new(comm, Duration::from_millis(config.watchdog_ms));
+        let limit = Duration::from_millis(config.watchdog_ms);
+        let comm = Watched::new(comm, limit, config.cpu_set.clone());
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
         let reserve = node.open_store(&comm)?;
@@ -97,18 +108,25 @@ impl Session {
             pages: None,
             no_pages: false,
             found: Vec::new(),
+            lost: None,
             incarnation: 1,
             life_begun: false,
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
+            made_room: false,
             underway: None,
             metrics: None,
+            pacer: None,
+            due_calls: 0,
+            due_skip: 0,
         };
         let recovered = reserve.map_or(Ok(()), |reserve| session.recover(reserve));
         vote(&session.comm, "recovering the store", 0, recovered)?;
         session.agree_on_the_past()?;
         session.open_metrics();
+        let paced = session.open_pacer();
+        vote(&session.comm, "planning", 0, paced)?;
         Ok(session)
     }
 
@@ -136,12 +154,11 @@ impl Session {
             .revisions
             .last()
             .map_or(0, |last| last.checkpoint.number);
+        let pinned = root.revisions.iter().filter(|revision| revision.pinned);
+        self.policy.pinned = pinned.map(|revision| revision.checkpoint).collect();
         let node = if self.node.leads() {
             let here = self.node.ranks.iter().copied().collect();
             let (tables, former) = recover_node(&reserve, &root, &here);
-            for revision in root.revisions.iter().filter(|revision| revision.pinned) {
-                self.policy.pinned.insert(revision.checkpoint);
-            }
             NodeStore::new(reserve.clone(), root, slot, tables, former)
         } else {
             NodeStore::successor(reserve.clone(), root, slot)
@@ -168,6 +185,56 @@ impl Session {
 
     /// Which checkpoints every rank can have, which life this is, and which number comes next.
     fn agree_on_the_past(&mut self) -> Result<()> {
+        let known_complete = self.found.iter().filter(|found| found.revision.complete);
+        let known_complete = known_complete.map(|found| as_number(found.id())).max();
+        let run = self.store.as_ref().map(|store| {
+            let superblock = store.rank.reserve().reader().superblock();
+            i64::from(superblock.run)
+        });
+        let mut newest = [
+            to_i64(self.incarnation),
+            to_i64(self.last_number),
+            known_complete.unwrap_or(0),
+            run.unwrap_or(0),
+            run.map_or(i64::MIN, |run| -run),
+            i64::from(self.node.draw_run()),
+        ];
+        self.comm
+            .allreduce_max("agreeing on the life of the job", &mut newest)?;
+        let [
+            incarnation,
+            last_number,
+            known_complete,
+            newest_run,
+            lowest_run,
+            drawn,
+        ] = newest;
+        self.incarnation = u64::try_from(incarnation).unwrap_or(1);
+        self.last_number = u64::try_from(last_number).unwrap_or(0);
+        let agreed_run = if newest_run > 0 { newest_run } else { drawn };
+        self.node.run = u32::try_from(agreed_run).unwrap_or(1);
+        if newest_run > 0 && newest_run != -lowest_run {
+            let mine = self.same_run(run, newest_run);
+            vote(&self.comm, "comparing the stores", 0, mine)?;
+        }
+        self.agree_on_checkpoints(known_complete)
+    }
+
+    fn same_run(&self, run: Option<i64>, other: i64) -> Result<()> {
+        if run.is_none_or(|run| run == other) {
+            return Ok(());
+        }
+        let context = format!(
+            "{} is of another run of job {:?} than the store of another node; put the right one back, \
+             or set another job name or store_path",
+            self.node.store_path().display(),
+            self.node.job
+        );
+        Err(Error::new(ErrorKind::Configuration, context))
+    }
+
+    /// Which checkpoints every rank can have; `known_complete` is the newest that was complete.
+    fn agree_on_checkpoints(&mut self, known_complete: i64) -> Result<()> {
         let size = self.comm.size();
         let usable = |found: &&FoundRevision| {
             if found.revision.world_size == size {
@@ -183,6 +250,9 @@ impl Session {
             .map(FoundRevision::id)
             .collect();
         for found in &self.found {
+            if let (Err(error), true) = (&found.ranks, self.node.leads()) {
+                notice::warn(&format!("checkpoint {} is unusable: {error}", found.id()));
+            }
             if let Some(Err(error)) = &found.part {
                 notice::warn(&format!(
                     "rank {}: its part of checkpoint {} is unusable: {error}",
@@ -192,13 +262,59 @@ impl Session {
             }
         }
         let agreed = agree(&self.comm, &mine)?;
-        let mut newest = [to_i64(self.incarnation), to_i64(self.last_number)];
-        self.comm
-            .allreduce_max("agreeing on the life of the job", &mut newest)?;
-        self.incarnation = u64::try_from(newest[0]).unwrap_or(1);
-        self.last_number = u64::try_from(newest[1]).unwrap_or(0);
+        if known_complete > agreed.last().map_or(0, |&id| as_number(id)) {
+            let missing = self.why_not(known_complete);
+            if agreed.is_empty() {
+                self.lost = vote(&self.comm, "finding a complete checkpoint", 0, missing).err();
+            } else if let Err(error) = missing {
+                notice::warn(&format!("rank {}: {error}", self.comm.rank()));
+            }
+        }
         self.policy.complete = agreed.into_iter().collect();
         Ok(())
+    }
+
+    /// What keeps this rank from having a checkpoint that was complete.
+    fn why_not(&self, number: i64) -> Result<()> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let path = self.node.store_path();
+        let path = path.display();
+        let Some(found) = self.found.iter().find(|f| as_number(f.id()) == number) else {
+            let there = if self.store.is_some() {
+                let ids = self.found.iter().map(|found| found.id().to_string());
+                format!("it has {:?}", ids.collect::<Vec<_>>())
+            } else {
+                "there is no such file".to_owned()
+            };
+            let context = format!(
+                "{path} (rank {rank}, node {}) is without checkpoint {}, which was complete; {there}",
+                self.node.name,
+                number >> 20
+            );
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let (id, world) = (found.id(), found.revision.world_size);
+        match (&found.ranks, &found.part) {
+            (Err(error), _) | (_, Some(Err(error))) => Err(Error::new(
+                error.kind(),
+                format!("checkpoint {id}, part of rank {rank}: {error}"),
+            )),
+            (Ok(_), None) if world == size => Err(Error::new(
+                ErrorKind::NotRetained,
+                format!(
+                    "{path} has other ranks' parts of checkpoint {id}, and not that of rank {rank}"
+                ),
+            )),
+            (Ok(ranks), _) if world != size && !found.holds_all_ranks() => Err(Error::new(
+                ErrorKind::NotRetained,
+                format!(
+                    "checkpoint {id} is of {world} ranks, this job has {size}, and {path} has the \
+                     parts of {} of them: another number of ranks needs them all on each node",
+                    ranks.len()
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn open_metrics(&mut self) {
@@ -213,6 +329,43 @@ impl Session {
         file.metrics.ranks = self.comm.size();
         file.metrics.incarnation = self.incarnation;
         self.metrics = Some(file);
+    }
+
+    fn open_pacer(&mut self) -> Result<()> {
+        if self.comm.rank() != 0 {
+            return Ok(());
+        }
+        let memory = self
+            .metrics
+            .as_mut()
+            .and_then(|file| file.metrics.schedule.take());
+        let mut pacer = Pacer::new(&self.config, self.node.nodes, memory)?;
+        if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
+            pacer.failed();
+        }
+        self.pacer = Some(pacer);
+        Ok(())
+    }
+
+    /// Whether it is time for a checkpoint, and to which level; to be asked once a step, say. Follows
+    /// the setting `interval`: by default the planner's, from measured costs and failures. Collective,
+    /// but most calls ask nobody.
+    pub fn due(&mut self) -> Result<Option<Level>> {
+        self.due_calls += 1;
+        if self.due_skip > 0 {
+            self.due_skip -= 1;
+            return Ok(None);
+        }
+        let calls = std::mem::take(&mut self.due_calls);
+        let (due, skip) = match &mut self.pacer {
+            Some(pacer) => pacer.ask(calls),
+            None => (0, 0),
+        };
+        let mut answer = [due, skip];
+        self.comm
+            .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
+        self.due_skip = answer[1];
+        Ok((answer[0] > 0).then_some(Level::Node))
     }
 
     /// This rank.
@@ -373,7 +526,9 @@ impl Session {
             (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
             _ => Ok(()),
         };
+        let learnt = self.pacer.as_mut().and_then(Pacer::memory);
         if let Some(metrics) = &mut self.metrics {
+            metrics.metrics.schedule = learnt;
             metrics.metrics.closed = true;
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());

@@ -20,6 +20,7 @@ use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
 use backstay_format::{Digest, Geometry, StoreId, Superblock};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,10 @@ pub(super) struct Node {
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) settings: ReserveSettings,
+    /// The run of the job, for stores that are made.
+    pub(super) run: u32,
     _lock: Option<StoreLock>,
+    lock_elsewhere: RefCell<Option<StoreLock>>,
 }
 
 impl Node {
@@ -83,7 +87,9 @@ impl Node {
             directory,
             control,
             settings,
+            run: 1,
             _lock: lock,
+            lock_elsewhere: RefCell::new(None),
         })
     }
 
@@ -91,7 +97,7 @@ impl Node {
         self.local == 0
     }
 
-    fn store_path(&self) -> PathBuf {
+    pub(super) fn store_path(&self) -> PathBuf {
         self.directory.join(STORE_FILE)
     }
 
@@ -103,6 +109,10 @@ impl Node {
             }
             let device = self.device(false)?;
             if is_blank(&*device) {
+                notice::info(&format!(
+                    "{} never held a checkpoint, and is made anew",
+                    self.store_path().display()
+                ));
                 return Ok(None);
             }
             let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
@@ -121,6 +131,13 @@ impl Node {
             Ok(None)
         };
         vote(comm, "attaching to the store", 0, attached)
+    }
+
+    /// A number for the run of a job in its first life, from which all ranks take the highest.
+    pub(super) fn draw_run(&self) -> u32 {
+        let seed = format!("{} {} {}", self.name, std::process::id(), unix_ns());
+        let Digest([a, b, c, d, ..]) = Digest::of(seed.as_bytes());
+        u32::from_le_bytes([a, b, c, d]).max(1)
     }
 
     fn check_owner(&self, superblock: &Superblock) -> Result<()> {
@@ -155,27 +172,33 @@ impl Node {
         need_bytes: u64,
         turn: u64,
     ) -> Result<Reserve> {
-        self.control.set_need(self.local, need_bytes);
-        let failed = (turn << 8) | 2;
+        self.control.set_need(self.local, turn, need_bytes);
         if self.leads() {
-            let made = self.lead_creation(config);
-            self.control
-                .set_created(if made.is_ok() { 1 } else { failed });
+            let made = self.lead_creation(config, turn);
+            let outcome = made.as_ref().err().map_or(1, |error| {
+                (turn << 8) | u64::try_from(error.kind().code()).unwrap_or(0xff)
+            });
+            self.control.set_created(outcome);
             return made;
         }
         wait_until(
             "the node's leader to make the store",
             self.settings.wait,
-            || [1, failed].contains(&self.control.created()),
+            || self.control.created() == 1 || self.control.created() >> 8 == turn,
         )?;
-        if self.control.created() == 1 {
+        let outcome = self.control.created();
+        if outcome == 1 {
             return self.attach();
         }
         // The leader tells all ranks what is wrong; it may be right next time.
+        let kind = i32::try_from(outcome & 0xff)
+            .ok()
+            .and_then(ErrorKind::from_code);
         Err(Error::new(
-            ErrorKind::StoreIo,
+            kind.unwrap_or(ErrorKind::StoreIo),
             "the node's leader could not make the store",
-        ))
+        )
+        .second_hand())
     }
 
     /// Where the store is: the node's directory, unless there was no room in it.
@@ -187,11 +210,13 @@ impl Node {
         found.unwrap_or_else(|| self.directory.clone())
     }
 
-    /// The store goes elsewhere than lock and control file: the ranks find it by a link.
+    /// The store goes elsewhere than lock and control file: the ranks find it by a link, and a later
+    /// life, which finds only the store, by a lock beside it.
     fn link_to(&self, directory: &Path) -> Result<()> {
         if directory == self.directory {
             return Ok(());
         }
+        *self.lock_elsewhere.borrow_mut() = Some(StoreLock::take(directory, &self.job)?);
         let (link, target) = (self.store_path(), directory.join(STORE_FILE));
         // A link to an earlier place, of a creation that failed.
         drop(std::fs::remove_file(&link));
@@ -199,7 +224,7 @@ impl Node {
             .map_err(|error| Error::io(format!("linking {}", link.display()), error))
     }
 
-    fn lead_creation(&self, config: &Config) -> Result<Reserve> {
+    fn lead_creation(&self, config: &Config, turn: u64) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
             "all ranks of the node to say what they need",
@@ -207,18 +232,19 @@ impl Node {
             || {
                 others
                     .clone()
-                    .all(|local| self.control.need(local).is_some())
+                    .all(|local| self.control.need(local, turn).is_some())
             },
         )?;
-        let need: u64 = others.filter_map(|local| self.control.need(local)).sum();
+        let need: u64 = others
+            .filter_map(|local| self.control.need(local, turn))
+            .sum();
         let (segment_bytes, slots) = size(config, need, self.ranks.len());
         let geometry = Geometry { segment_bytes };
         let bytes = geometry.file_bytes(slots);
         let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
         place::check_room(&place, bytes, place::memory_limit().as_ref())?;
         self.link_to(&place.directory)?;
-        // What a creation left that was killed holds nothing.
-        drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
+        remove_blank(&place.directory.join(STORE_FILE))?;
         let device = self.device(true)?;
         let store = StoreId(
             Digest::of(
@@ -236,6 +262,7 @@ impl Node {
         let superblock = Superblock {
             store,
             segment_bytes,
+            run: self.run,
             created_unix_ns: unix_ns(),
             job: self.job.clone(),
             node: self.name.clone(),
@@ -281,6 +308,22 @@ fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
     let least = backstay_format::width::to_u64(ranks) * 5 + 2;
     let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
     (segment_bytes, slots.min(SEGMENTS_MAX))
+}
+
+/// Removes what a creation left that was killed; a store that holds anything stays, and is an error.
+fn remove_blank(path: &Path) -> Result<()> {
+    let Ok(device) = FileDevice::open_read_only(path) else {
+        return Ok(());
+    };
+    if !is_blank(&device) {
+        let context = format!(
+            "{} holds a store; remove it, or set another job",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
+    std::fs::remove_file(path)
+        .map_err(|error| Error::io(format!("removing {}", path.display()), error))
 }
 
 /// The ranks of this node, and how many nodes there are. Collective.

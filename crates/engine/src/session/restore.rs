@@ -37,6 +37,14 @@ pub struct Restored {
     pub unclaimed: u32,
 }
 
+/// Whether an older checkpoint may be free of what this error says.
+fn is_of_one_checkpoint(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Corrupt | ErrorKind::StoreIo | ErrorKind::NotRetained
+    )
+}
+
 impl Session {
     /// Restores the newest checkpoint that every rank can have whole into the protected variables.
     /// [`ErrorKind::NoCheckpoint`] says that there is none. When a newer one turns out damaged, all
@@ -63,10 +71,13 @@ impl Session {
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
         let watch = Stopwatch::start();
         self.settle_underway()?;
-        self.find_committed()?;
-        let mut last = Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
+        let mut last = match &self.lost {
+            Some(lost) => Error::new(lost.kind(), lost.to_string()),
+            None => Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job"),
+        };
         for (fell_back, &id) in (0..).zip(candidates) {
-            let read = self.read_checkpoint(id);
+            let found = self.find_committed();
+            let read = found.and_then(|()| self.read_checkpoint(id));
             let what = format!("restoring checkpoint {}", id.number);
             match vote(&self.comm, &what, to_i64(id.number), read) {
                 Ok(mut restored) => {
@@ -76,10 +87,13 @@ impl Session {
                     self.note_restore(&restored);
                     return Ok(restored);
                 }
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                Err(error) if is_of_one_checkpoint(error.kind()) => {
                     if self.comm.rank() == 0 {
                         notice::warn(&format!("checkpoint {id} cannot be restored: {error}"));
                     }
+                    // Shapes are asked for of the one that can be had.
+                    self.policy.complete.remove(&id);
+                    self.lost = Some(Error::new(error.kind(), error.to_string()));
                     last = error;
                 }
                 Err(error) => return Err(error),
@@ -101,6 +115,9 @@ impl Session {
                     ""
                 }
             ));
+        }
+        if let Some(pacer) = &mut self.pacer {
+            pacer.restored(restored.seconds);
         }
         let Some(file) = &mut self.metrics else {
             return;

@@ -10,16 +10,16 @@ use crate::error::{Error, ErrorKind, Result};
 const MESSAGE_WORDS: usize = 64;
 const BYTES_A_WORD: usize = 7;
 
-/// All ranks' outcome: `mine` where every rank is well, else the error of the rank with the worst.
+/// All ranks' outcome: `mine` where every rank is well, else the error of the rank with the worst; of
+/// equal ones that of a rank which does not only repeat another's.
 /// `same` must be equal on all ranks (the number of the checkpoint, say).
 pub(super) fn vote<T>(comm: &Watched, what: &str, same: i64, mine: Result<T>) -> Result<T> {
-    let status = mine
-        .as_ref()
-        .err()
-        .map_or(0, |error| i64::from(error.kind().code()));
+    let status = mine.as_ref().err().map_or(0, |error| {
+        (i64::from(error.kind().code()) << 1) | i64::from(!error.is_second_hand())
+    });
     let mut values = [(status << 32) | i64::from(comm.rank()), same, -same];
     comm.allreduce_max(what, &mut values)?;
-    let (code, rank) = (values[0] >> 32, values[0] & 0xffff_ffff);
+    let (code, rank) = (values[0] >> 33, values[0] & 0xffff_ffff);
     if code == 0 {
         if values[1] != -values[2] {
             let context = format!(

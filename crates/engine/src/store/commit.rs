@@ -213,7 +213,9 @@ impl NodeStore {
             })
             .collect();
         entries.sort_by_key(|entry| entry.rank);
+        // A table that another rank wrote when it took over is in its space, not in ours.
         if let Some(newest) = self.root.revisions.last()
+            && self.space().owns(newest.ranks.top.address.segment())
             && super::revision::read_ranks(self.reserve.reader(), newest)
                 .is_ok_and(|committed| committed == entries)
         {

@@ -220,7 +220,8 @@ impl Control {
         self.word(WORD_FAILED).load(Ordering::Acquire) != 0
     }
 
-    /// Publishes that the store exists (1) or could not be made (2 and the error's kind above).
+    /// Publishes that the store exists (1) or could not be made (the turn, and in its low byte the
+    /// error's kind).
     pub fn set_created(&self, outcome: u64) {
         self.word(WORD_CREATED).store(outcome, Ordering::Release);
     }
@@ -229,15 +230,15 @@ impl Control {
         self.word(WORD_CREATED).load(Ordering::Acquire)
     }
 
-    /// Publishes what `local` needs in the first checkpoint, in bytes.
-    pub fn set_need(&self, local: u32, bytes: u64) {
-        self.rank_word(local, 9).store(bytes + 1, Ordering::Release);
+    /// Publishes what `local` needs in bytes, as of commit `turn`, which makes the store.
+    pub fn set_need(&self, local: u32, turn: u64, bytes: u64) {
+        self.rank_word(local, 9).store(bytes, Ordering::Relaxed);
+        self.rank_word(local, 10).store(turn, Ordering::Release);
     }
-    /// What `local` needs in the first checkpoint; `None` until it said so.
-    pub fn need(&self, local: u32) -> Option<u64> {
-        self.rank_word(local, 9)
-            .load(Ordering::Acquire)
-            .checked_sub(1)
+    /// What `local` needs as of commit `turn`; `None` until it said so.
+    pub fn need(&self, local: u32, turn: u64) -> Option<u64> {
+        let said = self.rank_word(local, 10).load(Ordering::Acquire) == turn;
+        said.then(|| self.rank_word(local, 9).load(Ordering::Relaxed))
     }
 
     /// Publishes rank `local`'s part of commit `turn`.

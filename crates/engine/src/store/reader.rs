@@ -21,6 +21,8 @@ pub struct StoreReader {
     device: Arc<dyn Device>,
     superblock: Superblock,
     geometry: Geometry,
+    /// What is wrong with the first copy of the superblock, if the second had to be taken.
+    damaged_copy: Option<Error>,
     slots: RwLock<BTreeMap<SegmentId, u64>>,
 }
 
@@ -44,6 +46,7 @@ impl StoreReader {
                         device,
                         superblock,
                         geometry,
+                        damaged_copy: first_error,
                         slots,
                     });
                 }
@@ -63,6 +66,10 @@ impl StoreReader {
     /// What the store says of itself.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+    /// What is wrong with the superblock's first copy, where the second was taken.
+    pub fn damaged_copy(&self) -> Option<&Error> {
+        self.damaged_copy.as_ref()
     }
     /// Where things stand.
     pub fn geometry(&self) -> Geometry {
@@ -143,8 +150,12 @@ impl StoreReader {
         Ok(())
     }
 
-    /// Reads all records; calls `found` for each slot that names a segment.
-    pub fn read_records(&self, mut found: impl FnMut(u64, SegmentRecord)) -> Result<u64> {
+    /// Reads all records; calls `found` for each slot that names a segment, with what is wrong with its
+    /// first copy if that is damaged.
+    pub fn read_records(
+        &self,
+        mut found: impl FnMut(u64, SegmentRecord, Option<Error>),
+    ) -> Result<u64> {
         let length = self.device.length_bytes().map_err(|error| {
             Error::io(
                 format!("{}: asking for the length", self.device.name()),
@@ -158,7 +169,7 @@ impl StoreReader {
         for slot in 0..slots {
             if let Ok(record) = self.record(slot) {
                 self.place_segment(record.segment, slot);
-                found(slot, record);
+                found(slot, record, self.record_copy(slot, 0).err());
             }
         }
         Ok(slots)

@@ -10,9 +10,10 @@ use super::reader::StoreReader;
 use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
+use crate::notice;
 use backstay_format::Superblock;
 use backstay_format::geometry::{
-    RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+    RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
 };
 use backstay_format::limits::SEGMENTS_MAX;
 use backstay_format::{Address, Geometry, RootSlot, SegmentClass, SegmentId, SegmentRecord};
@@ -94,10 +95,18 @@ impl Reserve {
         let mut next = reader
             .newest_root()
             .map_or(1, |(root, _)| root.next_segment);
-        let slots = reader.read_records(|slot, record| {
+        if let Some(damage) = reader.damaged_copy() {
+            notice::warn(&format!("{damage}; the other copy is used"));
+        }
+        let mut damaged = None;
+        let slots = reader.read_records(|slot, record, damage| {
+            damaged = damaged.take().or(damage);
             control.describe_slot(slot, record.segment, record.class);
             next = next.max(record.segment.0 + 1);
         })?;
+        if let Some(damage) = damaged {
+            notice::warn(&format!("{damage}; the other copy is used"));
+        }
         let slots = slots.min(control.slot_capacity());
         control.set_slots(slots);
         control.set_next_segment(next);
@@ -313,12 +322,17 @@ fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<
     let (name, length) = (device.name(), geometry.file_bytes(slots));
     check_memory(device, length)?;
     device.reserve(length).map_err(|error| {
-        let there = device.length_bytes().unwrap_or(0);
+        let more = length.saturating_sub(device.allocated_bytes().unwrap_or(0));
+        let short = match device.free_bytes() {
+            Some(free) if free < more => {
+                format!("of which {free} are free: short by {} bytes", more - free)
+            }
+            _ => "which there are not".to_owned(),
+        };
         let context = format!(
-            "{name}: reserving {length} bytes ({} MiB), {} more than there are; free space there, \
-             or set store_path or reserve_bytes",
+            "{name}: reserving {length} bytes ({} MiB) takes {more} bytes more, {short}; free space \
+             there, or set store_path or reserve_bytes",
             length >> 20,
-            length.saturating_sub(there)
         );
         Error::io(context, error)
     })
@@ -347,17 +361,20 @@ fn check_memory(device: &dyn Device, length_bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::StoreFull, context))
 }
 
-/// Whether a store file holds nothing: its making was interrupted before the superblock, which is
-/// written last.
+/// Whether a store file never held a checkpoint: it is empty, or its making was interrupted before
+/// the superblock, which is written last, was whole. The first commit writes root slot 1.
 pub fn is_blank(device: &dyn Device) -> bool {
-    SUPERBLOCK_OFFSETS.iter().all(|&offset| {
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        match device.read_at(&mut bytes, offset) {
-            Ok(()) => bytes.iter().all(|&byte| byte == 0),
-            Err(error) => {
-                error.kind() == std::io::ErrorKind::UnexpectedEof
-                    && device.length_bytes().is_ok_and(|length| length == 0)
-            }
-        }
-    })
+    let read = |offset, length| {
+        let mut bytes = vec![0; length];
+        device.read_at(&mut bytes, offset).ok().map(|()| bytes)
+    };
+    let zeros = |offset, length| {
+        read(offset, length).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+    };
+    let [first, second] = SUPERBLOCK_OFFSETS;
+    device.length_bytes().is_ok_and(|length| length == 0)
+        || zeros(second, SUPERBLOCK_BYTES)
+            && zeros(ROOT_OFFSETS[1], ROOT_BYTES)
+            && read(first, SUPERBLOCK_BYTES)
+                .is_some_and(|bytes| Superblock::decode(&bytes).is_err())
 }

@@ -108,6 +108,7 @@ impl Life {
         let superblock = Superblock {
             store: StoreId(*b"crash test store"),
             segment_bytes: 1 << 18,
+            run: 1,
             created_unix_ns: 1,
             job: "crash".to_owned(),
             node: "node".to_owned(),

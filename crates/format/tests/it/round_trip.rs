@@ -60,15 +60,23 @@ fn label(most: usize) -> impl Strategy<Value = String> {
 
 fn superblock() -> impl Strategy<Value = Superblock> {
     let labels = (label(LABEL_BYTES_MAX), label(LABEL_BYTES_MAX));
-    (any::<[u8; 16]>(), 18..=22u32, any::<u64>(), labels).prop_map(
-        |(store, shift, created_unix_ns, (job, node))| Superblock {
-            store: StoreId(store),
-            segment_bytes: 1 << shift,
-            created_unix_ns,
-            job,
-            node,
-        },
+    (
+        any::<[u8; 16]>(),
+        18..=22u32,
+        1..=u32::MAX,
+        any::<u64>(),
+        labels,
     )
+        .prop_map(
+            |(store, shift, run, created_unix_ns, (job, node))| Superblock {
+                store: StoreId(store),
+                segment_bytes: 1 << shift,
+                run,
+                created_unix_ns,
+                job,
+                node,
+            },
+        )
 }
 
 fn class() -> impl Strategy<Value = SegmentClass> {

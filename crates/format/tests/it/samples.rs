@@ -49,6 +49,7 @@ pub(crate) fn superblock() -> Superblock {
     Superblock {
         store: STORE,
         segment_bytes: 1 << 22,
+        run: 0x5a17_e001,
         created_unix_ns: 1_700_000_000_123_456_789,
         job: "heat2d 42".to_owned(),
         node: "n\u{e9}ud-07".to_owned(),
