@@ -207,7 +207,7 @@ fn errors_page() -> String {
     text
 }
 
-/// The figures of the newest results.
+/// The figures of the newest results of the benchmark of capture that have something to reach.
 fn measured(tree: &Tree) -> Result<String, String> {
     let mut results = Vec::new();
     for (path, text) in tree.texts() {
@@ -218,7 +218,9 @@ fn measured(tree: &Tree) -> Result<String, String> {
         {
             let value: Value = serde_json::from_str(text).map_err(|e| format!("{path}: {e}"))?;
             let date = value["date"].as_str().unwrap_or_default().to_owned();
-            if value["figures"].is_array() {
+            let figures = value["figures"].as_array().into_iter().flatten();
+            let ids = figures.filter_map(|figure| figure["id"].as_str());
+            if ids.clone().any(|id| id.starts_with("capture.")) {
                 results.push((date, path, value));
             }
         }
@@ -233,7 +235,8 @@ fn measured(tree: &Tree) -> Result<String, String> {
         newest["machine"].as_str().unwrap_or("not named"),
         newest["commit"].as_str().unwrap_or("not named"),
     );
-    for figure in newest["figures"].as_array().into_iter().flatten() {
+    let figures = newest["figures"].as_array().into_iter().flatten();
+    for figure in figures.filter(|figure| figure["reach"].is_number()) {
         let id = format!(
             "`{}`",
             figure["id"]
@@ -247,10 +250,7 @@ fn measured(tree: &Tree) -> Result<String, String> {
         } else {
             "<="
         };
-        let reach = match number(&figure["reach"]) {
-            reach if reach.is_empty() => String::new(),
-            reach => format!("{bound} {reach}"),
-        };
+        let reach = format!("{bound} {}", number(&figure["reach"]));
         line(
             &mut text,
             &[&id, &numbers[0], &numbers[1], &numbers[2], unit, &reach],
@@ -259,10 +259,10 @@ fn measured(tree: &Tree) -> Result<String, String> {
     Ok(text)
 }
 
-/// A number with three digits that count; nothing for what is no number.
+/// A number with three digits that count.
 fn number(value: &Value) -> String {
     let Some(value) = value.as_f64() else {
-        return String::new();
+        return "not measured".to_owned();
     };
     let decimals = match value.abs() {
         size if size >= 100.0 || size.fract() == 0.0 => 0,
@@ -282,7 +282,8 @@ mod tests {
     const RESULT: &str = r#"{"machine": "m", "commit": "c", "figures": [
         {"id": "capture.hash.clean", "value": 1.0349, "unit": "ratio", "reach": 1.1,
          "better": "lower", "runs": 5, "min": 1.0, "max": 123.4},
-        {"id": "x", "value": 0.01234, "unit": "", "reach": null}]}"#;
+        {"id": "x", "value": 0.01234, "unit": "", "reach": null},
+        {"id": "y", "value": null, "unit": "s", "reach": 0.01234, "better": "higher"}]}"#;
 
     #[test]
     fn what_is_generated_is_current() {
@@ -310,7 +311,9 @@ mod tests {
         assert!(text.contains("Machine: m; commit c;"), "{text}");
         let row = "| `capture.hash.clean` | 1.03 | 1 | 123 | ratio | <= 1.10 |";
         assert!(text.contains(row), "{text}");
-        assert!(text.contains("| `x` | 0.0123 |  |  |  |  |"), "{text}");
+        let row = "| `y` | not measured | not measured | not measured | s | >= 0.0123 |";
+        assert!(text.contains(row), "{text}");
+        assert!(!text.contains("`x`"), "{text}");
     }
 
     #[test]

@@ -175,6 +175,20 @@ pub unsafe extern "C" fn backstay_wait(
     })
 }
 
+/// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
+/// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
+/// measured costs and failures. All processes together; most calls ask nobody.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_due(session: *mut Session, level: *mut i32) -> i32 {
+    on_session(session, "backstay_due", |state| {
+        let level = pointer::required(level, "level")?;
+        let due = state.engine()?.due()?.map_or(0, |level| level as i32);
+        // SAFETY: not NULL, so the caller says it is valid for writing.
+        unsafe { level.write(due) };
+        Ok(())
+    })
+}
+
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.
 #[unsafe(no_mangle)]

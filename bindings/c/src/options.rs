@@ -31,12 +31,16 @@ pub struct Options {
     pub struct_size: usize,
     /// Name of the job; by default the program's name and a hash of its working directory.
     pub job: *const c_char,
-    /// Name of the node; by default host name and boot id.
+    /// Name of the node; by default the host name.
     pub node: *const c_char,
     /// Folder for the store; by default on /dev/shm where it is large enough.
     pub store_path: *const c_char,
     /// CPUs for background threads, as in "0-3,8"; by default those of the process.
     pub cpu_set: *const c_char,
+    /// When backstay_due says yes: every so many seconds, or "auto" (the default).
+    pub interval: *const c_char,
+    /// Mean time between failures of one node, in hours, for "auto".
+    pub node_mtbf_hours: u64,
     /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
     pub reserve_bytes: u64,
     /// Longest wait of Backstay's, in milliseconds.
@@ -88,6 +92,11 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
     let path = text(options.store_path, "store_path")?;
     over(&mut config.store_path, path.map(Into::into));
     over(&mut config.cpu_set, text(options.cpu_set, "cpu_set")?);
+    over(&mut config.interval, text(options.interval, "interval")?);
+    over(
+        &mut config.node_mtbf_hours,
+        nonzero(options.node_mtbf_hours),
+    );
     over(&mut config.reserve_bytes, nonzero(options.reserve_bytes));
     over(&mut config.segment_bytes, nonzero(options.segment_bytes));
     set(&mut config.timeout_ms, options.timeout_ms);

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `backstay`.
+//!
+//! Purpose: which subcommands there are. Each is a file in `cmd`, and prints through `output`.
+//! Invariants: exit status 0 is all well, 1 something is wrong or not there, 2 wrong usage; what reads
+//! stores takes no lock. Reference: docs/reference/cli.md.
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod npy;
 mod output;
 mod picture;
+mod select;
+mod view;
 
 use std::process::ExitCode;
 
@@ -20,6 +27,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List the checkpoints in stores, newest last.
+    Ls(cmd::ls::LsArgs),
+    /// Show what is in a checkpoint: variables, types, shapes, ranks, sizes, what changed.
+    Inspect(cmd::inspect::InspectArgs),
+    /// Read and check every byte of every retained checkpoint, each shared block once.
+    Verify(cmd::verify::VerifyArgs),
+    /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
+    Export(cmd::export::ExportArgs),
     /// Work with the checkpoint model directly.
     Model(cmd::model::ModelArgs),
     /// When to take which level, and what that is worth.
@@ -30,6 +45,10 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
+        Command::Ls(args) => cmd::ls::run(&args),
+        Command::Inspect(args) => cmd::inspect::run(&args),
+        Command::Verify(args) => cmd::verify::run(&args),
+        Command::Export(args) => cmd::export::run(&args),
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The only place of the command line that writes to the terminal.
 //!
-//! Purpose: standard output for results, standard error for everything else.
+//! Purpose: standard output for results (text, tables, JSON), standard error for everything else.
 //! In from: every command.
 //! Out to: the terminal or a pipe.
-//! Invariants: a closed pipe ends the command quietly and is not a panic.
+//! Invariants: a closed pipe ends the command quietly and is not a panic; progress is drawn
+//! only on a terminal.
 
+use backstay::{Error, ErrorKind};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -28,4 +33,156 @@ pub(crate) fn result(text: &str) {
 pub(crate) fn complain(text: &str) {
     let mut out = std::io::stderr().lock();
     drop(writeln!(out, "backstay: {text}"));
+}
+
+/// Exit status where something is wrong with what is stored, or is not there.
+pub(crate) const WRONG: u8 = 1;
+/// Exit status of wrong usage.
+pub(crate) const USAGE: u8 = 2;
+
+/// Why a command gives up.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: &'static str,
+    message: String,
+    status: u8,
+}
+
+impl Failure {
+    /// Something is wrong with what is stored, or is not there.
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let (kind, message) = (kind.meaning(), message.into());
+        Self {
+            kind,
+            message,
+            status: WRONG,
+        }
+    }
+
+    /// The arguments do not fit together.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self {
+            kind: "usage",
+            message: message.into(),
+            status: USAGE,
+        }
+    }
+
+    /// A file of the user's, not a store, could not be written.
+    pub(crate) fn output(what: &str, error: &std::io::Error) -> Self {
+        Self {
+            kind: "output",
+            message: format!("{what}: {error}"),
+            status: WRONG,
+        }
+    }
+
+    /// Says it, and gives the exit status.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        complain(&format!("error: {}", self.message));
+        if json {
+            print_json(&json!({ "error": { "kind": self.kind, "message": self.message } }));
+        }
+        ExitCode::from(self.status)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self {
+            kind: error.kind().meaning(),
+            message: error.to_string(),
+            status: WRONG,
+        }
+    }
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => result(&text),
+        Err(error) => complain(&format!("error: {error}")),
+    }
+}
+
+/// Prints rows under `head`, each column as wide as it needs; columns in `right` are aligned right.
+pub(crate) fn print_table(head: &[&str], right: &[usize], rows: &[Vec<String>]) {
+    let head: Vec<String> = head.iter().map(|&text| text.to_owned()).collect();
+    let lines = || std::iter::once(&head).chain(rows);
+    let width = |column: usize| {
+        let widths = lines().map(|row| row.get(column).map_or(0, |text| text.chars().count()));
+        widths.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    for row in lines() {
+        let mut text = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let blank = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+            let gap = if column > 0 { "  " } else { "" };
+            text += gap;
+            if right.contains(&column) {
+                text += &blank;
+                text += cell;
+            } else {
+                text += cell;
+                text += &blank;
+            }
+        }
+        result(text.trim_end());
+    }
+}
+
+/// Bytes for people.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A share in per cent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A bar on standard error; nothing where that is no terminal.
+pub(crate) fn progress(what: &'static str, total: u64, in_bytes: bool) -> ProgressBar {
+    let counts = if in_bytes {
+        "{bytes}/{total_bytes} {bytes_per_sec} {eta}"
+    } else {
+        "{pos}/{len} {eta}"
+    };
+    let style = ProgressStyle::with_template(&format!("{{msg}} [{{bar:30}}] {counts}"));
+    let bar = ProgressBar::new(total).with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_error) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_in_the_unit_that_fits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (5 << 30, "5.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(human_bytes(bytes), text);
+        }
+    }
 }

@@ -57,6 +57,10 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Least time between two writings of `metrics.json`, in milliseconds.
     pub metrics_interval_ms: u64,
+    /// When `Session::due` says yes: every so many seconds, or `auto`, as the planner finds best.
+    pub interval: Option<String>,
+    /// Mean time between failures of one node, in hours, for `interval = "auto"`.
+    pub node_mtbf_hours: Option<u64>,
 }
 
 impl Default for Config {
@@ -76,6 +80,8 @@ impl Default for Config {
             timeout_ms: 120_000,
             watchdog_ms: 60_000,
             metrics_interval_ms: 30_000,
+            interval: None,
+            node_mtbf_hours: None,
         }
     }
 }
@@ -138,7 +144,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 14] = [
+pub const REFERENCE: [Setting; 16] = [
     setting(
         "job",
         Form::Text,
@@ -241,6 +247,23 @@ pub const REFERENCE: [Setting; 14] = [
         "ms",
         "Least time between two writings of `metrics.json`.",
     ),
+    setting(
+        "interval",
+        Form::Word,
+        None,
+        "s",
+        "When `due` says that it is time for a checkpoint: every so many seconds, or `auto`, as the \
+         planner finds best from measured costs and failures. By default `auto`.",
+    ),
+    setting(
+        "node_mtbf_hours",
+        Form::Whole(1, 1_000_000_000),
+        None,
+        "h",
+        "Mean time between failures of one node, what `interval = \"auto\"` begins with; the failures \
+         of the job itself count more and more. By default that of table I of the paper on \
+         TSUBAME2.0.",
+    ),
 ];
 
 /// Limits of `key`.
@@ -283,6 +306,19 @@ impl Config {
         Ok(config)
     }
 
+    /// The configured interval; `None` for `auto`.
+    pub fn interval_seconds(&self) -> Result<Option<f64>> {
+        let Some(text) = self.interval.as_deref().filter(|text| *text != "auto") else {
+            return Ok(None);
+        };
+        match text.parse::<f64>() {
+            Ok(seconds) if (0.001..=1e8).contains(&seconds) => Ok(Some(seconds)),
+            _ => Err(wrong(&format!(
+                "interval is {text:?}, not auto or 0.001 to 1e8 seconds"
+            ))),
+        }
+    }
+
     /// Checks every setting against its limits.
     pub fn validate(&self) -> Result<()> {
         in_range("retained", u64::from(self.retained))?;
@@ -297,6 +333,10 @@ impl Config {
         if let Some(bytes) = self.reserve_bytes {
             in_range("reserve_bytes", bytes)?;
         }
+        if let Some(hours) = self.node_mtbf_hours {
+            in_range("node_mtbf_hours", hours)?;
+        }
+        self.interval_seconds()?;
         if let Some(list) = &self.cpu_set {
             crate::cpu::parse(list)?;
         }

@@ -11,7 +11,9 @@
 //! | [`region`] | a variable's memory on this rank: copy out, copy in |
 //! | [`track`] | which blocks changed since the last commit |
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
+//! | [`schedule`] | when the next checkpoint is due |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
+//! | [`inspect`] | looks into stores: lists, verifies, reads for tools |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], [`metrics`] | what all stages use |
 //!
 //! A program of one process that goes on where it was:
@@ -63,6 +65,8 @@ pub mod region;
 pub mod track;
 pub mod store;
 pub mod restart;
+pub mod inspect;
+pub mod schedule;
 pub mod comm;
 pub mod io;
 pub mod config;

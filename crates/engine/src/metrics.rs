@@ -107,6 +107,9 @@ pub struct Metrics {
     pub restore_seconds: Measured,
     /// Bytes of the store.
     pub store_bytes: u64,
+    /// What the schedule learnt, on the node of rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<backstay_model::schedule::Memory>,
 }
 
 /// Keeps the metrics of a node and writes them now and then.
@@ -117,6 +120,8 @@ pub struct MetricsFile {
     life: Stopwatch,
     exposure_before: f64,
     written: Option<Stopwatch>,
+    /// The life before this one ended without saying goodbye.
+    pub failed_before: bool,
     /// What was measured.
     pub metrics: Metrics,
 }
@@ -130,9 +135,8 @@ impl MetricsFile {
         let mut metrics = earlier
             .filter(|metrics| metrics.version == VERSION)
             .unwrap_or_default();
-        if metrics.incarnation > 0 && !metrics.closed {
-            metrics.failures += 1;
-        }
+        let failed_before = metrics.incarnation > 0 && !metrics.closed;
+        metrics.failures += u64::from(failed_before);
         metrics.version = VERSION;
         metrics.closed = false;
         let exposure_before = metrics.exposure_seconds;
@@ -142,6 +146,7 @@ impl MetricsFile {
             life: Stopwatch::start(),
             exposure_before,
             written: None,
+            failed_before,
             metrics,
         }
     }

@@ -24,7 +24,7 @@ pub const SLOWDOWN_MAX: f64 = 1e6;
 /// The most intervals of one period.
 pub const INTERVALS_MAX: u64 = 1_000_000_000_000;
 /// The most intervals between two checkpoints of level L-1: the part that is walked one by one.
-pub const BLOCK_INTERVALS_MAX: u64 = 10_000_000;
+pub const BLOCK_INTERVALS_MAX: u64 = 3_000_000;
 
 /// When an asynchronous transfer counts as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

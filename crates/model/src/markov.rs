@@ -12,7 +12,7 @@
 //! # How it is solved
 //!
 //! The chain is not put into a matrix. What is computed for a stretch of the period is a
-//! [`Passage`]: the expected time until its end is reached *or* the top level is needed, and the
+//! `Passage`: the expected time until its end is reached *or* the top level is needed, and the
 //! probability of each. Passages compose, also `n` times over in closed form. From a failure of
 //! severity `l` the way back to where the application stood is itself a passage (recover at the
 //! newest checkpoint of level `l` or above, compute again up to here), so a walker that carries

@@ -214,6 +214,9 @@ enum Effort {
 /// A neighbour that is this much worse after a quick look is not looked at closely.
 const HOPELESS: f64 = 1e-3;
 
+/// Below this efficiency a job does not advance, and its pattern is not polished.
+const NOWHERE: f64 = 1e-5;
+
 /// Grid points a factor of this apart bracket the best interval.
 const GRID_STEP: f64 = std::f64::consts::SQRT_2;
 /// Patterns of the coarse search that are looked at closely.
@@ -364,16 +367,44 @@ impl<'a> Search<'a> {
                 .cloned();
             let Some(best) = best else { return };
             for index in 0..self.lower() {
-                for &count in ladder {
-                    let mut between = best.between.clone();
-                    between[index] = count;
-                    self.try_one(&between, tried, found);
-                }
+                self.sweep_line(&best.between, index, ladder, tried, found);
             }
             let gained = found
                 .iter()
                 .any(|c| c.efficiency > best.efficiency * (1.0 + 1e-7));
             if !gained {
+                return;
+            }
+        }
+    }
+
+    /// One count through the ladder; long periods are costly to judge, so a line ends when it has
+    /// fallen well below its best twice running.
+    fn sweep_line(
+        &self,
+        between: &[u64],
+        index: usize,
+        ladder: &[u64],
+        tried: &mut BTreeSet<Vec<u64>>,
+        found: &mut Vec<Candidate>,
+    ) {
+        let mut line_best = 0.0_f64;
+        let mut falls = 0;
+        for &count in ladder {
+            let mut between = between.to_vec();
+            between[index] = count;
+            let before = found.len();
+            self.try_one(&between, tried, found);
+            let Some(new) = found.get(before) else {
+                continue;
+            };
+            falls = if new.efficiency < 0.99 * line_best {
+                falls + 1
+            } else {
+                0
+            };
+            line_best = line_best.max(new.efficiency);
+            if falls == 2 || line_best < NOWHERE && count > 64 {
                 return;
             }
         }
@@ -397,6 +428,9 @@ impl<'a> Search<'a> {
     fn climb(&self, start: &Candidate) -> Candidate {
         let mut best = self.best_interval(&start.between, start.interval_seconds, Effort::Fine);
         let largest = best.between.iter().copied().max().unwrap_or(0);
+        if best.efficiency < NOWHERE {
+            return best;
+        }
         let mut step = (largest / 4).max(1);
         let mut tried = BTreeSet::from([best.between.clone()]);
         loop {

@@ -21,7 +21,7 @@ pub(crate) enum Role {
 }
 
 /// Every module of the engine, in the order of a block's path. A stage may be listed before it exists.
-pub(crate) const MODULES: [(&str, Role); 19] = [
+pub(crate) const MODULES: [(&str, Role); 20] = [
     ("session", Role::Composer),
     ("inspect", Role::Composer),
     ("region", Role::Stage),
@@ -39,6 +39,7 @@ pub(crate) const MODULES: [(&str, Role); 19] = [
     ("error", Role::Service),
     ("clock", Role::Service),
     ("metrics", Role::Service),
+    ("schedule", Role::Service),
     ("notice", Role::Service),
     ("cpu", Role::Service),
 ];

@@ -5,8 +5,10 @@ use crate::rust;
 use crate::tree::{Tree, extension};
 use std::collections::BTreeSet;
 
+/// Pages for readers; one beside sources is a program's template.
 fn pages(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
-    tree.texts().filter(|(path, _)| extension(path) == "md")
+    let is_page = |path: &str| extension(path) == "md" && !path.contains("/src/");
+    tree.texts().filter(move |(path, _)| is_page(path))
 }
 
 /// `text` with code blanked: fenced blocks and code in lines. Lengths in bytes stay.
@@ -225,6 +227,7 @@ mod tests {
             ("docs/b/c.md", "# One: two\n```\n# not one\n```\n"),
             ("Makefile", "test: build ## All tests\n"),
             ("a.h", "#define BACKSTAY_OK 0\n"),
+            ("a/src/template.md", "[x](nowhere.md)"),
         ]);
         rule(&tree).len()
     }

@@ -10,7 +10,7 @@ const LINES_MAX: usize = 800;
 const BLOB_BYTES_MAX: usize = 1 << 20;
 
 /// Where `unsafe` may stand, and what for. A path that ends in a slash is a folder.
-const UNSAFE: [(&str, &str); 12] = [
+const UNSAFE: [(&str, &str); 13] = [
     (
         "crates/engine/src/region.rs",
         "application memory is reached by pointer",
@@ -45,6 +45,7 @@ const UNSAFE: [(&str, &str); 12] = [
         "makes a region of what protect took",
     ),
     ("crates/engine/tests/", "tests protect memory"),
+    ("crates/cli/tests/", "tests protect memory"),
     ("bindings/", "the boundary to C"),
     ("benchmarks/", "measures what the above does"),
 ];

@@ -196,12 +196,16 @@ typedef struct backstay_options {
     size_t struct_size;
     /// Name of the job; by default the program's name and a hash of its working directory.
     const char *job;
-    /// Name of the node; by default host name and boot id.
+    /// Name of the node; by default the host name.
     const char *node;
     /// Folder for the store; by default on /dev/shm where it is large enough.
     const char *store_path;
     /// CPUs for background threads, as in "0-3,8"; by default those of the process.
     const char *cpu_set;
+    /// When backstay_due says yes: every so many seconds, or "auto" (the default).
+    const char *interval;
+    /// Mean time between failures of one node, in hours, for "auto".
+    uint64_t node_mtbf_hours;
     /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
     uint64_t reserve_bytes;
     /// Longest wait of Backstay's, in milliseconds.
@@ -398,6 +402,12 @@ int32_t backstay_wait(struct backstay_session *session,
                       struct backstay_handle *handle,
                       int32_t level,
                       struct backstay_report *report);
+
+/// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
+/// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
+/// measured costs and failures. All processes together; most calls ask nobody.
+int32_t backstay_due(struct backstay_session *session,
+                     int32_t *level);
 
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.

@@ -223,17 +223,32 @@ impl Measured {
             given.insert("nodes".to_owned());
         }
         let checkpoint = &metrics["checkpoint"];
-        let total = number(&checkpoint["bytes_total"], "checkpoint.bytes_total", 1e24)?;
-        let changed = number(
-            &checkpoint["bytes_changed"],
-            "checkpoint.bytes_changed",
-            1e24,
-        )?;
-        let by_bytes = match (changed, total) {
-            (Some(changed), Some(total)) if total > 0.0 => Some((changed / total).min(1.0)),
+        let median = |key: &str| {
+            let value = &checkpoint[key];
+            let value = if value.is_object() {
+                &value["p50"]
+            } else {
+                value
+            };
+            number(value, &format!("checkpoint.{key}"), 1e18)
+        };
+        let total = median("bytes_total")?.filter(|&bytes| bytes > 0.0);
+        if let Some(bytes) = total {
+            inputs.state_gb_per_node = bytes / 1e9;
+            given.insert("state-gb-per-node".to_owned());
+        }
+        let by_bytes = match (median("bytes_changed")?, total) {
+            (Some(changed), Some(total)) => Some((changed / total).min(1.0)),
             _ => None,
         };
-        let share = number(&metrics["changed_share"], "changed_share", 1.0)?.or(by_bytes);
+        // A checkpoint ends with its slowest rank, so the largest share decides where it is known.
+        let mut share = number(&metrics["changed_share"], "changed_share", 1.0)?.or(by_bytes);
+        if let Some(ranks) = metrics["changed_share_by_rank"].as_object() {
+            for (rank, value) in ranks {
+                let rank = number(value, &format!("changed_share_by_rank.{rank}"), 1.0)?;
+                share = share.into_iter().chain(rank).reduce(f64::max);
+            }
+        }
         if let Some(share) = share {
             inputs.changed_share = share;
             given.insert("changed-share".to_owned());
@@ -270,6 +285,9 @@ fn failures(value: &Value) -> Result<Option<Vec<u64>>, String> {
 }
 
 fn spread(value: &Value, name: &str) -> Result<Option<Spread>, String> {
+    if value["count"] == 0 {
+        return Ok(None);
+    }
     let Some(p50) = value["p50"].as_f64() else {
         return Ok(None);
     };

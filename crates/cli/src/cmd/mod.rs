@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The subcommands, one file each.
 
+pub(crate) mod export;
+pub(crate) mod inspect;
 mod job;
+pub(crate) mod ls;
 pub(crate) mod model;
 mod model_bench;
 mod model_figures;
 pub(crate) mod plan;
 pub(crate) mod simulate;
+pub(crate) mod verify;

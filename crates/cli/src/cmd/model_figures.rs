@@ -21,7 +21,7 @@ use backstay_model::{Completion, Mode, Transfer};
 
 use crate::picture::{Axis, Chart, Legend, Line, Scale};
 
-const TEMPLATE: &str = include_str!("model_figures.md");
+const TEMPLATE: &str = include_str!("model_figures.md.in");
 
 /// The paper's machine: section VI with table I.
 #[derive(Debug, Clone, Copy)]

@@ -59,6 +59,7 @@ struct Report {
     efficiency_high: f64,
     efficiency_range_share: f64,
     failures_per_second: Vec<f64>,
+    /// Blocking time by level used; the top one is that of its blocking part.
     checkpoint_seconds: Vec<f64>,
     recovery_seconds: Vec<f64>,
     latency_seconds: Option<f64>,
@@ -161,7 +162,7 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
         efficiency_high: high,
         efficiency_range_share: RANGE_SHARE,
         failures_per_second: problem.failures_per_second.clone(),
-        checkpoint_seconds: best.case.checkpoint_seconds.clone(),
+        checkpoint_seconds: blocking_seconds(&best),
         recovery_seconds: best.case.recovery_seconds.clone(),
         latency_seconds: latency(&best),
         bottleneck: bottleneck(&best, losses, &what_ifs),
@@ -195,6 +196,14 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
         defaults: defaults(&job),
     };
     Ok((job, best, report))
+}
+
+fn blocking_seconds(best: &Best) -> Vec<f64> {
+    let mut seconds = best.case.checkpoint_seconds.clone();
+    if let (Mode::NonBlocking(transfer), Some(top)) = (best.case.mode, seconds.last_mut()) {
+        *top = transfer.top_checkpoint_seconds;
+    }
+    seconds
 }
 
 fn latency(best: &Best) -> Option<f64> {

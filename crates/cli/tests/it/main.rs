@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the command `backstay` as a person or a script would.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Runs the command `backstay` as a person or a script would, on stores made by jobs of threads.
+#![expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on has failed"
+)]
 
+mod damage;
+mod exporting;
+mod job;
+mod listing;
+mod live;
+mod numpy;
 mod planner;

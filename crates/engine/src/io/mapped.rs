@@ -20,8 +20,9 @@ const SPAN_BYTES: u64 = 1 << 30;
 /// Populated at once: one call for 1,024 pages, and no more than one window too much of a file that
 /// is sparse against the contract of `Device`.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Spans of the largest store (4 TiB); writes beyond go through the file.
-const SPANS_MAX: usize = 4096;
+/// Spans that are looked up together, and how often: 4 TiB in all. Writes beyond go through the file.
+const SHELF_SPANS: usize = 64;
+const SHELVES: usize = 64;
 const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
 
 /// The mapping of a file, made span by span as writes arrive. Shared by threads that write disjoint
@@ -31,9 +32,12 @@ const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
 /// store into the part that is gone a SIGBUS. [`Self::shortened_to`] closes this as often as the
 /// owner looks at the length; a store file is only ever shortened against the rules of its lock.
 pub(super) struct Mapped {
-    spans: Box<[OnceLock<Option<Span>>]>,
+    shelves: [OnceLock<Shelf>; SHELVES],
     refused: AtomicBool,
 }
+
+/// Spans side by side; made when the first of them is, since few stores are large.
+type Shelf = Box<[OnceLock<Option<Span>>; SHELF_SPANS]>;
 
 /// One mapped part of the file.
 struct Span {
@@ -52,7 +56,7 @@ impl Mapped {
     /// A mapping of nothing yet.
     pub(super) fn new() -> Self {
         Self {
-            spans: (0..SPANS_MAX).map(|_span| OnceLock::new()).collect(),
+            shelves: [const { OnceLock::new() }; SHELVES],
             refused: AtomicBool::new(false),
         }
     }
@@ -87,7 +91,9 @@ impl Mapped {
         length: u64,
     ) -> Option<NonNull<u8>> {
         let (number, in_span) = (to_usize(position / SPAN_BYTES), position % SPAN_BYTES);
-        let span = self.spans.get(number)?.get_or_init(|| {
+        let shelf = self.shelves.get(number / SHELF_SPANS)?;
+        let shelf = shelf.get_or_init(|| Box::new([const { OnceLock::new() }; SHELF_SPANS]));
+        let span = shelf[number % SHELF_SPANS].get_or_init(|| {
             let span = Span::map(file, to_u64(number) * SPAN_BYTES);
             // Without address space (RLIMIT_AS) each further try would be another failing call.
             self.refused.fetch_or(span.is_err(), Ordering::Relaxed);
@@ -112,12 +118,21 @@ impl Mapped {
         Some(unsafe { span.base.add(to_usize(in_span)) })
     }
 
+    /// The spans there are, and their numbers.
+    fn spans(&self) -> impl Iterator<Item = (usize, &Span)> {
+        let shelves = self.shelves.iter().enumerate();
+        let shelves = shelves.filter_map(|(number, shelf)| Some((number, shelf.get()?)));
+        shelves.flat_map(|(shelf, spans)| {
+            let spans = spans.iter().enumerate();
+            spans.filter_map(move |(number, span)| {
+                Some((shelf * SHELF_SPANS + number, span.get()?.as_ref()?))
+            })
+        })
+    }
+
     /// Forgets what was populated beyond `length`: the file became shorter.
     pub(super) fn shortened_to(&self, length: u64) {
-        for (number, span) in self.spans.iter().enumerate() {
-            let Some(Some(span)) = span.get() else {
-                continue;
-            };
+        for (number, span) in self.spans() {
             for (window, populated) in span.populated.iter().enumerate() {
                 let start = to_u64(number) * SPAN_BYTES + to_u64(window) * WINDOW_BYTES;
                 populated.fetch_min(length.saturating_sub(start), Ordering::AcqRel);
@@ -172,10 +187,9 @@ impl Drop for Span {
 
 impl std::fmt::Debug for Mapped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mapped = self.spans.iter().filter(|span| span.get().is_some());
         f.debug_struct("Mapped")
-            .field("spans", &mapped.count())
+            .field("spans", &self.spans().count())
             .field("refused", &self.refused)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -20,6 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// So many of the newest checkpoints are never given up: a commit that is interrupted on some nodes
+/// needs the older one.
+const RETAINED_MIN: usize = 2;
+
 /// How far a checkpoint has to be safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -102,12 +106,19 @@ enum Committer {
 
 impl Session {
     /// Takes a checkpoint; when it returns well, it is durable at level [`Level::Node`] on every node.
-    /// Collective: one call of the communicator, two if a rank fails.
+    /// When the store is full, the oldest checkpoints beyond the two newest and the pinned ones are
+    /// given up, and it is tried once more. Collective: one call of the communicator, two if a rank
+    /// fails.
     pub fn checkpoint(&mut self) -> Result<Report> {
         let watch = Stopwatch::start();
         self.settle_underway()?;
         self.begin(false);
-        let mut report = self.settle_underway()?.unwrap_or_default();
+        let mut outcome = self.settle_underway();
+        if outcome.is_err() && std::mem::take(&mut self.made_room) {
+            self.begin(false);
+            outcome = self.settle_underway();
+        }
+        let mut report = outcome?.unwrap_or_default();
         report.blocking_seconds = watch.seconds();
         self.record(&report);
         Ok(report)
@@ -291,7 +302,12 @@ impl Session {
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
+            let spare = self.policy.complete.difference(&self.policy.pinned).count();
+            self.made_room = error.kind() == ErrorKind::StoreFull && spare > RETAINED_MIN;
+            if self.made_room {
+                self.policy.retained = RETAINED_MIN;
+            }
             self.abandon(id, underway.turn);
             if let Some(store) = &mut self.store {
                 store.rank.roll_back();
@@ -302,13 +318,14 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
+        self.policy.retained = backstay_format::width::index(self.config.retained);
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();
         Ok(Some(underway.report))
     }
 
-    /// A failed checkpoint may be durable on this node: its leader takes it out of the root before
-    /// any rank of the node writes where it stands.
+    /// A failed checkpoint may be durable on this node, and older ones may have to make room: the
+    /// leader takes them out of the root before any rank of the node writes where they stand.
     fn abandon(&mut self, id: CheckpointId, turn: u64) {
         self.abandoned_turn = turn;
         if !self.node.leads() {
@@ -321,9 +338,11 @@ impl Session {
                 .revisions
                 .last()
                 .is_some_and(|last| last.checkpoint == id);
-            if named && let Err(error) = node.note(&self.policy, false) {
+            if (named || self.made_room)
+                && let Err(error) = node.note(&self.policy, false)
+            {
                 notice::warn(&format!(
-                    "checkpoint {id}, which failed, stays in the root: {error}"
+                    "the root still names checkpoints that were given up: {error}"
                 ));
             }
         }
@@ -408,6 +427,10 @@ impl Session {
 
     /// Keeps what a checkpoint cost.
     fn record(&mut self, report: &Report) {
+        let learnt = self.pacer.as_mut().and_then(|pacer| {
+            pacer.committed(report.blocking_seconds);
+            pacer.memory()
+        });
         let Some(file) = &mut self.metrics else {
             return;
         };
@@ -420,6 +443,7 @@ impl Session {
         });
         let metrics = &mut file.metrics;
         metrics.checkpoints += 1;
+        metrics.schedule = learnt;
         metrics.changed_share = share(changed, total);
         metrics.changed_share_by_rank = posts
             .iter()

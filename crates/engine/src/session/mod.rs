@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::MetricsFile;
 use crate::notice;
+use crate::schedule::Pacer;
 use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::Owner;
 use crate::store::recover::{FoundRevision, recover_node, recover_rank};
@@ -66,8 +67,15 @@ pub struct Session {
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
+    /// It failed for want of space, and older checkpoints were given up for it.
+    made_room: bool,
     underway: Option<Underway>,
     metrics: Option<MetricsFile>,
+    /// Rank 0's.
+    pacer: Option<Pacer>,
+    /// Calls of `due` since rank 0 was asked last, and until it is asked again.
+    due_calls: i64,
+    due_skip: i64,
 }
 
 /// The store as this rank writes it.
@@ -81,7 +89,8 @@ impl Session {
     /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
     /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
     pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
-        let comm = Watched::new(comm, Duration::from_millis(config.watchdog_ms));
+        let limit = Duration::from_millis(config.watchdog_ms);
+        let comm = Watched::new(comm, limit, config.cpu_set.clone());
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
         let reserve = node.open_store(&comm)?;
@@ -105,13 +114,19 @@ impl Session {
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
+            made_room: false,
             underway: None,
             metrics: None,
+            pacer: None,
+            due_calls: 0,
+            due_skip: 0,
         };
         let recovered = reserve.map_or(Ok(()), |reserve| session.recover(reserve));
         vote(&session.comm, "recovering the store", 0, recovered)?;
         session.agree_on_the_past()?;
         session.open_metrics();
+        let paced = session.open_pacer();
+        vote(&session.comm, "planning", 0, paced)?;
         Ok(session)
     }
 
@@ -316,6 +331,43 @@ impl Session {
         self.metrics = Some(file);
     }
 
+    fn open_pacer(&mut self) -> Result<()> {
+        if self.comm.rank() != 0 {
+            return Ok(());
+        }
+        let memory = self
+            .metrics
+            .as_mut()
+            .and_then(|file| file.metrics.schedule.take());
+        let mut pacer = Pacer::new(&self.config, self.node.nodes, memory)?;
+        if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
+            pacer.failed();
+        }
+        self.pacer = Some(pacer);
+        Ok(())
+    }
+
+    /// Whether it is time for a checkpoint, and to which level; to be asked once a step, say. Follows
+    /// the setting `interval`: by default the planner's, from measured costs and failures. Collective,
+    /// but most calls ask nobody.
+    pub fn due(&mut self) -> Result<Option<Level>> {
+        self.due_calls += 1;
+        if self.due_skip > 0 {
+            self.due_skip -= 1;
+            return Ok(None);
+        }
+        let calls = std::mem::take(&mut self.due_calls);
+        let (due, skip) = match &mut self.pacer {
+            Some(pacer) => pacer.ask(calls),
+            None => (0, 0),
+        };
+        let mut answer = [due, skip];
+        self.comm
+            .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
+        self.due_skip = answer[1];
+        Ok((answer[0] > 0).then_some(Level::Node))
+    }
+
     /// This rank.
     pub fn rank(&self) -> u32 {
         self.comm.rank()
@@ -474,7 +526,9 @@ impl Session {
             (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
             _ => Ok(()),
         };
+        let learnt = self.pacer.as_mut().and_then(Pacer::memory);
         if let Some(metrics) = &mut self.metrics {
+            metrics.metrics.schedule = learnt;
             metrics.metrics.closed = true;
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());

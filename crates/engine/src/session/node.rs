@@ -20,6 +20,7 @@ use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
 use backstay_format::{Digest, Geometry, StoreId, Superblock};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub(super) struct Node {
     /// The run of the job, for stores that are made.
     pub(super) run: u32,
     _lock: Option<StoreLock>,
+    lock_elsewhere: RefCell<Option<StoreLock>>,
 }
 
 impl Node {
@@ -87,6 +89,7 @@ impl Node {
             settings,
             run: 1,
             _lock: lock,
+            lock_elsewhere: RefCell::new(None),
         })
     }
 
@@ -207,11 +210,13 @@ impl Node {
         found.unwrap_or_else(|| self.directory.clone())
     }
 
-    /// The store goes elsewhere than lock and control file: the ranks find it by a link.
+    /// The store goes elsewhere than lock and control file: the ranks find it by a link, and a later
+    /// life, which finds only the store, by a lock beside it.
     fn link_to(&self, directory: &Path) -> Result<()> {
         if directory == self.directory {
             return Ok(());
         }
+        *self.lock_elsewhere.borrow_mut() = Some(StoreLock::take(directory, &self.job)?);
         let (link, target) = (self.store_path(), directory.join(STORE_FILE));
         // A link to an earlier place, of a creation that failed.
         drop(std::fs::remove_file(&link));
@@ -239,8 +244,7 @@ impl Node {
         let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
         place::check_room(&place, bytes, place::memory_limit().as_ref())?;
         self.link_to(&place.directory)?;
-        // What a creation left that was killed holds nothing.
-        drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
+        remove_blank(&place.directory.join(STORE_FILE))?;
         let device = self.device(true)?;
         let store = StoreId(
             Digest::of(
@@ -304,6 +308,22 @@ fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
     let least = backstay_format::width::to_u64(ranks) * 5 + 2;
     let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
     (segment_bytes, slots.min(SEGMENTS_MAX))
+}
+
+/// Removes what a creation left that was killed; a store that holds anything stays, and is an error.
+fn remove_blank(path: &Path) -> Result<()> {
+    let Ok(device) = FileDevice::open_read_only(path) else {
+        return Ok(());
+    };
+    if !is_blank(&device) {
+        let context = format!(
+            "{} holds a store; remove it, or set another job",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
+    std::fs::remove_file(path)
+        .map_err(|error| Error::io(format!("removing {}", path.display()), error))
 }
 
 /// The ranks of this node, and how many nodes there are. Collective.

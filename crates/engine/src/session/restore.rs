@@ -116,6 +116,9 @@ impl Session {
                 }
             ));
         }
+        if let Some(pacer) = &mut self.pacer {
+            pacer.restored(restored.seconds);
+        }
         let Some(file) = &mut self.metrics else {
             return;
         };

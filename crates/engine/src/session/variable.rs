@@ -13,7 +13,7 @@ use backstay_format::{ElementType, Geometry, Slab, VariableDescriptor};
 use std::ops::Range;
 
 /// Of the blocks that `mark_dirty` did not name, one in so many is checked at each checkpoint.
-const MARKED_CHECK_STRIDE: u64 = 1024;
+const MARKED_CHECK_STRIDE: u64 = 8192;
 /// Of the blocks that the kernel saw no write to, one in so many is checked at each checkpoint.
 const PAGES_CHECK_STRIDE: u64 = 64;
 /// Above this share of touched blocks, in so many checkpoints in a row, tracking by pages costs the

@@ -32,13 +32,20 @@ struct Current {
 }
 
 impl Watched {
-    pub(super) fn new(inner: Box<dyn Communicator>, limit: Duration) -> Self {
+    pub(super) fn new(
+        inner: Box<dyn Communicator>,
+        limit: Duration,
+        cpu_set: Option<String>,
+    ) -> Self {
         let watch = Arc::new(Watch::default());
         let watcher = Arc::clone(&watch);
         let rank = inner.rank();
         let spawned = std::thread::Builder::new()
             .name("backstay-watch".to_owned())
-            .spawn(move || watcher.run(rank, limit));
+            .spawn(move || {
+                crate::cpu::restrict_thread(cpu_set.as_deref());
+                watcher.run(rank, limit);
+            });
         if let Err(error) = spawned {
             notice::warn(&format!("no watchdog for collective calls: {error}"));
         }

@@ -23,6 +23,8 @@ use std::sync::{Mutex, PoisonError};
 const PARALLEL_BYTES_MIN: u64 = 8 << 20;
 /// Most bytes put together before they are written, on storage that is not memory.
 const RUN_BYTES_MAX: usize = 1 << 20;
+/// The same on memory, where only what is small is put together.
+const MEMORY_RUN_BYTES_MAX: usize = 32 << 10;
 
 /// What captures blocks for one owner.
 #[derive(Debug)]
@@ -462,7 +464,12 @@ impl<'a> Writer<'a> {
         let granule = index(SegmentClass::of(bytes.len()).granule_bytes());
         let padded = bytes.len().next_multiple_of(granule);
         let end = self.start + to_u64(self.run.len());
-        if offset != end || self.run.len() + padded > RUN_BYTES_MAX {
+        let most = if self.memory {
+            MEMORY_RUN_BYTES_MAX
+        } else {
+            RUN_BYTES_MAX
+        };
+        if offset != end || self.run.len() + padded > most {
             self.flush()?;
             self.start = offset;
         }

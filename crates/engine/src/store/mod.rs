@@ -7,14 +7,16 @@
 //!
 //! Forward: [`capture`] writes changed blocks, [`revision`] makes one rank's part of them,
 //! [`commit`] makes the node's root. Backward: [`recover`] finds what is retained, [`tree`] and
-//! [`reader`] read it. Space: [`reserve`] (the file), [`space`] (who uses what), [`control`] (what the
-//! ranks of a node share).
+//! [`reader`] read it, [`compare`] finds what changed. Space: [`reserve`] (the file), [`space`] (who
+//! uses what), [`control`] (what the ranks of a node share).
 
 pub mod control;
 pub mod space;
 pub mod reader;
 pub mod reserve;
 pub mod tree;
+pub mod compare;
+pub mod ranges;
 pub mod capture;
 pub mod revision;
 pub mod commit;

@@ -57,6 +57,16 @@ pub fn existing(config: &Config, job: &str, node: &str) -> Option<PathBuf> {
     Surroundings::of_this_process().existing(config, job, node)
 }
 
+/// The folders of this user in all the places that [`choose`] looks at without configuration, best
+/// first. They need not be there.
+pub fn default_folders() -> Vec<PathBuf> {
+    let surroundings = Surroundings::of_this_process();
+    let own = surroundings.own_folder();
+    let candidates = surroundings.candidates();
+    let folders = candidates.iter().map(|candidate| candidate.base.join(&own));
+    folders.collect()
+}
+
 /// That `bytes` more fit: on the file system as it was when `place` was chosen and, in memory,
 /// below `limit`.
 pub fn check_room(place: &Place, bytes: u64, limit: Option<&MemoryLimit>) -> Result<()> {

@@ -9,19 +9,22 @@ use backstay_format::width::{index, to_usize};
 use backstay_format::{Address, CheckpointId, SegmentClass, SegmentId};
 use std::collections::BTreeMap;
 
-/// One bit a granule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One bit a granule; what lies beyond the last word is clear. Segments fill from their start, so
+/// that the map of one that is little used is short.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bitmap(Vec<u64>);
 
 impl Bitmap {
-    fn new(bits: usize) -> Self {
-        Self(vec![0; bits.div_ceil(64)])
-    }
     fn get(&self, bit: usize) -> bool {
-        self.0[bit / 64] & (1 << (bit % 64)) != 0
+        let word = self.0.get(bit / 64);
+        word.is_some_and(|word| word & (1 << (bit % 64)) != 0)
     }
     fn fill(&mut self, start: usize, count: usize, value: bool) {
-        for bit in start..start + count {
+        let words = (start + count).div_ceil(64);
+        if value && words > self.0.len() {
+            self.0.resize(words, 0);
+        }
+        for bit in start..(start + count).min(self.0.len() * 64) {
             if value {
                 self.0[bit / 64] |= 1 << (bit % 64);
             } else {
@@ -30,9 +33,17 @@ impl Bitmap {
         }
     }
     fn merge(&mut self, other: &Self) {
+        if other.0.len() > self.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine |= theirs;
         }
+    }
+    /// A copy that holds no more words than it needs.
+    fn trimmed(&self) -> Self {
+        let used = self.0.iter().rposition(|&word| word != 0);
+        Self(self.0[..used.map_or(0, |last| last + 1)].to_vec())
     }
     fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
@@ -44,7 +55,7 @@ impl Bitmap {
     fn clear_run(&self, from: usize, count: usize, bits: usize) -> Option<usize> {
         let mut start = from;
         while start + count <= bits {
-            if start.is_multiple_of(64) && self.0[start / 64] == u64::MAX {
+            if start.is_multiple_of(64) && self.0.get(start / 64) == Some(&u64::MAX) {
                 start += 64;
                 continue;
             }
@@ -121,14 +132,13 @@ impl Space {
 
     /// Takes note of a segment that recovery found.
     pub fn adopt(&mut self, segment: SegmentId, slot: u64, class: SegmentClass) {
-        let bits = self.granules(class);
         self.segments
             .entry(segment)
             .or_insert_with(|| SegmentSpace {
                 slot,
                 class,
-                taken: Bitmap::new(bits),
-                working: Bitmap::new(bits),
+                taken: Bitmap::default(),
+                working: Bitmap::default(),
             });
     }
 
@@ -154,9 +164,7 @@ impl Space {
         }
         segment.taken.fill(start, count, true);
         if let Some((_, usage)) = self.retained.last_mut() {
-            let map = usage
-                .entry(address.segment())
-                .or_insert_with(|| Bitmap::new(bits));
+            let map = usage.entry(address.segment()).or_default();
             map.fill(start, count, true);
         }
     }
@@ -171,7 +179,7 @@ impl Space {
         for (id, segment) in &mut self.segments {
             segment.working = match usage.and_then(|usage| usage.get(id)) {
                 Some(map) => map.clone(),
-                None => Bitmap(vec![0; segment.working.0.len()]),
+                None => Bitmap::default(),
             };
         }
         self.settle();
@@ -233,7 +241,7 @@ impl Space {
         let used = |segment: &SegmentSpace| !segment.working.is_empty();
         let usage = self.segments.iter().filter(|(_, segment)| used(segment));
         let usage = usage
-            .map(|(&id, segment)| (id, segment.working.clone()))
+            .map(|(&id, segment)| (id, segment.working.trimmed()))
             .collect();
         self.retained.push((checkpoint, usage));
     }
@@ -255,7 +263,7 @@ impl Space {
     /// Derives what is taken from what is retained and being written; searches start anew.
     fn settle(&mut self) {
         for (id, segment) in &mut self.segments {
-            segment.taken = segment.working.clone();
+            segment.taken = segment.working.trimmed();
             for (_, usage) in &self.retained {
                 if let Some(map) = usage.get(id) {
                     segment.taken.merge(map);

@@ -66,9 +66,31 @@ impl BlockSet {
 
     /// Whether any of the blocks `range` is in the set or checked.
     pub fn touches(&self, range: Range<usize>) -> bool {
-        range
-            .into_iter()
-            .any(|block| self.contains(block) || self.checks(block))
+        self.next_checked(range.start)
+            .is_some_and(|block| block < range.end)
+            || self.contains_any(range)
+    }
+
+    fn contains_any(&self, range: Range<usize>) -> bool {
+        let mut block = range.start;
+        while block < range.end {
+            let word = self.marked.get(block / 64).copied().unwrap_or(0) >> (block % 64);
+            let count = (64 - block % 64).min(range.end - block);
+            if word & (u64::MAX >> (64 - count)) != 0 {
+                return true;
+            }
+            block += count;
+        }
+        false
+    }
+
+    /// The first block from `from` on that is looked at to check the contract.
+    fn next_checked(&self, from: usize) -> Option<usize> {
+        let (stride, from) = (self.check_stride, to_u64(from));
+        let past = from.checked_rem(stride)?;
+        Some(to_usize(
+            from + (self.check_offset + stride - past) % stride,
+        ))
     }
 
     /// The first block from `from` on that is in the set or checked.
@@ -82,10 +104,7 @@ impl BlockSet {
             let bits = self.marked[word] & below;
             (bits != 0).then(|| word * 64 + to_usize(u64::from(bits.trailing_zeros())))
         });
-        let checked = (self.check_stride > 0).then(|| {
-            let (stride, from) = (self.check_stride, to_u64(from));
-            to_usize(from + (self.check_offset + stride - from % stride) % stride)
-        });
+        let checked = self.next_checked(from);
         match (marked, checked) {
             (Some(marked), Some(checked)) => Some(marked.min(checked)),
             (marked, checked) => marked.or(checked),
@@ -128,6 +147,14 @@ mod tests {
                     wanted,
                     "{stride} {from}"
                 );
+                for length in [0, 1, 32, 130] {
+                    let range = from..from + length;
+                    let any = wanted.is_some_and(|block| range.contains(&block))
+                        || set
+                            .next_checked(from)
+                            .is_some_and(|block| range.contains(&block));
+                    assert_eq!(set.touches(range), any, "{stride} {from} {length}");
+                }
             }
         }
     }

@@ -185,3 +185,67 @@ fn a_pin_holds_through_the_next_life_on_every_rank() {
         rank.check();
     });
 }
+
+#[test]
+fn older_checkpoints_make_room_in_a_full_store() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each checkpoint writes all of about 320 KB a rank: two of them fit beside the one being written.
+    let config = backstay::Config {
+        retained: 8,
+        reserve_bytes: Some(6 << 20),
+        segment_bytes: Some(1 << 18),
+        tracking: backstay::config::Tracking::Full,
+        ..config(folder.path())
+    };
+    let kept = life(2, &config, |rank| {
+        rank.protect(backstay::config::Tracking::Full).unwrap();
+        for _ in 1..=12 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+        rank.session.stored_checkpoints().len()
+    });
+    assert!((2..8).contains(&kept[0]), "{kept:?}");
+    life(2, &config, |rank| {
+        rank.session.restore().unwrap();
+        assert_eq!(rank.step, 12);
+        rank.check();
+    });
+}
+
+#[test]
+fn a_scrub_heals_damage_from_application_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    life(2, &config, |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+        rank.session.checkpoint().unwrap();
+        let whole = rank.session.scrub().unwrap();
+        assert_eq!((whole.healed, whole.beyond), (0, 0));
+        assert!(whole.blocks >= 20, "{whole:?}");
+        // One word of this rank, which stands once in the store: both checkpoints share its block.
+        let store = rank.session.directory().join(backstay::session::STORE_FILE);
+        let word = rank.memory[30_000].to_le_bytes();
+        let bytes = std::fs::read(&store).unwrap();
+        let at = bytes.windows(8).position(|window| window == word).unwrap();
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&store)
+            .unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[!word[0]], at as u64).unwrap();
+        let scrubbed = rank.session.scrub().unwrap();
+        assert_eq!((scrubbed.healed, scrubbed.beyond), (1, 0));
+        assert_eq!(rank.session.scrub().unwrap().healed, 0);
+        // Memory that has changed since cannot heal it; the next checkpoint replaces the block.
+        std::os::unix::fs::FileExt::write_all_at(&file, &[!word[0]], at as u64).unwrap();
+        rank.memory[30_001] ^= 1;
+        assert_eq!(rank.session.scrub().unwrap().beyond, 1);
+        rank.memory[30_001] ^= 1;
+        assert_eq!(rank.session.scrub().unwrap().healed, 1);
+    });
+    life(2, &config, |rank| {
+        rank.session.restore().unwrap();
+        rank.check();
+    });
+}

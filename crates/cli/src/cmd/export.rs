@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay export`: a variable as .npy, a checkpoint as .npz.
+
+use crate::output::{Failure, complain, human_bytes, print_json, progress, result};
+use crate::view::{CheckpointView, short};
+use crate::{npy, select};
+use backstay::inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
+use backstay::{ElementType, ErrorKind};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Writes a variable, or a whole checkpoint, to a file that numpy reads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// Store files of one job, or folders above them. Without any, the default places are looked at.
+    paths: Vec<PathBuf>,
+    /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
+    /// complete one.
+    #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
+    checkpoint: Option<Wanted>,
+    /// Only this variable.
+    #[arg(long, short)]
+    variable: Option<String>,
+    /// Only this rank's part, as it is.
+    #[arg(long, short)]
+    rank: Option<u32>,
+    /// The file to write: NAME.npy for one array, NAME.npz for several.
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Exported {
+    file: String,
+    checkpoint: CheckpointView,
+    arrays: Vec<ArrayView>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ArrayView {
+    name: String,
+    variable: String,
+    r#type: &'static str,
+    dtype: &'static str,
+    shape: Vec<u64>,
+    bytes: u64,
+    rank: Option<u32>,
+    ranks: usize,
+}
+
+/// An array to be written, and whose it is.
+struct Piece<'a> {
+    variable: &'a StoredVariable,
+    /// The rank, where it is not a global array.
+    rank: Option<u32>,
+    array: Array<'a>,
+}
+
+pub(crate) fn run(args: &ExportArgs) -> ExitCode {
+    match export(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(args.json),
+    }
+}
+
+fn export(args: &ExportArgs) -> Result<(), Failure> {
+    let extension = args
+        .output
+        .extension()
+        .and_then(|extension| extension.to_str());
+    let single = match extension {
+        Some("npy") if args.variable.is_none() => {
+            let message = "a .npy file holds one array: give --variable, or -o FILE.npz";
+            return Err(Failure::usage(message));
+        }
+        Some("npy") => true,
+        Some("npz") => false,
+        _ => {
+            let path = args.output.display();
+            let message = format!("-o {path}: the name ends neither in .npy nor in .npz");
+            return Err(Failure::usage(message));
+        }
+    };
+    let stores = select::open(&args.paths)?;
+    let checkpoint = select::choose(&stores, args.checkpoint)?;
+    if args.rank.is_none() && !checkpoint.is_complete() {
+        return Err(select::incomplete(&checkpoint));
+    }
+    let variables = stores.variables(&checkpoint, args.rank, &mut |_| {})?;
+    let wanted = chosen(args, &checkpoint, &variables)?;
+    let mut pieces = Vec::new();
+    for variable in wanted {
+        pieces_of(args, &stores, &checkpoint, variable, &mut pieces)?;
+    }
+    let total = pieces.iter().map(|piece| piece.array.length_bytes()).sum();
+    let bar = progress("exporting", total, true);
+    let mut advance = |bytes| bar.inc(bytes);
+    let names = if single {
+        let [piece] = &*pieces else {
+            return Err(several(&pieces));
+        };
+        npy::write_npy(&args.output, &piece.array, &mut advance)?;
+        vec![piece.variable.name.clone()]
+    } else {
+        let names = names(&pieces)?;
+        let named = names
+            .iter()
+            .cloned()
+            .zip(pieces.iter().map(|piece| piece.array.clone()));
+        npy::write_npz(&args.output, &named.collect::<Vec<_>>(), &mut advance)?;
+        names
+    };
+    bar.finish_and_clear();
+    report(args, &stores, &checkpoint, &pieces, names);
+    Ok(())
+}
+
+fn chosen<'a>(
+    args: &ExportArgs,
+    checkpoint: &Checkpoint,
+    variables: &'a [StoredVariable],
+) -> Result<Vec<&'a StoredVariable>, Failure> {
+    let Some(name) = &args.variable else {
+        return Ok(variables.iter().collect());
+    };
+    let found = variables.iter().find(|variable| variable.name == *name);
+    found.map(|variable| vec![variable]).ok_or_else(|| {
+        let names: Vec<&str> = variables.iter().map(|v| &*v.name).take(32).collect();
+        let id = short(checkpoint.id);
+        let message = format!("checkpoint {id} has no variable {name:?}; it has {names:?}");
+        Failure::new(ErrorKind::VariableMismatch, message)
+    })
+}
+
+/// A global array whole; else each rank's part by itself.
+fn pieces_of<'a>(
+    args: &ExportArgs,
+    stores: &'a Stores,
+    checkpoint: &Checkpoint,
+    variable: &'a StoredVariable,
+    pieces: &mut Vec<Piece<'a>>,
+) -> Result<(), Failure> {
+    let slabs = variable
+        .parts
+        .iter()
+        .filter(|part| part.descriptor.slab.is_some())
+        .count();
+    if args.rank.is_none() && slabs == variable.parts.len() {
+        let array = Array::of_slabs(stores, checkpoint.id, variable).map_err(|error| {
+            let advice = "--rank R exports one rank's part as it is";
+            Failure::new(error.kind(), format!("{error}; {advice}"))
+        })?;
+        pieces.push(Piece {
+            variable,
+            rank: None,
+            array,
+        });
+        return Ok(());
+    }
+    for part in &variable.parts {
+        let array = Array::of_part(stores, checkpoint.id, part);
+        pieces.push(Piece {
+            variable,
+            rank: Some(part.rank),
+            array,
+        });
+    }
+    Ok(())
+}
+
+fn several(pieces: &[Piece<'_>]) -> Failure {
+    let ranks: Vec<u32> = pieces
+        .iter()
+        .filter_map(|piece| piece.rank)
+        .take(16)
+        .collect();
+    let message = format!(
+        "the variable is not declared as slabs of a global array, ranks {ranks:?} have one each: give \
+         --rank, or -o FILE.npz for all of them"
+    );
+    Failure::usage(message)
+}
+
+/// What the arrays are called in a .npz file.
+fn names(pieces: &[Piece<'_>]) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::with_capacity(pieces.len());
+    let mut seen = BTreeSet::new();
+    for piece in pieces {
+        let name = match piece.rank {
+            Some(rank) => format!("{}.rank{rank}", piece.variable.name),
+            None => piece.variable.name.clone(),
+        };
+        if !seen.insert(name.clone()) {
+            let message = format!("two arrays would be named {name:?}: export them one by one");
+            return Err(Failure::new(ErrorKind::VariableMismatch, message));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+fn report(
+    args: &ExportArgs,
+    stores: &Stores,
+    checkpoint: &Checkpoint,
+    pieces: &[Piece<'_>],
+    names: Vec<String>,
+) {
+    let is_bf16 = |piece: &&Piece<'_>| piece.array.element() == ElementType::Bf16;
+    let bf16: BTreeSet<&str> = pieces
+        .iter()
+        .filter(is_bf16)
+        .map(|p| &*p.variable.name)
+        .collect();
+    let say = |name: &str| {
+        format!("{name:?} is bfloat16, which numpy does not have: written as uint16, bit for bit")
+    };
+    let notes: Vec<String> = bf16.into_iter().map(say).collect();
+    for text in &notes {
+        complain(text);
+    }
+    let total = pieces.iter().map(|piece| piece.array.length_bytes()).sum();
+    let (path, count) = (args.output.display(), names.len());
+    if !args.json {
+        let plural = if count == 1 { "array" } else { "arrays" };
+        let id = short(checkpoint.id);
+        result(&format!(
+            "{path}: checkpoint {id}, {count} {plural}, {}",
+            human_bytes(total)
+        ));
+        return;
+    }
+    let view = |(piece, name): (&Piece<'_>, String)| ArrayView {
+        name,
+        variable: piece.variable.name.clone(),
+        r#type: piece.array.element().name(),
+        dtype: npy::dtype(piece.array.element()),
+        shape: piece.array.shape().to_vec(),
+        bytes: piece.array.length_bytes(),
+        rank: piece.rank,
+        ranks: if piece.rank.is_some() {
+            1
+        } else {
+            piece.variable.parts.len()
+        },
+    };
+    print_json(&Exported {
+        file: path.to_string(),
+        checkpoint: CheckpointView::new(stores, checkpoint),
+        arrays: pieces.iter().zip(names).map(view).collect(),
+        notes,
+    });
+}

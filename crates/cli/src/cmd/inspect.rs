@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay inspect`: what is in a checkpoint.
+
+use crate::output::{
+    Failure, complain, human_bytes, percent, print_json, print_table, progress, result,
+};
+use crate::select;
+use crate::view::{CheckpointView, short, utc};
+use backstay::ErrorKind;
+use backstay::inspect::{Checkpoint, StoredPart, StoredVariable, Stores, Wanted};
+use backstay_format::width::to_u64;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Shows what is in a checkpoint.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// Store files of one job, or folders above them. Without any, the default places are looked at.
+    paths: Vec<PathBuf>,
+    /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
+    /// complete one.
+    #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
+    checkpoint: Option<Wanted>,
+    /// Only what this rank has.
+    #[arg(long, short)]
+    rank: Option<u32>,
+    /// Only this variable, each rank's part of it.
+    #[arg(long, short)]
+    variable: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Contents {
+    checkpoint: CheckpointView,
+    variables: Vec<VariableView>,
+}
+
+#[derive(Debug, Serialize)]
+struct VariableView {
+    name: String,
+    r#type: Option<&'static str>,
+    global_shape: Option<Vec<u64>>,
+    shape: Option<Vec<u64>>,
+    ranks: usize,
+    bytes: u64,
+    blocks: u64,
+    blocks_changed: Option<u64>,
+    bytes_changed: Option<u64>,
+    changed_share: Option<f64>,
+    parts: Vec<PartView>,
+}
+
+#[derive(Debug, Serialize)]
+struct PartView {
+    rank: u32,
+    store: String,
+    r#type: &'static str,
+    shape: Vec<u64>,
+    start: Option<Vec<u64>>,
+    bytes: u64,
+    block_bytes: u32,
+    blocks: u64,
+    blocks_changed: Option<u64>,
+    bytes_changed: Option<u64>,
+}
+
+pub(crate) fn run(args: &InspectArgs) -> ExitCode {
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(args.json),
+    }
+}
+
+fn show(args: &InspectArgs) -> Result<(), Failure> {
+    let stores = select::open(&args.paths)?;
+    let checkpoint = select::choose(&stores, args.checkpoint)?;
+    let bar = progress("reading", to_u64(checkpoint.ranks.len()), false);
+    let mut variables = stores.variables(&checkpoint, args.rank, &mut |ranks| bar.inc(ranks))?;
+    bar.finish_and_clear();
+    if let Some(name) = &args.variable {
+        let names: Vec<String> = variables.iter().map(|v| v.name.clone()).take(32).collect();
+        variables.retain(|variable| variable.name == *name);
+        if variables.is_empty() {
+            let id = short(checkpoint.id);
+            let message = format!("checkpoint {id} has no variable {name:?}; it has {names:?}");
+            return Err(Failure::new(ErrorKind::VariableMismatch, message));
+        }
+    }
+    if args.json {
+        print_json(&Contents {
+            checkpoint: CheckpointView::new(&stores, &checkpoint),
+            variables: variables
+                .iter()
+                .map(|v| VariableView::new(&stores, v))
+                .collect(),
+        });
+        return Ok(());
+    }
+    head(&checkpoint);
+    match (&args.variable, &*variables) {
+        (Some(_), [variable]) => show_parts(&stores, variable),
+        _ => show_variables(&variables),
+    }
+    Ok(())
+}
+
+fn head(checkpoint: &Checkpoint) {
+    result(&format!(
+        "job {}, checkpoint {}, committed {}: {} of {} ranks, {}, {} written anew ({})",
+        checkpoint.job,
+        short(checkpoint.id),
+        utc(checkpoint.committed_unix_ns),
+        checkpoint.ranks.len(),
+        checkpoint.world_size,
+        human_bytes(checkpoint.bytes_total),
+        human_bytes(checkpoint.bytes_changed),
+        percent(checkpoint.changed_share()),
+    ));
+    if !checkpoint.is_complete() {
+        complain("it is incomplete: what follows is of the ranks that are here");
+    }
+}
+
+fn show_variables(variables: &[StoredVariable]) {
+    let row = |variable: &StoredVariable| {
+        vec![
+            variable.name.clone(),
+            variable
+                .element()
+                .map_or("mixed", |element| element.name())
+                .to_owned(),
+            shape_of(variable),
+            variable.parts.len().to_string(),
+            human_bytes(variable.bytes()),
+            variable.blocks().to_string(),
+            changed(variable.changed().map(|changed| changed.blocks)),
+            variable
+                .changed_share()
+                .map_or_else(|| "-".to_owned(), percent),
+        ]
+    };
+    let rows: Vec<Vec<String>> = variables.iter().map(row).collect();
+    let head = [
+        "VARIABLE", "TYPE", "SHAPE", "RANKS", "SIZE", "BLOCKS", "CHANGED", "",
+    ];
+    print_table(&head, &[3, 4, 5, 6, 7], &rows);
+}
+
+fn show_parts(stores: &Stores, variable: &StoredVariable) {
+    let element = variable.element().map_or("mixed", |element| element.name());
+    result(&format!(
+        "{}: {element} {}",
+        variable.name,
+        shape_of(variable)
+    ));
+    let row = |part: &StoredPart| {
+        let slab = part.descriptor.slab.as_ref();
+        vec![
+            part.rank.to_string(),
+            format!("{:?}", part.descriptor.shape),
+            slab.map_or_else(|| "-".to_owned(), |slab| format!("{:?}", slab.start)),
+            human_bytes(part.stream.length_bytes),
+            part.stream.block_count().to_string(),
+            changed(part.changed.map(|changed| changed.blocks)),
+            stores.path(part.store).display().to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = variable.parts.iter().map(row).collect();
+    let head = [
+        "RANK", "SHAPE", "START", "SIZE", "BLOCKS", "CHANGED", "STORE",
+    ];
+    print_table(&head, &[0, 3, 4, 5], &rows);
+}
+
+fn changed(blocks: Option<u64>) -> String {
+    blocks.map_or_else(|| "-".to_owned(), |blocks| blocks.to_string())
+}
+
+fn shape_of(variable: &StoredVariable) -> String {
+    match (variable.global_shape(), variable.local_shape()) {
+        (Some(global), _) => format!("{global:?} in {} slabs", variable.parts.len()),
+        (None, Some([])) => "scalar".to_owned(),
+        (None, Some(local)) => format!("{local:?}"),
+        (None, None) => "varies".to_owned(),
+    }
+}
+
+impl VariableView {
+    fn new(stores: &Stores, variable: &StoredVariable) -> Self {
+        let changed = variable.changed();
+        Self {
+            name: variable.name.clone(),
+            r#type: variable.element().map(|element| element.name()),
+            global_shape: variable.global_shape().map(<[u64]>::to_vec),
+            shape: variable.local_shape().map(<[u64]>::to_vec),
+            ranks: variable.parts.len(),
+            bytes: variable.bytes(),
+            blocks: variable.blocks(),
+            blocks_changed: changed.map(|changed| changed.blocks),
+            bytes_changed: changed.map(|changed| changed.bytes),
+            changed_share: variable.changed_share(),
+            parts: variable
+                .parts
+                .iter()
+                .map(|part| PartView::new(stores, part))
+                .collect(),
+        }
+    }
+}
+
+impl PartView {
+    fn new(stores: &Stores, part: &StoredPart) -> Self {
+        Self {
+            rank: part.rank,
+            store: stores.path(part.store).display().to_string(),
+            r#type: part.descriptor.element.name(),
+            shape: part.descriptor.shape.clone(),
+            start: part.descriptor.slab.as_ref().map(|slab| slab.start.clone()),
+            bytes: part.stream.length_bytes,
+            block_bytes: part.stream.block_bytes,
+            blocks: to_u64(part.stream.block_count()),
+            blocks_changed: part.changed.map(|changed| changed.blocks),
+            bytes_changed: part.changed.map(|changed| changed.bytes),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay verify`: reads and checks every byte.
+
+use crate::output::{Failure, WRONG, complain, human_bytes, print_json, progress, result};
+use crate::select;
+use crate::view::{CheckpointView, IdView, UnreadableView, short, short_list};
+use backstay::CheckpointId;
+use backstay::inspect::{Checkpoint, Finding, Stores, VerifiedStore, Wanted, bytes_to_verify};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Most findings shown as text; JSON has all of them.
+const SHOWN_MAX: usize = 100;
+
+/// Reads and checks every byte of every retained checkpoint.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// Store files, or folders above them. Without any, the default places are looked at.
+    paths: Vec<PathBuf>,
+    /// Only this checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. It must be complete.
+    #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
+    checkpoint: Option<Wanted>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Verdict {
+    good: bool,
+    stores: Vec<StoreVerdict>,
+    checkpoints: Vec<CheckpointVerdict>,
+    unreadable: Vec<UnreadableView>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckpointVerdict {
+    #[serde(flatten)]
+    checkpoint: CheckpointView,
+    good: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreVerdict {
+    path: String,
+    checkpoints: Vec<IdView>,
+    superseded: Vec<IdView>,
+    blocks: u64,
+    pages: u64,
+    bytes: u64,
+    damage: Vec<DamageView>,
+}
+
+#[derive(Debug, Serialize)]
+struct DamageView {
+    structure: &'static str,
+    checkpoints: Vec<IdView>,
+    rank: Option<u32>,
+    variable: Option<String>,
+    block: Option<u64>,
+    blocks: u64,
+    file_offset: Option<u64>,
+    expected: String,
+    found: String,
+    message: String,
+}
+
+pub(crate) fn run(args: &VerifyArgs) -> ExitCode {
+    match verify(args) {
+        Ok(good) if good => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(WRONG),
+        Err(failure) => failure.report(args.json),
+    }
+}
+
+fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
+    let stores = select::open(&args.paths)?;
+    let all = stores.checkpoints();
+    let meant = |checkpoint: &&Checkpoint| {
+        args.checkpoint
+            .is_none_or(|wanted| wanted.matches(checkpoint.id))
+    };
+    let chosen: Vec<&Checkpoint> = all.iter().filter(meant).collect();
+    if args.checkpoint.is_some() {
+        if chosen.is_empty() {
+            return Err(select::not_there(&all, args.checkpoint));
+        }
+        if let Some(checkpoint) = chosen.iter().find(|checkpoint| !checkpoint.is_complete()) {
+            return Err(select::incomplete(checkpoint));
+        }
+    }
+    let bar = progress("verifying", bytes_to_verify(&stores, args.checkpoint), true);
+    let verified = stores.verify(args.checkpoint, &mut |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    let bad: BTreeSet<(String, CheckpointId)> = damaged(&stores, &verified);
+    let good = verified.iter().all(|store| store.findings.is_empty());
+    let good = good && stores.unreadable().is_empty();
+    let is_good = |c: &Checkpoint| !bad.contains(&(c.job.clone(), c.id));
+    if args.json {
+        let verdict = |checkpoint: &&Checkpoint| CheckpointVerdict {
+            checkpoint: CheckpointView::new(&stores, checkpoint),
+            good: is_good(checkpoint),
+        };
+        print_json(&Verdict {
+            good,
+            stores: verified
+                .iter()
+                .map(|store| StoreVerdict::new(&stores, store))
+                .collect(),
+            checkpoints: chosen.iter().map(verdict).collect(),
+            unreadable: stores
+                .unreadable()
+                .iter()
+                .map(UnreadableView::from)
+                .collect(),
+        });
+        return Ok(good);
+    }
+    for store in &verified {
+        show(&stores, store);
+    }
+    if !bad.is_empty() {
+        let left = chosen
+            .iter()
+            .filter(|c| is_good(c) && c.is_complete())
+            .map(|c| c.id);
+        advise(&left.collect::<Vec<_>>());
+    }
+    Ok(good)
+}
+
+fn damaged(stores: &Stores, verified: &[VerifiedStore]) -> BTreeSet<(String, CheckpointId)> {
+    let mut bad = BTreeSet::new();
+    for store in verified {
+        let job = stores.stores()[store.store].job();
+        let ids = store
+            .findings
+            .iter()
+            .flat_map(|finding| &finding.checkpoints);
+        bad.extend(ids.map(|&id| (job.to_owned(), id)));
+    }
+    bad
+}
+
+fn show(stores: &Stores, store: &VerifiedStore) {
+    result(&format!(
+        "{}: checkpoints {}; {} blocks and {} pages read, {}: {}",
+        stores.path(store.store).display(),
+        short_list(&store.checkpoints),
+        store.blocks,
+        store.pages,
+        human_bytes(store.bytes),
+        match store.findings.len() {
+            0 => "good".to_owned(),
+            1 => "1 place is damaged".to_owned(),
+            count => format!("{count} places are damaged"),
+        }
+    ));
+    if !store.superseded.is_empty() {
+        complain(&format!(
+            "checkpoints {} were superseded by the running job while they were read",
+            short_list(&store.superseded)
+        ));
+    }
+    for finding in store.findings.iter().take(SHOWN_MAX) {
+        result(&format!("  {}", sentence(finding)));
+    }
+    if store.findings.len() > SHOWN_MAX {
+        let more = store.findings.len() - SHOWN_MAX;
+        result(&format!("  and {more} more; --json lists all"));
+    }
+}
+
+fn sentence(finding: &Finding) -> String {
+    let of_variable = finding
+        .variable
+        .as_ref()
+        .map(|name| match (finding.block, finding.blocks) {
+            (Some(block), 1) => format!(" of variable {name:?}, block {block}"),
+            (Some(block), count) => {
+                format!(
+                    " of variable {name:?}, blocks {block} to {}",
+                    block + count.max(1) - 1
+                )
+            }
+            (None, _) => format!(" of variable {name:?}"),
+        });
+    let of_rank = finding.rank.map(|rank| format!(" of rank {rank}"));
+    let at = finding
+        .file_offset
+        .map(|offset| format!(" at byte {offset} of the file"));
+    let what = if finding.expected.is_empty() {
+        finding.text.clone()
+    } else {
+        format!("expected {}, found {}", finding.expected, finding.found)
+    };
+    let concerns = if finding.checkpoints.is_empty() {
+        "no checkpoint needs this copy".to_owned()
+    } else {
+        format!("concerns checkpoints {}", short_list(&finding.checkpoints))
+    };
+    let place: String = [of_variable, of_rank, at].into_iter().flatten().collect();
+    format!("DAMAGED {}{place}: {what}; {concerns}", finding.structure)
+}
+
+fn advise(left: &[CheckpointId]) {
+    let text = match left.last() {
+        Some(&newest) => format!(
+            "a restart passes damaged checkpoints over by itself; the newest good and complete one is \
+             {}",
+            short(newest)
+        ),
+        None => "no good and complete checkpoint is left in these stores; a running job heals \
+                 blocks from its memory with a scrub, and the next checkpoint writes what changed"
+            .to_owned(),
+    };
+    complain(&text);
+}
+
+impl StoreVerdict {
+    fn new(stores: &Stores, store: &VerifiedStore) -> Self {
+        let ids = |ids: &[CheckpointId]| ids.iter().map(|&id| IdView::from(id)).collect();
+        let damage = |finding: &Finding| DamageView {
+            structure: finding.structure,
+            checkpoints: ids(&finding.checkpoints),
+            rank: finding.rank,
+            variable: finding.variable.clone(),
+            block: finding.block,
+            blocks: finding.blocks,
+            file_offset: finding.file_offset,
+            expected: finding.expected.clone(),
+            found: finding.found.clone(),
+            message: finding.text.clone(),
+        };
+        Self {
+            path: stores.path(store.store).display().to_string(),
+            checkpoints: ids(&store.checkpoints),
+            superseded: ids(&store.superseded),
+            blocks: store.blocks,
+            pages: store.pages,
+            bytes: store.bytes,
+            damage: store.findings.iter().map(damage).collect(),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: one node's store, opened for looking: its roots, its revisions, their tables of ranks.
+//! Invariants: a state is taken again when a commit came between its parts; what stays wrong while
+//! the root stays the same is damage.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use crate::io::file::FileDevice;
+use crate::store::reader::StoreReader;
+use crate::store::revision::read_ranks;
+use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::width::to_usize;
+use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StoreId};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a state is taken again when a job commits meanwhile.
+const TRIES: u32 = 20;
+
+/// A node's store.
+#[derive(Debug)]
+pub struct OpenStore {
+    path: PathBuf,
+    reader: StoreReader,
+    root: RootSlot,
+    slots: [RootState; 2],
+    retained: Vec<Retained>,
+}
+
+/// A retained revision.
+#[derive(Debug)]
+pub struct Retained {
+    /// What the root says of it.
+    pub entry: RevisionEntry,
+    /// The ranks it holds, or what is wrong with their table.
+    pub ranks: Result<Vec<RankEntry>>,
+}
+
+/// What a root slot holds.
+#[derive(Debug)]
+pub enum RootState {
+    /// A root with this sequence.
+    Valid(u64),
+    /// Nothing yet: the store was just made.
+    Unused,
+    /// Neither.
+    Damaged(Error),
+}
+
+impl OpenStore {
+    /// Opens a file and reads its superblock; the rest is read by `take_root` and `read_tables`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let device = FileDevice::open_read_only(path)
+            .map_err(|error| Error::io(format!("{}: opening it", path.display()), error))?;
+        let reader = StoreReader::open(Arc::new(device)).map_err(|error| explain(path, error))?;
+        let root = RootSlot {
+            store: reader.superblock().store,
+            sequence: 0,
+            incarnation: 0,
+            next_segment: 0,
+            closed: false,
+            revisions: Vec::new(),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            reader,
+            root,
+            slots: [RootState::Unused, RootState::Unused],
+            retained: Vec::new(),
+        })
+    }
+
+    /// Takes the newest root.
+    pub(super) fn take_root(&mut self) -> Result<()> {
+        (self.root, self.slots) = self.settled_roots()?;
+        Ok(())
+    }
+
+    /// Reads what the root that was taken refers to: segment records, then the tables of ranks. False
+    /// if a table is not what its digest says.
+    pub(super) fn read_tables(&mut self) -> Result<bool> {
+        self.reader.forget_segments();
+        self.reader.read_records(|_, _, _| {})?;
+        let read = |entry: &RevisionEntry| Retained {
+            entry: *entry,
+            ranks: read_ranks(&self.reader, entry),
+        };
+        self.retained = self.root.revisions.iter().map(read).collect();
+        Ok(self.retained.iter().all(|revision| revision.ranks.is_ok()))
+    }
+
+    /// Whether a commit came after the root that was taken.
+    pub(super) fn moved_on(&self) -> bool {
+        matches!(self.settled_roots(), Ok((root, _)) if root.sequence != self.root.sequence)
+    }
+
+    /// Leaves out what cannot be read because it was recycled meanwhile.
+    pub(super) fn leave_out_gone(&mut self) -> Result<()> {
+        let kept = self.retained_now()?;
+        self.retained
+            .retain(|revision| revision.ranks.is_ok() || kept.contains(&revision.entry.checkpoint));
+        Ok(())
+    }
+
+    /// The newest root and the state of both slots, none of them in the middle of being written.
+    fn settled_roots(&self) -> Result<(RootSlot, [RootState; 2])> {
+        let mut attempt = 0;
+        loop {
+            let roots = self.reader.roots();
+            attempt += 1;
+            if attempt < TRIES && roots.iter().any(Result::is_err) && !self.one_is_unused(&roots) {
+                std::thread::sleep(Duration::from_micros(500));
+                continue;
+            }
+            let mut newest: Option<RootSlot> = None;
+            let mut states = [RootState::Unused, RootState::Unused];
+            let unused = self.one_is_unused(&roots);
+            let mut failure = None;
+            for (state, root) in states.iter_mut().zip(roots) {
+                match root {
+                    Ok(root) => {
+                        *state = RootState::Valid(root.sequence);
+                        if newest
+                            .as_ref()
+                            .is_none_or(|other| other.sequence < root.sequence)
+                        {
+                            newest = Some(root);
+                        }
+                    }
+                    Err(_error) if unused => {}
+                    Err(error) => {
+                        failure.get_or_insert_with(|| copy_of(&error));
+                        *state = RootState::Damaged(error);
+                    }
+                }
+            }
+            return match (newest, failure) {
+                (Some(root), _) => Ok((root, states)),
+                (None, failure) => Err(failure.unwrap_or_else(|| {
+                    Error::new(ErrorKind::Corrupt, "both root slots are empty")
+                })),
+            };
+        }
+    }
+
+    /// Whether one slot is as a new store leaves it: the other has sequence 1, it has zeros.
+    fn one_is_unused(&self, roots: &[Result<RootSlot>; 2]) -> bool {
+        let first = matches!(&roots[0], Ok(root) if root.sequence == 1);
+        let mut bytes = vec![0; ROOT_BYTES];
+        let zeros = self
+            .reader
+            .device()
+            .read_at(&mut bytes, ROOT_OFFSETS[1])
+            .is_ok()
+            && bytes.iter().all(|&byte| byte == 0);
+        first && zeros
+    }
+
+    /// The checkpoints that the store retains by now.
+    pub(super) fn retained_now(&self) -> Result<Vec<CheckpointId>> {
+        let (root, _) = self.settled_roots()?;
+        Ok(root
+            .revisions
+            .iter()
+            .map(|revision| revision.checkpoint)
+            .collect())
+    }
+
+    /// What an error met while reading `id` means: damage stays what it is; a checkpoint that is
+    /// retained no longer was recycled while it was read.
+    pub(super) fn judge(&self, id: CheckpointId, error: Error) -> Error {
+        if error.kind() != ErrorKind::Corrupt {
+            return error;
+        }
+        match self.retained_now() {
+            Ok(now) if !now.contains(&id) => {
+                let numbers: Vec<u64> = now.iter().map(|id| id.number).collect();
+                let context = format!(
+                    "checkpoint {id} was superseded while it was read: {} now retains {numbers:?}; \
+                     run this again for a newer one, or pin the checkpoint first",
+                    self.path.display()
+                );
+                Error::new(ErrorKind::NotRetained, context)
+            }
+            _ => error,
+        }
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// The job it belongs to.
+    pub fn job(&self) -> &str {
+        &self.reader.superblock().job
+    }
+    /// The node it was made on.
+    pub fn node(&self) -> &str {
+        &self.reader.superblock().node
+    }
+    /// Which store.
+    pub fn id(&self) -> StoreId {
+        self.reader.superblock().store
+    }
+    /// Bytes of a segment.
+    pub fn segment_bytes(&self) -> u32 {
+        self.reader.superblock().segment_bytes
+    }
+    /// Bytes of the file.
+    pub fn length_bytes(&self) -> u64 {
+        self.reader.device().length_bytes().unwrap_or(0)
+    }
+    /// The newest root.
+    pub fn root(&self) -> &RootSlot {
+        &self.root
+    }
+    /// Both root slots.
+    pub fn slots(&self) -> &[RootState; 2] {
+        &self.slots
+    }
+    /// What it retains, oldest first.
+    pub fn retained(&self) -> &[Retained] {
+        &self.retained
+    }
+    /// The reading side of the store.
+    pub fn reader(&self) -> &StoreReader {
+        &self.reader
+    }
+}
+
+/// The same error for a second place; its cause becomes text.
+fn copy_of(error: &Error) -> Error {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let context = match cause {
+        Some(cause) => format!("{}: {cause}", error.context()),
+        None => error.context().to_owned(),
+    };
+    Error::new(error.kind(), context)
+}
+
+/// What it means that a file has no good superblock.
+fn explain(path: &Path, error: Error) -> Error {
+    if error.kind() != ErrorKind::Corrupt {
+        return error;
+    }
+    let mut head = vec![0; to_usize(HEAD_BYTES)];
+    let device = FileDevice::open_read_only(path);
+    let empty = device.is_ok_and(|device| {
+        let length = device.length_bytes().unwrap_or(0).min(HEAD_BYTES);
+        let head = &mut head[..to_usize(length)];
+        let front = head.len().min(ROOT_BYTES);
+        device.read_at(head, 0).is_ok() && head[..front].iter().all(|&byte| byte == 0)
+    });
+    if empty {
+        let context = format!(
+            "{}: the store is not finished: its job is making it just now, or ended while it did; \
+             the next life of the job makes it anew",
+            path.display()
+        );
+        return Error::new(ErrorKind::NoCheckpoint, context);
+    }
+    let context = format!(
+        "{}: it is no Backstay store of this format version, or both copies of its superblock are \
+         damaged; give a file named {}, or a folder above it",
+        copy_of(&error).context(),
+        crate::store::place::STORE_FILE
+    );
+    Error::new(ErrorKind::Corrupt, context)
+}
