@@ -67,8 +67,6 @@ pub struct Report {
     pub capture_seconds: f64,
     /// Time from the capture to the outcome of all ranks, in seconds.
     pub commit_seconds: f64,
-    /// Blocks in all and blocks written, by variable.
-    pub by_variable: Vec<(String, u64, u64)>,
 }
 
 /// What a scrub found on this rank.
@@ -255,7 +253,7 @@ impl Session {
                 candidates,
             })
             .collect();
-        store.rank.capture(id, &parts)
+        store.rank.capture(id, &parts, self.generation)
     }
 
     /// The commit of this node, if it is this rank's: the leader's at once, its successor's only when
@@ -544,7 +542,6 @@ impl Report {
         self.bytes_total = pending.bytes_total;
         self.bytes_changed = pending.captured.bytes_changed;
         self.bytes_manifest = pending.captured.bytes_manifest;
-        self.by_variable.clone_from(&pending.by_variable);
     }
 }
 

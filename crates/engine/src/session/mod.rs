@@ -52,6 +52,8 @@ pub struct Session {
     node: Node,
     store: Option<Stores>,
     variables: BTreeMap<String, Registered>,
+    /// Counts the changes of `variables`.
+    generation: u64,
     pages: Option<PageTracker>,
     /// Why pages cannot be tracked, once it was said.
     no_pages: bool,
@@ -105,6 +107,7 @@ impl Session {
             node,
             store: None,
             variables: BTreeMap::new(),
+            generation: 0,
             pages: None,
             no_pages: false,
             found: Vec::new(),
@@ -401,6 +404,7 @@ impl Session {
     #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
     pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
         let mut registered = Registered::new(variable, address, &self.config)?;
+        self.generation += 1;
         if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
             former.unwatch_pages(self.pages.as_mut());
         }
@@ -428,6 +432,7 @@ impl Session {
 
     /// Takes a variable out of the checkpoints to come.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
+        self.generation += 1;
         match self.variables.remove(name) {
             Some(mut variable) => {
                 variable.unwatch_pages(self.pages.as_mut());

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::region::Source;
 use crate::track::Candidates;
 use backstay_format::limits::FANOUT;
-use backstay_format::width::{index, to_u64};
+use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{Address, BlockRef, Digest, Page, SegmentClass, SegmentId, StreamRoot};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -431,6 +431,95 @@ impl<'a> Worker<'a> {
         }
         self.pages
             .page(&Page { level: 1, entries }, &mut self.captured)
+    }
+}
+
+/// Captures streams of one block, one after the other: thousands of small variables cost one copy, one
+/// hash and one allocation each, and their writes are put together.
+pub struct Singles<'a> {
+    capturer: &'a Capturer<'a>,
+    scratch: Vec<u8>,
+    writer: Writer<'a>,
+}
+
+impl<'a> Singles<'a> {
+    /// Begins; [`Singles::finish`] writes the rest.
+    pub fn new(capturer: &'a Capturer<'a>) -> Self {
+        let (scratch, writer) = (Vec::new(), Writer::new(capturer));
+        Self {
+            capturer,
+            scratch,
+            writer,
+        }
+    }
+
+    /// Captures `source` as the successor of `old`, as [`Capturer::capture`] would; `None`, and nothing
+    /// is done, where either of them is not just one block.
+    pub fn capture(
+        &mut self,
+        old: &Tree,
+        source: &dyn Source,
+        candidates: &Candidates,
+    ) -> Result<Option<(TreeChange, Captured)>> {
+        let (length, was) = (source.length_bytes(), *old.root());
+        if length == 0 || length > u64::from(was.block_bytes) || was.height > 0 {
+            return Ok(None);
+        }
+        let mut captured = Captured {
+            blocks_total: 1,
+            ..Captured::default()
+        };
+        let mut change = TreeChange {
+            root: was,
+            groups: Vec::new(),
+            pages: Vec::new(),
+        };
+        let known = (was.length_bytes == length).then_some(was.top.digest);
+        let moves = self.capturer.vacate.contains(&was.top.address.segment());
+        let (candidate, checked) = match candidates {
+            Candidates::All | Candidates::AllChanged => (true, false),
+            Candidates::Some(set) => (set.contains(0), set.checks(0)),
+        };
+        if known.is_some() && !candidate && !checked && !moves {
+            return Ok(Some((change, captured)));
+        }
+        self.scratch.resize(to_usize(length), 0);
+        source.copy_out(0, &mut self.scratch);
+        let digest = Digest::of(&self.scratch);
+        let same = known == Some(digest);
+        if same && !moves && *candidates != Candidates::AllChanged {
+            return Ok(Some((change, captured)));
+        }
+        captured.unmarked_changes = u64::from(!same && known.is_some() && !candidate);
+        captured.blocks_changed = 1;
+        captured.bytes_changed = length;
+        let mut space = self.capturer.lock();
+        if was.length_bytes > 0 {
+            space.replace(was.top.address, was.block_length(0));
+        }
+        let pool = self.capturer.reserve.pool(self.capturer.owner);
+        let address = space.allocate(self.scratch.len(), &pool)?;
+        drop(space);
+        self.writer.put(address, &self.scratch)?;
+        change.root = StreamRoot {
+            length_bytes: length,
+            top: BlockRef { address, digest },
+            ..was
+        };
+        Ok(Some((change, captured)))
+    }
+
+    /// Writes what was put together.
+    pub fn finish(mut self) -> Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl std::fmt::Debug for Singles<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Singles")
+            .field("waiting_bytes", &self.writer.run.len())
+            .finish()
     }
 }
 

@@ -5,7 +5,7 @@
 //! Invariants: the committed state in memory changes only in `commit`; after `roll_back` it is as if
 //! the capture had never been.
 
-use super::capture::{Captured, Capturer, write_object};
+use super::capture::{Captured, Capturer, Singles, write_object};
 use super::control::{Owner, Post};
 use super::reader::StoreReader;
 use super::reserve::Reserve;
@@ -18,7 +18,6 @@ use backstay_format::limits::INTERNAL_BLOCK_BYTES;
 use backstay_format::width::{index, to_u64};
 use backstay_format::{BlockRef, CheckpointId, Decoder, Encoder, RankEntry, RankRoot};
 use backstay_format::{RevisionEntry, SegmentId, StreamRoot, VariableDescriptor};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 /// A variable on its way into a revision.
@@ -45,7 +44,10 @@ pub struct RankStore {
     space: Mutex<Space>,
     base: Option<CheckpointId>,
     root: Option<BlockRef>,
-    trees: BTreeMap<String, Tree>,
+    /// Sorted by name.
+    trees: Vec<(String, Tree)>,
+    /// Which set of variables the committed descriptors are of.
+    generation: Option<u64>,
     descriptors: Tree,
     table: Tree,
 }
@@ -54,18 +56,27 @@ pub struct RankStore {
 #[derive(Debug)]
 pub struct PendingPart {
     root: BlockRef,
-    changes: Vec<(String, TreeChange)>,
-    gone: Vec<String>,
+    changes: Vec<(Target, TreeChange)>,
+    /// Places of the trees whose variables are gone.
+    gone: Vec<usize>,
+    generation: u64,
     descriptors: TreeChange,
     table: TreeChange,
     /// What was captured, over all variables.
     pub captured: Captured,
     /// Blocks that changed unmarked, by variable.
     pub unmarked: Vec<(String, u64)>,
-    /// Blocks in all and blocks written, by variable, in order of their names.
-    pub by_variable: Vec<(String, u64, u64)>,
     /// Bytes of all variables.
     pub bytes_total: u64,
+}
+
+/// The tree that a change belongs to.
+#[derive(Debug)]
+enum Target {
+    /// The committed tree at this place.
+    Committed(usize),
+    /// That of a new variable.
+    New(String),
 }
 
 impl PendingPart {
@@ -101,7 +112,8 @@ impl RankStore {
             space: Mutex::new(space),
             base: None,
             root: None,
-            trees: BTreeMap::new(),
+            trees: Vec::new(),
+            generation: None,
             descriptors: Tree::empty(INTERNAL_BLOCK_BYTES),
             table: Tree::empty(INTERNAL_BLOCK_BYTES),
         }
@@ -114,7 +126,11 @@ impl RankStore {
 
     /// The committed tree of a variable.
     pub fn tree(&self, name: &str) -> Option<&Tree> {
-        self.trees.get(name)
+        let at = self
+            .trees
+            .binary_search_by(|(other, _)| other.as_str().cmp(name))
+            .ok()?;
+        Some(&self.trees[at].1)
     }
 
     fn space(&self) -> std::sync::MutexGuard<'_, Space> {
@@ -125,40 +141,63 @@ impl RankStore {
     pub fn start_from(&mut self, checkpoint: CheckpointId, entry: BlockRef) -> Result<()> {
         let reader = self.reserve.reader();
         let part = read_part(reader, &entry)?;
-        let mut trees = BTreeMap::new();
+        let mut trees = Vec::with_capacity(part.descriptors.len());
         for (descriptor, root) in part.descriptors.iter().zip(&part.streams) {
-            trees.insert(descriptor.name.clone(), Tree::load(reader, *root)?);
+            trees.push((descriptor.name.clone(), Tree::load(reader, *root)?));
         }
         let descriptors = Tree::load(reader, part.root.descriptors)?;
         let table = Tree::load(reader, part.root.table)?;
         (self.trees, self.descriptors, self.table) = (trees, descriptors, table);
+        self.generation = None;
         self.root = Some(entry);
         self.base = Some(checkpoint);
         self.space().begin_from(Some(checkpoint));
         Ok(())
     }
 
-    /// Captures `parts`, sorted by name, as the successor of the committed state.
-    pub fn capture(&self, id: CheckpointId, parts: &[Part<'_>]) -> Result<PendingPart> {
+    /// Captures `parts`, sorted by name, as the successor of the committed state. `generation` tells
+    /// one set of variables from another.
+    pub fn capture(
+        &self,
+        id: CheckpointId,
+        parts: &[Part<'_>],
+        generation: u64,
+    ) -> Result<PendingPart> {
         let vacate = self.space().to_clean(4);
         let capturer = self.capturer(&vacate);
+        let mut singles = Singles::new(&capturer);
         let mut changes = Vec::with_capacity(parts.len());
         let mut captured = Captured::default();
-        let (mut unmarked, mut by_variable) = (Vec::new(), Vec::new());
+        let (mut unmarked, mut gone) = (Vec::new(), Vec::new());
+        let mut place = 0;
         for part in parts {
             let name = &part.descriptor.name;
-            let (change, did) = self.capture_part(&capturer, part)?;
+            while self.trees.get(place).is_some_and(|(other, _)| other < name) {
+                gone.push(place);
+                place += 1;
+            }
+            let committed = self.trees.get(place).filter(|(other, _)| other == name);
+            let tree = committed.map(|(_, tree)| tree);
+            let (change, did) = capture_part(&capturer, &mut singles, tree, part)?;
             captured.add(&did);
-            by_variable.push((name.clone(), did.blocks_total, did.blocks_changed));
             if did.unmarked_changes > 0 {
                 unmarked.push((name.clone(), did.unmarked_changes));
             }
-            changes.push((name.clone(), change));
+            if committed.is_some() {
+                changes.push((Target::Committed(place), change));
+                place += 1;
+            } else {
+                changes.push((Target::New(name.clone()), change));
+            }
         }
-        let gone = self.free_gone(&capturer, parts)?;
+        singles.finish()?;
+        gone.extend(place..self.trees.len());
+        for &place in &gone {
+            capturer.free(&self.trees[place].1)?;
+        }
         let bytes_total = parts.iter().map(|part| part.source.length_bytes()).sum();
         let (descriptors, table) =
-            self.capture_tables(&capturer, parts, &changes, &mut captured)?;
+            self.capture_tables(&capturer, parts, &changes, generation, &mut captured)?;
         let root = RankRoot {
             rank: self.rank,
             world_size: self.world_size,
@@ -173,11 +212,11 @@ impl RankStore {
             root,
             changes,
             gone,
+            generation,
             descriptors,
             table,
             captured,
             unmarked,
-            by_variable,
             bytes_total,
         })
     }
@@ -192,60 +231,33 @@ impl RankStore {
         }
     }
 
-    fn capture_part(
-        &self,
-        capturer: &Capturer<'_>,
-        part: &Part<'_>,
-    ) -> Result<(TreeChange, Captured)> {
-        let empty = Tree::empty(part.block_bytes);
-        let committed = self.trees.get(&part.descriptor.name);
-        let same_blocks = |tree: &&Tree| tree.root().block_bytes == part.block_bytes;
-        let old = committed.filter(same_blocks).unwrap_or(&empty);
-        let done = capturer.capture(old, part.source, &part.candidates)?;
-        if let Some(other) = committed.filter(|tree| !same_blocks(tree)) {
-            capturer.free(other)?;
-        }
-        Ok(done)
-    }
-
-    fn free_gone(&self, capturer: &Capturer<'_>, parts: &[Part<'_>]) -> Result<Vec<String>> {
-        let names: BTreeSet<&str> = parts.iter().map(|part| &*part.descriptor.name).collect();
-        let gone: Vec<String> = self
-            .trees
-            .keys()
-            .filter(|name| !names.contains(&***name))
-            .cloned()
-            .collect();
-        for name in &gone {
-            capturer.free(&self.trees[name])?;
-        }
-        Ok(gone)
-    }
-
     fn capture_tables(
         &self,
         capturer: &Capturer<'_>,
         parts: &[Part<'_>],
-        changes: &[(String, TreeChange)],
+        changes: &[(Target, TreeChange)],
+        generation: u64,
         captured: &mut Captured,
     ) -> Result<(TreeChange, TreeChange)> {
-        let (mut list, mut table) = (Encoder::new(), Encoder::new());
-        for part in parts {
-            part.descriptor.encode(&mut list);
-        }
-        for (_, change) in changes {
-            change.root.encode(&mut table);
-        }
-        let (list, table) = (list.finish(), table.finish());
         let mut capture = |old: &Tree, bytes: &[u8]| {
             let (change, did) = capturer.capture(old, &bytes, &Candidates::All)?;
             captured.bytes_manifest += did.bytes_changed + did.bytes_manifest;
             Ok(change)
         };
-        Ok((
-            capture(&self.descriptors, &list)?,
-            capture(&self.table, &table)?,
-        ))
+        let descriptors = if self.generation == Some(generation) {
+            self.descriptors.unchanged()
+        } else {
+            let mut list = Encoder::new();
+            for part in parts {
+                part.descriptor.encode(&mut list);
+            }
+            capture(&self.descriptors, &list.finish())?
+        };
+        let mut table = Encoder::with_capacity(changes.len() * StreamRoot::BYTES);
+        for (_, change) in changes {
+            change.root.encode(&mut table);
+        }
+        Ok((descriptors, capture(&self.table, &table.finish())?))
     }
 
     /// Writes the root page, unless all it refers to is what the committed one refers to.
@@ -270,19 +282,31 @@ impl RankStore {
     /// The part was committed by all ranks: it is the state that the next one is compared with.
     pub fn commit(&mut self, id: CheckpointId, pending: PendingPart) {
         self.space().commit(id);
-        for (name, change) in pending.changes {
-            let tree = self
-                .trees
-                .entry(name)
-                .or_insert_with(|| Tree::empty(change.root.block_bytes));
-            if tree.root().block_bytes != change.root.block_bytes {
-                *tree = Tree::empty(change.root.block_bytes);
+        let mut new = Vec::new();
+        for (target, change) in pending.changes {
+            match target {
+                Target::Committed(place) => {
+                    let tree = &mut self.trees[place].1;
+                    if tree.root().block_bytes != change.root.block_bytes {
+                        *tree = Tree::empty(change.root.block_bytes);
+                    }
+                    tree.apply(&change);
+                }
+                Target::New(name) => {
+                    let mut tree = Tree::empty(change.root.block_bytes);
+                    tree.apply(&change);
+                    new.push((name, tree));
+                }
             }
-            tree.apply(&change);
         }
-        for name in pending.gone {
-            self.trees.remove(&name);
+        for place in pending.gone.into_iter().rev() {
+            self.trees.remove(place);
         }
+        if !new.is_empty() {
+            self.trees.append(&mut new);
+            self.trees.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        self.generation = Some(pending.generation);
         self.descriptors.apply(&pending.descriptors);
         self.table.apply(&pending.table);
         self.root = Some(pending.root);
@@ -309,12 +333,40 @@ impl RankStore {
 
     /// Bytes of memory that the committed state and the map of space hold.
     pub fn memory_bytes(&self) -> u64 {
-        let trees = self.trees.values().map(Tree::memory_bytes).sum::<u64>();
+        let trees = self
+            .trees
+            .iter()
+            .map(|(_, tree)| tree.memory_bytes())
+            .sum::<u64>();
         trees
             + self.descriptors.memory_bytes()
             + self.table.memory_bytes()
             + self.space().memory_bytes()
     }
+}
+
+fn capture_part<'a>(
+    capturer: &'a Capturer<'a>,
+    singles: &mut Singles<'a>,
+    committed: Option<&Tree>,
+    part: &Part<'_>,
+) -> Result<(TreeChange, Captured)> {
+    let empty;
+    let old = match committed {
+        Some(tree) if tree.root().block_bytes == part.block_bytes => tree,
+        _ => {
+            empty = Tree::empty(part.block_bytes);
+            &empty
+        }
+    };
+    let done = match singles.capture(old, part.source, &part.candidates)? {
+        Some(done) => done,
+        None => capturer.capture(old, part.source, &part.candidates)?,
+    };
+    if let Some(other) = committed.filter(|tree| tree.root().block_bytes != part.block_bytes) {
+        capturer.free(other)?;
+    }
+    Ok(done)
 }
 
 /// One rank's part of a checkpoint, its tables read and checked.

@@ -130,6 +130,15 @@ impl Tree {
         self.root.block_count().div_ceil(FANOUT)
     }
 
+    /// The change that changes nothing.
+    pub fn unchanged(&self) -> TreeChange {
+        TreeChange {
+            root: self.root,
+            groups: Vec::new(),
+            pages: Vec::new(),
+        }
+    }
+
     /// Makes a change take effect: its checkpoint is committed.
     pub fn apply(&mut self, change: &TreeChange) {
         self.root = change.root;
@@ -143,6 +152,9 @@ impl Tree {
             count = count.div_ceil(FANOUT);
             level.resize(count, BlockRef::NONE);
             level.shrink_to_fit();
+        }
+        if let ([digest], 0) = (&mut *self.digests, change.root.height) {
+            *digest = change.root.top.digest;
         }
         for group in &change.groups {
             let changed = (0..FANOUT).filter(|bit| group.mask & (1 << bit) != 0);

@@ -234,7 +234,7 @@ impl Life {
                 candidates: Candidates::All,
             };
             let parts = [part(&field, &bytes), part(&counter, &step)];
-            pending.push(store.capture(id, &parts)?);
+            pending.push(store.capture(id, &parts, 1)?);
         }
         let posts: Vec<_> = (0..)
             .zip(&pending)
@@ -318,15 +318,15 @@ impl History {
         };
         let mut life = Life::create(&device, shape)?;
         history.mark(&device, &life);
-        for number in 1..=6 {
+        for number in 1..=15 {
             history.steps.insert(CheckpointId::new(1, number), number);
             life.checkpoint(number, number)?;
             history.mark(&device, &life);
         }
         let mut life = Life::open(&device, shape)?;
-        life.restore(CheckpointId::new(1, 5))?;
+        life.restore(CheckpointId::new(1, 14))?;
         history.mark(&device, &life);
-        for number in 6..=8 {
+        for number in 15..=17 {
             history
                 .steps
                 .insert(CheckpointId::new(2, number), number + 1);
