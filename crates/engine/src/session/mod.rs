@@ -44,7 +44,7 @@ use watch::Watched;
 /// A rank's session with Backstay.
 ///
 /// Every rank of the communicator opens one and makes the same collective calls in the same order:
-/// `open`, `restore`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
+/// `open`, `restore`, `due`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
 #[derive(Debug)]
 pub struct Session {
     comm: Watched,

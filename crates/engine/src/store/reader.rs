@@ -5,7 +5,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use backstay_format::bytes::{FRAME_HEAD_BYTES, frame_minor};
+use backstay_format::bytes::frame_minor;
 use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
@@ -132,13 +132,18 @@ impl StoreReader {
         })
     }
 
-    /// A writer leaves a store alone whose superblock or roots name a later minor version.
+    /// A writer leaves a store alone whose superblock or roots name a later minor version. A frame whose
+    /// checksum is wrong names nothing.
     pub fn refuse_later_version(&self) -> Result<()> {
         for offset in SUPERBLOCK_OFFSETS.into_iter().chain(ROOT_OFFSETS) {
-            let mut bytes = [0; FRAME_HEAD_BYTES];
+            let mut bytes = [0; ROOT_BYTES];
             let read = self.device.read_at(&mut bytes, offset);
-            let minor = read.ok().and_then(|()| frame_minor(&bytes)).unwrap_or(0);
-            if bytes.iter().any(|&byte| byte != 0) && minor > STORE_VERSION_MINOR {
+            let sound = Superblock::decode(&bytes).is_ok()
+                || RootSlot::decode(&bytes, self.superblock.store).is_ok();
+            let minor = frame_minor(&bytes)
+                .filter(|_| read.is_ok() && sound)
+                .unwrap_or(0);
+            if minor > STORE_VERSION_MINOR {
                 let context = format!(
                     "{}: its format is {STORE_VERSION_MAJOR}.{minor}, this Backstay writes \
                      {STORE_VERSION_MAJOR}.{STORE_VERSION_MINOR}; use the Backstay that wrote it",

@@ -249,3 +249,44 @@ fn a_scrub_heals_damage_from_application_memory() {
         rank.check();
     });
 }
+
+/// Changes the minor version in a frame at `offset`, with a right checksum or without.
+fn change_minor(store: &std::path::Path, offset: usize, right: bool) {
+    let mut bytes = std::fs::read(store).unwrap();
+    let length = u32::from_le_bytes(bytes[offset + 12..offset + 16].try_into().unwrap());
+    let end = offset + usize::try_from(length).unwrap();
+    bytes[offset + 11] ^= 0x10;
+    if right {
+        let sum = backstay::format::hash::checksum(&bytes[offset..end - 8]);
+        bytes[end - 8..end].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(store, bytes).unwrap();
+}
+
+#[test]
+fn a_later_minor_version_is_left_alone_and_a_flipped_one_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let store = folder.path().join("test job/node0/store.backstay");
+    life(1, &config, |rank| {
+        for _ in 0..2 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+    });
+    let whole = std::fs::read(&store).unwrap();
+    let roots = backstay::format::geometry::ROOT_OFFSETS.map(|at| usize::try_from(at).unwrap());
+    for offset in [0, 4096, roots[0], roots[1]] {
+        change_minor(&store, offset, false);
+        life(1, &config, |rank| {
+            rank.session.restore().unwrap();
+            rank.check();
+        });
+        std::fs::write(&store, &whole).unwrap();
+        change_minor(&store, offset, true);
+        let comm = Box::new(backstay::comm::Single);
+        let error = backstay::Session::open(comm, config.clone()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        std::fs::write(&store, &whole).unwrap();
+    }
+}
