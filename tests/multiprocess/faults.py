@@ -35,8 +35,9 @@ def newest(path):
 
 
 def stopped(place, rank, late, signalled, environment, **options):
-    """Stops `rank` in the checkpoint of step 4, for which rank `late` comes half a second late."""
-    job = place.job(environment=environment, late=f"{late}:4:500", **options)
+    """Stops `rank` in the checkpoint of step 4, for which rank `late` comes two seconds late: MPICH waits
+    with all its processes running, so that this one may have to wait long for a processor."""
+    job = place.job(environment=environment, late=f"{late}:4:2000", **options)
     job.must_see("begin", 1, rank=rank, word=4)
     time.sleep(0.15)                  # it captures within some milliseconds, and waits for the late one
     job.signal(rank, signalled)
