@@ -290,3 +290,59 @@ fn a_later_minor_version_is_left_alone_and_a_flipped_one_is_damage() {
         std::fs::write(&store, &whole).unwrap();
     }
 }
+
+#[test]
+fn thinly_filled_segments_are_vacated_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = backstay::Config {
+        segment_bytes: Some(1 << 18),
+        ..config(folder.path())
+    };
+    let names: Vec<String> = (0..512).map(|index| format!("v{index:03}")).collect();
+    let protect = |rank: &mut crate::job::Rank, memory: &mut [Vec<u64>]| {
+        for (name, words) in names.iter().zip(memory).step_by(16) {
+            let variable = backstay::Variable::new(name, backstay::ElementType::U64, &[2048]);
+            // SAFETY: the memory outlives the session's use of it.
+            unsafe {
+                rank.session
+                    .protect(variable, words.as_mut_ptr().cast())
+                    .unwrap();
+            };
+        }
+    };
+    life(1, &config, |rank| {
+        let mut memory: Vec<Vec<u64>> = (0..512).map(|index| vec![index; 2048]).collect();
+        for (name, words) in names.iter().zip(&mut memory) {
+            let variable = backstay::Variable::new(name, backstay::ElementType::U64, &[2048]);
+            // SAFETY: as above.
+            unsafe {
+                rank.session
+                    .protect(variable, words.as_mut_ptr().cast())
+                    .unwrap();
+            };
+        }
+        rank.session.checkpoint().unwrap();
+        // Every 16th block stays: one in each of 32 segments, which two would hold.
+        for name in names
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| index % 16 != 0)
+        {
+            rank.session.unprotect(name.1).unwrap();
+        }
+        rank.session.checkpoint().unwrap();
+        let moved: Vec<u64> = (0..20)
+            .map(|_| rank.session.checkpoint().unwrap().blocks_changed)
+            .collect();
+        assert!(moved[0] > 0, "nothing was vacated: {moved:?}");
+        assert_eq!(moved[19], 0, "it does not come to an end: {moved:?}");
+    });
+    life(1, &config, |rank| {
+        let mut memory = vec![vec![u64::MAX; 2048]; 512];
+        protect(rank, &mut memory);
+        rank.session.restore().unwrap();
+        for (index, words) in (0..).zip(&memory).step_by(16) {
+            assert!(words.iter().all(|&word| word == index), "variable {index}");
+        }
+    });
+}
