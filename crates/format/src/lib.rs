@@ -20,6 +20,8 @@ pub mod page;
 pub mod rank_root;
 pub mod descriptor;
 pub mod root;
+pub mod stripe;
+pub mod agent;
 
 pub use bytes::{Decoder, Encoder, FormatError};
 pub use descriptor::{Slab, VariableDescriptor};
@@ -30,6 +32,7 @@ pub use ids::{Address, CheckpointId, SegmentId, StoreId};
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
+pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};
 pub use segment::{SegmentClass, SegmentRecord};
 pub use stream::StreamRoot;
 pub use superblock::Superblock;

@@ -44,3 +44,12 @@ pub const HEIGHT_MAX: u8 = 7;
 pub const INTERNAL_BLOCK_BYTES: u32 = 1 << 10;
 /// Largest stream that the store keeps for itself (descriptors, tables), in bytes.
 pub const INTERNAL_STREAM_BYTES_MAX: u64 = 1 << 30;
+
+/// Most members of a redundancy group.
+pub const GROUP_MEMBERS_MAX: usize = 32;
+/// Most parity extents of a stripe.
+pub const PARITY_MAX: usize = 8;
+/// Most stripes that one record of a stripe log adds or removes.
+pub const STRIPES_MAX: u32 = 1 << 24;
+/// Most bytes of an address of an agent, as text.
+pub const ENDPOINT_BYTES_MAX: usize = 255;

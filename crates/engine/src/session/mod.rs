@@ -101,6 +101,7 @@ impl Session {
                 retained: backstay_format::width::index(config.retained),
                 complete: BTreeSet::new(),
                 pinned: BTreeSet::new(),
+                protected: None,
             },
             comm,
             config,

@@ -167,6 +167,16 @@ impl Capturer<'_> {
         }
     }
 
+    /// Whether what `block` refers to stands in a segment that is being vacated.
+    pub fn leaves(&self, block: &BlockRef) -> bool {
+        self.vacate.contains(&block.address.segment())
+    }
+
+    fn page_leaves(&self, old: &Tree, level: u8, index: usize) -> bool {
+        let page = old.page(level, index);
+        page.is_some_and(|page| self.leaves(&page))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Space> {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,7 +245,7 @@ impl Capturer<'_> {
             let same_count = committed.is_some()
                 && old.root().height >= level
                 && old.root().page_entries(level, index) == count;
-            if changed.is_empty() && same_count {
+            if changed.is_empty() && same_count && !self.page_leaves(old, level, index) {
                 continue;
             }
             let mut entries: Vec<BlockRef> = (0..count)
@@ -324,12 +334,14 @@ impl<'a> Worker<'a> {
         };
         let mut fresh: Vec<(usize, BlockRef)> = Vec::new();
         for entry in 0..count {
-            let moves = committed.get(entry).is_some_and(|block| self.leaves(block));
+            let moves = committed
+                .get(entry)
+                .is_some_and(|block| self.capturer.leaves(block));
             if let Some(block) = self.block(first + entry, moves)? {
                 fresh.push((entry, block));
             }
         }
-        if fresh.is_empty() && same_shape {
+        if fresh.is_empty() && same_shape && !self.capturer.page_leaves(old, 1, group) {
             return Ok(None);
         }
         if committed.is_empty() {
@@ -350,10 +362,6 @@ impl<'a> Worker<'a> {
 
     fn committed(&self, group: usize) -> Result<Vec<BlockRef>> {
         self.stream.old.group(self.capturer.reserve.reader(), group)
-    }
-
-    fn leaves(&self, block: &BlockRef) -> bool {
-        self.capturer.vacate.contains(&block.address.segment())
     }
 
     /// Captures block `index`; `None` if it stays what it is, where it is.

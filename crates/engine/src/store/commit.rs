@@ -27,6 +27,8 @@ pub struct Policy {
     pub complete: BTreeSet<CheckpointId>,
     /// Kept until unpinned.
     pub pinned: BTreeSet<CheckpointId>,
+    /// The newest that survives the loss of nodes: kept until a newer one does.
+    pub protected: Option<CheckpointId>,
 }
 
 impl Policy {
@@ -37,6 +39,7 @@ impl Policy {
         let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
         let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
         keep.extend(self.pinned.intersection(&self.complete));
+        keep.extend(self.protected.filter(|id| self.complete.contains(id)));
         keep.extend(newest);
         keep
     }
@@ -105,7 +108,8 @@ impl NodeStore {
         still_mine: impl Fn() -> bool,
     ) -> Result<()> {
         let ranks = self.table(posts)?;
-        self.reserve.sync()?;
+        self.space().publish(&self.reserve.pool(Owner::Node));
+        self.reserve.seal()?;
         let keep = policy.keeps(Some(id));
         let mut revisions: Vec<RevisionEntry> = self
             .root
@@ -135,7 +139,9 @@ impl NodeStore {
                 context,
             ));
         }
-        self.write_root(id.incarnation, revisions, false)
+        self.write_root(id.incarnation, revisions, false)?;
+        self.reserve.control().set_committed(id);
+        Ok(())
     }
 
     /// Opens a new life at checkpoint `from`: durably abandons every later revision, and every one

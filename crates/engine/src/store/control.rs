@@ -8,17 +8,17 @@
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::shared::SharedWords;
-use backstay_format::{Address, BlockRef, Digest, SegmentClass, SegmentId};
+use backstay_format::{Address, BlockRef, CheckpointId, Digest, SegmentClass, SegmentId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Most ranks of one node.
 pub const LOCAL_RANKS_MAX: usize = 4096;
 
-const VERSION: u64 = 0x4253_4354_524c_0001;
+const VERSION: u64 = 0x4253_4354_524c_0002;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
-const SLOT_WORDS: usize = 2;
+const SLOT_WORDS: usize = 4;
 
 const WORD_VERSION: usize = 0;
 const WORD_SLOTS: usize = 1;
@@ -31,6 +31,11 @@ const WORD_OUTCOME: usize = 7;
 const WORD_CREATED: usize = 8;
 const WORD_SLOT_CAPACITY: usize = 9;
 const WORD_ABANDONED: usize = 10;
+const WORD_REDUNDANT: usize = 11;
+const WORD_COMMITTED: usize = 12;
+const WORD_PROTECTED: usize = 14;
+const WORD_ROUND: usize = 16;
+const WORD_STOP: usize = 17;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +46,10 @@ pub enum Owner {
     Node,
     /// Ranks of an earlier life that are not on this node now.
     Former,
+    /// The parity that this node keeps for others.
+    Parity,
+    /// Nobody, but parity still covers what it holds.
+    Retired,
 }
 
 impl Owner {
@@ -49,6 +58,8 @@ impl Owner {
             Self::Rank(index) => u64::from(index) + 1,
             Self::Node => u64::from(u32::MAX) - 1,
             Self::Former => u64::from(u32::MAX),
+            Self::Parity => u64::from(u32::MAX) - 2,
+            Self::Retired => u64::from(u32::MAX) - 3,
         }
     }
 }
@@ -183,6 +194,93 @@ impl Control {
     pub fn free_slot(&self, slot: u64) {
         self.slot_word(slot, 0).store(0, Ordering::Release);
     }
+    /// Takes `slot` from its owner, who needs it no longer, while parity may still cover it.
+    pub fn retire_slot(&self, slot: u64) {
+        self.slot_word(slot, 0)
+            .store(Owner::Retired.word(), Ordering::Release);
+    }
+    /// Whether `slot` is retired.
+    pub fn is_retired(&self, slot: u64) -> bool {
+        self.slot_word(slot, 0).load(Ordering::Acquire) == Owner::Retired.word()
+    }
+    /// Whether `slot` holds what a revision of this node may use.
+    pub fn is_of_revisions(&self, slot: u64) -> bool {
+        let owner = self.slot_word(slot, 0).load(Ordering::Acquire);
+        owner != 0 && owner != Owner::Retired.word() && owner != Owner::Parity.word()
+    }
+    /// Publishes that the first `bytes` of the segment in `slot` are written for good.
+    pub fn set_filled(&self, slot: u64, bytes: u64) {
+        self.slot_word(slot, 2).store(bytes, Ordering::Release);
+    }
+    /// How far the segment in `slot` is written, in bytes.
+    pub fn filled(&self, slot: u64) -> u64 {
+        self.slot_word(slot, 2).load(Ordering::Acquire)
+    }
+    /// Publishes that the first `bytes` of the segment in `slot` are durable.
+    pub fn set_sealed(&self, slot: u64, bytes: u64) {
+        self.slot_word(slot, 3).store(bytes, Ordering::Release);
+    }
+    /// How much of the segment in `slot` is durable and will not change, in bytes.
+    pub fn sealed(&self, slot: u64) -> u64 {
+        self.slot_word(slot, 3).load(Ordering::Acquire)
+    }
+
+    /// Says whether parity protects this node's segments, so that only whole segments are reused.
+    pub fn set_redundant(&self, redundant: bool) {
+        self.word(WORD_REDUNDANT)
+            .store(u64::from(redundant), Ordering::Release);
+    }
+    /// Whether parity protects this node's segments.
+    pub fn redundant(&self) -> bool {
+        self.word(WORD_REDUNDANT).load(Ordering::Acquire) != 0
+    }
+
+    /// Publishes the newest checkpoint that this node has committed.
+    pub fn set_committed(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_COMMITTED, id);
+    }
+    /// The newest checkpoint that this node has committed.
+    pub fn committed(&self) -> CheckpointId {
+        self.checkpoint(WORD_COMMITTED)
+    }
+    /// Publishes the newest checkpoint that is protected on all nodes.
+    pub fn set_protected(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_PROTECTED, id);
+    }
+    /// The newest checkpoint that is protected on all nodes.
+    pub fn protected(&self) -> CheckpointId {
+        self.checkpoint(WORD_PROTECTED)
+    }
+    /// The number goes last and is read first, so that the pair is never newer than it says.
+    fn set_checkpoint(&self, at: usize, id: CheckpointId) {
+        self.word(at + 1).store(id.incarnation, Ordering::Release);
+        self.word(at).store(id.number, Ordering::Release);
+    }
+    fn checkpoint(&self, at: usize) -> CheckpointId {
+        let number = self.word(at).load(Ordering::Acquire);
+        CheckpointId::new(self.word(at + 1).load(Ordering::Acquire), number)
+    }
+
+    /// Publishes how the last protection round ended: its number, and 0 or the kind of an error.
+    pub fn set_round(&self, round: u64, outcome: u64) {
+        let word = (round << 8) | (outcome & 0xff);
+        self.word(WORD_ROUND).store(word, Ordering::Release);
+    }
+    /// The last protection round that ended, and how.
+    pub fn round(&self) -> (u64, u64) {
+        let word = self.word(WORD_ROUND).load(Ordering::Acquire);
+        (word >> 8, word & 0xff)
+    }
+
+    /// Says that the session is closing: the agent need not wait for more checkpoints.
+    pub fn set_stopping(&self) {
+        self.word(WORD_STOP).store(1, Ordering::Release);
+    }
+    /// Whether the session is closing.
+    pub fn stopping(&self) -> bool {
+        self.word(WORD_STOP).load(Ordering::Acquire) != 0
+    }
+
     /// Slots nobody holds.
     pub fn free_slots(&self) -> u64 {
         let free = |slot: &u64| self.slot_word(*slot, 0).load(Ordering::Relaxed) == 0;

@@ -24,3 +24,4 @@ pub mod recover;
 pub mod place;
 pub mod memory;
 pub mod lock;
+pub mod stripe_log;

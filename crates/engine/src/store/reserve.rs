@@ -212,6 +212,21 @@ impl Reserve {
         })
     }
 
+    /// Makes all that was written durable, and says so of each segment: what stands in front of its
+    /// mark will not change, and parity may cover it.
+    pub fn seal(&self) -> Result<()> {
+        if !self.control.redundant() {
+            return self.sync();
+        }
+        let slots = 0..self.control.slots();
+        let filled: Vec<u64> = slots.map(|slot| self.control.filled(slot)).collect();
+        self.sync()?;
+        for (slot, bytes) in (0..).zip(filled) {
+            self.control.set_sealed(slot, bytes);
+        }
+        Ok(())
+    }
+
     /// The error for a store whose sync failed earlier.
     pub fn failed_before(&self) -> Error {
         let context = format!("{}: an earlier sync failed", self.reader.device().name());
@@ -253,6 +268,8 @@ impl Reserve {
             self.control.free_slot(slot);
             return Err(error);
         }
+        self.control.set_filled(slot, 0);
+        self.control.set_sealed(slot, 0);
         self.control.describe_slot(slot, segment, class);
         self.reader.place_segment(segment, slot);
         Ok((slot, segment))
@@ -313,7 +330,15 @@ impl SegmentSource for Pool<'_> {
         self.reserve.lease(self.owner, class)
     }
     fn release(&self, slot: u64) {
-        self.reserve.control.free_slot(slot);
+        let control = &self.reserve.control;
+        if control.redundant() && self.owner != Owner::Parity {
+            control.retire_slot(slot);
+        } else {
+            control.free_slot(slot);
+        }
+    }
+    fn filled(&self, slot: u64, filled_bytes: u32) {
+        self.reserve.control.set_filled(slot, u64::from(filled_bytes));
     }
 }
 

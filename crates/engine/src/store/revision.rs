@@ -9,7 +9,7 @@ use super::capture::{Captured, Capturer, Singles, write_object};
 use super::control::{Owner, Post};
 use super::reader::StoreReader;
 use super::reserve::Reserve;
-use super::space::Space;
+use super::space::{Reuse, Space};
 use super::tree::{Tree, TreeChange, read_internal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region::Source;
@@ -119,6 +119,13 @@ impl RankStore {
         }
     }
 
+    /// From now on only so much of this rank's space is written again.
+    pub fn set_reuse(&self, reuse: Reuse) {
+        let mut space = self.space();
+        space.set_reuse(reuse);
+        space.publish(&self.reserve.pool(Owner::Rank(self.local)));
+    }
+
     /// The node's space.
     pub fn reserve(&self) -> &Reserve {
         &self.reserve
@@ -208,6 +215,7 @@ impl RankStore {
             table: table.root,
         };
         let root = self.write_root(&capturer, &root, &mut captured)?;
+        self.space().publish(&self.reserve.pool(Owner::Rank(self.local)));
         Ok(PendingPart {
             root,
             changes,
@@ -244,7 +252,8 @@ impl RankStore {
             captured.bytes_manifest += did.bytes_changed + did.bytes_manifest;
             Ok(change)
         };
-        let descriptors = if self.generation == Some(generation) {
+        let moving = !capturer.vacate.is_empty();
+        let descriptors = if self.generation == Some(generation) && !moving {
             self.descriptors.unchanged()
         } else {
             let mut list = Encoder::new();
@@ -269,7 +278,9 @@ impl RankStore {
     ) -> Result<BlockRef> {
         let unchanged =
             *self.descriptors.root() == root.descriptors && *self.table.root() == root.table;
-        if let (true, Some(committed)) = (unchanged, self.root) {
+        if let (true, Some(committed)) = (unchanged, self.root)
+            && !capturer.leaves(&committed)
+        {
             return Ok(committed);
         }
         if let Some(committed) = self.root {

@@ -2,7 +2,8 @@
 //! Purpose: which granules of one owner's segments are in use, by which retained revision.
 //! In: what recovery found reachable, what a checkpoint allocates and replaces. Out: addresses.
 //! Invariants: free means in no retained revision and not in the one being written; nothing is
-//! ever stored of this: it is derived from the roots at opening.
+//! ever stored of this: it is derived from the roots at opening. Where parity protects segments,
+//! what was once written is never written again while its segment lives ([`Reuse::Segments`]).
 
 use crate::error::Result;
 use backstay_format::width::{index, to_usize};
@@ -77,6 +78,20 @@ struct SegmentSpace {
     taken: Bitmap,
     /// In use by the one being written.
     working: Bitmap,
+    /// Granules that may have been written: the front of the segment.
+    filled: usize,
+    /// Leased in this life, so that `filled` is exact and there may be room behind it.
+    open: bool,
+}
+
+/// What may be written again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reuse {
+    /// Every granule that no revision uses: the densest, where nothing else refers to the bytes.
+    #[default]
+    Holes,
+    /// Whole segments only, each filled once from its start: parity may cover what was written.
+    Segments,
 }
 
 /// What one retained revision uses, segment by segment.
@@ -90,6 +105,7 @@ pub struct Space {
     /// Oldest first; the last one is what `working` began as.
     retained: Vec<(CheckpointId, Usage)>,
     cursors: [Cursor; SegmentClass::ALL.len()],
+    reuse: Reuse,
 }
 
 /// Where the next allocation of a class is tried first.
@@ -105,6 +121,8 @@ pub trait SegmentSource {
     fn lease(&self, class: SegmentClass) -> Result<(u64, SegmentId)>;
     /// Gives a slot back in which nothing is in use.
     fn release(&self, slot: u64);
+    /// Learns that the first `filled_bytes` of the segment in `slot` are written for good.
+    fn filled(&self, slot: u64, filled_bytes: u32);
 }
 
 impl Space {
@@ -115,6 +133,23 @@ impl Space {
             segments: BTreeMap::new(),
             retained: Vec::new(),
             cursors: [Cursor::default(); SegmentClass::ALL.len()],
+            reuse: Reuse::default(),
+        }
+    }
+
+    /// From now on only so much is written again.
+    pub fn set_reuse(&mut self, reuse: Reuse) {
+        self.reuse = reuse;
+    }
+
+    /// Tells the pool how far each segment is written; what follows is behind that.
+    pub fn publish(&self, source: &impl SegmentSource) {
+        if self.reuse == Reuse::Holes {
+            return;
+        }
+        for segment in self.segments.values() {
+            let bytes = segment.filled * index(segment.class.granule_bytes());
+            source.filled(segment.slot, u32::try_from(bytes).unwrap_or(u32::MAX));
         }
     }
 
@@ -139,6 +174,8 @@ impl Space {
                 class,
                 taken: Bitmap::default(),
                 working: Bitmap::default(),
+                filled: 0,
+                open: false,
             });
     }
 
@@ -163,6 +200,7 @@ impl Space {
             return;
         }
         segment.taken.fill(start, count, true);
+        segment.filled = segment.filled.max(start + count);
         if let Some((_, usage)) = self.retained.last_mut() {
             let map = usage.entry(address.segment()).or_default();
             map.fill(start, count, true);
@@ -196,6 +234,9 @@ impl Space {
         } else {
             let (slot, id) = source.lease(class)?;
             self.adopt(id, slot, class);
+            if let Some(segment) = self.segments.get_mut(&id) {
+                segment.open = true;
+            }
             (id, 0)
         };
         self.cursors[which] = Cursor {
@@ -205,6 +246,7 @@ impl Space {
         if let Some(segment) = self.segments.get_mut(&segment_id) {
             segment.taken.fill(start, count, true);
             segment.working.fill(start, count, true);
+            segment.filled = segment.filled.max(start + count);
         }
         let unit = start * index(class.granule_bytes() / Address::UNIT_BYTES);
         Ok(Address::new(
@@ -215,6 +257,9 @@ impl Space {
 
     fn find(&self, class: SegmentClass, count: usize, from: Cursor) -> Option<(SegmentId, usize)> {
         let bits = self.granules(class);
+        if self.reuse == Reuse::Segments {
+            return self.behind(from.segment, class, count, bits);
+        }
         let mut granule = from.granule;
         for (&id, segment) in self.segments.range(from.segment..) {
             if segment.class == class {
@@ -226,6 +271,19 @@ impl Space {
             granule = 0;
         }
         None
+    }
+
+    /// The place behind what is written in `segment`, if there is room.
+    fn behind(
+        &self,
+        segment: SegmentId,
+        class: SegmentClass,
+        count: usize,
+        bits: usize,
+    ) -> Option<(SegmentId, usize)> {
+        let found = self.segments.get(&segment)?;
+        let room = found.open && found.class == class && found.filled + count <= bits;
+        room.then_some((segment, found.filled))
     }
 
     /// Says that the revision being written no longer uses `length` bytes at `address`.
@@ -270,7 +328,9 @@ impl Space {
                 }
             }
         }
-        self.cursors = [Cursor::default(); SegmentClass::ALL.len()];
+        if self.reuse == Reuse::Holes {
+            self.cursors = [Cursor::default(); SegmentClass::ALL.len()];
+        }
     }
 
     /// Gives segments in which nothing is in use back to the pool.
@@ -296,7 +356,11 @@ impl Space {
     /// Segments of blocks to vacate, the least filled first, `most` of a class: where the blocks of the
     /// revision being written lie scattered over more than twice the fewest segments.
     pub fn to_clean(&self, most: usize) -> Vec<SegmentId> {
-        let classes = [SegmentClass::Large, SegmentClass::Blocks];
+        let holes_only: &[SegmentClass] = &[SegmentClass::Large, SegmentClass::Blocks];
+        let classes = match self.reuse {
+            Reuse::Holes => holes_only,
+            Reuse::Segments => &SegmentClass::ALL,
+        };
         classes
             .iter()
             .flat_map(|&class| self.to_clean_of(class, most))

@@ -93,6 +93,7 @@ fn policy(complete: BTreeSet<CheckpointId>) -> Policy {
         retained: 2,
         complete,
         pinned: BTreeSet::new(),
+        protected: None,
     }
 }
 

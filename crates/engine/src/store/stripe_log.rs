@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the durable memory of a redundancy group beside a store: which stripes there are, and
+//! what every member's store was when they were made.
+//! In: rounds, after all that they name is durable. Out: the table as of the last whole record.
+//! Invariants: records are only appended; when the log has grown to more than twice its table, the
+//! table is written to the other of two files, which becomes the log when it is whole and synced.
+//! Format: docs/format/parity.md.
+
+use crate::error::{Error, Result};
+use crate::io::Device;
+use backstay_format::stripe::{LOG_HEAD_BYTES, record_length};
+use backstay_format::width::{to_u64, to_usize};
+use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Names of the two log files in the folder of their store.
+pub const LOG_FILES: [&str; 2] = ["stripes-0.backstay", "stripes-1.backstay"];
+
+/// A log below this size is not written anew.
+const COMPACT_BYTES_MIN: u64 = 1 << 20;
+/// Space of a log grows in such steps.
+const STEP_BYTES: u64 = 256 << 10;
+/// A log is never read beyond this.
+const LOG_BYTES_MAX: u64 = 4 << 30;
+
+/// The stripes of a group and its members, as the log has them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StripeTable {
+    /// Composition of the group; 0 before the first.
+    pub epoch: u64,
+    /// Last recorded round.
+    pub round: u64,
+    /// Losses covered.
+    pub parity: u8,
+    /// Most pieces of a stripe.
+    pub pieces_max: u8,
+    /// Newest protected checkpoint of the group.
+    pub protected: CheckpointId,
+    /// The members, by column.
+    pub members: Vec<Member>,
+    /// The stripes.
+    pub stripes: BTreeMap<StripeId, Stripe>,
+}
+
+impl StripeTable {
+    /// Takes what a round changed.
+    pub fn apply(&mut self, round: &Round) {
+        if round.whole {
+            self.stripes.clear();
+        }
+        self.epoch = round.epoch;
+        self.round = round.round;
+        (self.parity, self.pieces_max) = (round.parity, round.pieces_max);
+        self.protected = round.protected;
+        self.members.clone_from(&round.members);
+        for id in &round.removed {
+            self.stripes.remove(id);
+        }
+        for stripe in &round.added {
+            self.stripes.insert(stripe.id, stripe.clone());
+        }
+    }
+
+    /// All of it as one record.
+    pub fn whole(&self, generation: u64) -> Round {
+        Round {
+            generation,
+            epoch: self.epoch,
+            round: self.round,
+            whole: true,
+            parity: self.parity,
+            pieces_max: self.pieces_max,
+            protected: self.protected,
+            members: self.members.clone(),
+            removed: Vec::new(),
+            added: self.stripes.values().cloned().collect(),
+        }
+    }
+
+    /// The column of `store`, if it is a member.
+    pub fn column(&self, store: StoreId) -> Option<u8> {
+        let at = self.members.iter().position(|m| m.store == store)?;
+        u8::try_from(at).ok()
+    }
+
+    /// The number for the next new stripe.
+    pub fn next_stripe(&self) -> StripeId {
+        StripeId(self.stripes.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+    }
+}
+
+/// The log of one store.
+#[derive(Debug)]
+pub struct StripeLog {
+    files: [Arc<dyn Device>; 2],
+    store: StoreId,
+    active: usize,
+    generation: u64,
+    end: u64,
+    /// Bytes of the last whole record.
+    whole_bytes: u64,
+}
+
+impl StripeLog {
+    /// The log in `files`, and the table it holds; an empty one where there is none.
+    pub fn open(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<(Self, StripeTable)> {
+        let mut log = Self {
+            files,
+            store,
+            active: 0,
+            generation: 0,
+            end: 0,
+            whole_bytes: 0,
+        };
+        let mut table = StripeTable::default();
+        for which in 0..2 {
+            let Some(found) = read_file(&*log.files[which], store)? else {
+                continue;
+            };
+            if found.generation > log.generation {
+                (log.active, log.generation) = (which, found.generation);
+                (log.end, log.whole_bytes) = (found.end, found.whole_bytes);
+                table = found.table;
+            }
+        }
+        Ok((log, table))
+    }
+
+    /// The table of a log that nobody may be writing.
+    pub fn read(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<StripeTable> {
+        Self::open(files, store).map(|(_, table)| table)
+    }
+
+    /// Appends `round`, durably; `table` is the state with it, for the day the log is written anew.
+    pub fn append(&mut self, round: &Round, table: &StripeTable) -> Result<()> {
+        let grown = self.end > COMPACT_BYTES_MIN && self.end > 2 * self.whole_bytes;
+        if self.generation == 0 || round.whole || grown {
+            return self.start(table);
+        }
+        let round = Round {
+            generation: self.generation,
+            ..round.clone()
+        };
+        let bytes = round.encode();
+        self.write(self.active, &bytes, self.end)?;
+        self.sync(self.active)?;
+        self.end += to_u64(bytes.len());
+        Ok(())
+    }
+
+    /// Writes `table` to the other file, which is the log from then on.
+    fn start(&mut self, table: &StripeTable) -> Result<()> {
+        let (which, generation) = (1 - self.active, self.generation + 1);
+        let head = StripeLogHead {
+            store: self.store,
+            generation,
+        };
+        let whole = table.whole(generation).encode();
+        let mut bytes = head.encode();
+        bytes.resize(LOG_HEAD_BYTES, 0);
+        bytes.extend_from_slice(&whole);
+        self.write(which, &bytes, 0)?;
+        self.sync(which)?;
+        (self.active, self.generation) = (which, generation);
+        self.end = to_u64(bytes.len());
+        self.whole_bytes = self.end;
+        Ok(())
+    }
+
+    fn write(&self, which: usize, bytes: &[u8], offset: u64) -> Result<()> {
+        let device = &self.files[which];
+        let failed = |error| Error::io(format!("{}: writing at {offset}", device.name()), error);
+        let end = offset + to_u64(bytes.len());
+        if device.length_bytes().map_err(failed)? < end {
+            let length = end.next_multiple_of(STEP_BYTES);
+            device.reserve(length).map_err(failed)?;
+        }
+        device.write_at(bytes, offset).map_err(failed)
+    }
+
+    fn sync(&self, which: usize) -> Result<()> {
+        let device = &self.files[which];
+        let failed = |error| Error::io(format!("{}: syncing", device.name()), error);
+        device.sync().map_err(failed)
+    }
+}
+
+struct FoundLog {
+    generation: u64,
+    end: u64,
+    whole_bytes: u64,
+    table: StripeTable,
+}
+
+/// What one file holds; `None` if it is no log of `store`, or has no whole record.
+fn read_file(device: &dyn Device, store: StoreId) -> Result<Option<FoundLog>> {
+    let failed = |error| Error::io(format!("{}: reading", device.name()), error);
+    let length = device.length_bytes().map_err(failed)?.min(LOG_BYTES_MAX);
+    if length < to_u64(LOG_HEAD_BYTES) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; to_usize(length)];
+    device.read_at(&mut bytes, 0).map_err(failed)?;
+    let Ok(head) = StripeLogHead::decode(&bytes, store) else {
+        return Ok(None);
+    };
+    let mut found = FoundLog {
+        generation: head.generation,
+        end: to_u64(LOG_HEAD_BYTES),
+        whole_bytes: 0,
+        table: StripeTable::default(),
+    };
+    let mut at = LOG_HEAD_BYTES;
+    while let Some(round) = next_record(&bytes[at..], head.generation) {
+        if found.whole_bytes == 0 && !round.whole {
+            break;
+        }
+        at += record_length(&bytes[at..]).map_or(0, to_usize);
+        found.table.apply(&round);
+        found.end = to_u64(at);
+        if round.whole {
+            found.whole_bytes = found.end;
+        }
+    }
+    Ok((found.whole_bytes > 0).then_some(found))
+}
+
+fn next_record(bytes: &[u8], generation: u64) -> Option<Round> {
+    let round = Round::decode(bytes).ok()?;
+    (round.generation == generation).then_some(round)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::file::FileDevice;
+    use backstay_format::{Digest, Extent, SegmentClass, SegmentId, StripePiece};
+
+    const STORE: StoreId = StoreId([7; 16]);
+
+    fn files(folder: &std::path::Path) -> [Arc<dyn Device>; 2] {
+        LOG_FILES.map(|name| {
+            let file = FileDevice::open(&folder.join(name), true).unwrap();
+            Arc::new(file) as Arc<dyn Device>
+        })
+    }
+
+    fn piece(column: u8, segment: u64) -> StripePiece {
+        let extent = Extent {
+            segment: SegmentId(segment),
+            class: SegmentClass::Large,
+            offset_bytes: 0,
+            length_bytes: 16_384,
+            digest: Digest::of(&segment.to_le_bytes()),
+        };
+        StripePiece { column, extent }
+    }
+
+    fn round(number: u64, stripes: std::ops::Range<u64>) -> Round {
+        let member = |store: u8| Member {
+            store: StoreId([store; 16]),
+            node: format!("n{store}"),
+            domain: format!("n{store}"),
+            superblock: vec![1, 2, 3],
+            root: vec![store; 100],
+        };
+        let stripe = |id| Stripe {
+            id: StripeId(id),
+            pieces: vec![piece(0, id), piece(1, id)],
+            parity: vec![piece(2, id)],
+        };
+        Round {
+            generation: 0,
+            epoch: 1,
+            round: number,
+            whole: number == 1,
+            parity: 1,
+            pieces_max: 2,
+            protected: CheckpointId::new(1, number),
+            members: (7..10).map(member).collect(),
+            removed: stripes.clone().map(|id| StripeId(id - 1)).collect(),
+            added: stripes.map(stripe).collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_appended_is_read_again_also_after_the_log_was_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, mut table) = StripeLog::open(files(folder.path()), STORE).unwrap();
+        assert_eq!(table, StripeTable::default());
+        let mut switched = 0;
+        for number in 1..400 {
+            let round = round(number, number * 20..number * 20 + 20);
+            table.apply(&round);
+            let before = log.active;
+            log.append(&round, &table).unwrap();
+            switched += usize::from(before != log.active);
+            if number % 50 == 1 {
+                let (_, read) = StripeLog::open(files(folder.path()), STORE).unwrap();
+                assert_eq!(read, table);
+            }
+        }
+        assert!(switched >= 2, "{switched}");
+        let (_, read) = StripeLog::open(files(folder.path()), StoreId([8; 16])).unwrap();
+        assert_eq!(read, StripeTable::default(), "of another store");
+    }
+
+    #[test]
+    fn a_torn_record_is_as_if_it_had_never_been_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, mut table) = StripeLog::open(files(folder.path()), STORE).unwrap();
+        for number in 1..=2 {
+            let round = round(number, number..number + 1);
+            table.apply(&round);
+            log.append(&round, &table).unwrap();
+        }
+        let before = table.clone();
+        let third = round(3, 3..4);
+        let start = log.end;
+        table.apply(&third);
+        log.append(&third, &table).unwrap();
+        let file = files(folder.path());
+        let whole = to_usize(log.end - start);
+        let mut bytes = vec![0; whole];
+        file[log.active].read_at(&mut bytes, start).unwrap();
+        for cut in 0..whole {
+            let mut torn = bytes[..cut].to_vec();
+            torn.resize(whole, 0);
+            file[log.active].write_at(&torn, start).unwrap();
+            let (again, read) = StripeLog::open(files(folder.path()), STORE).unwrap();
+            let zeros = bytes[cut..].iter().all(|&byte| byte == 0);
+            assert_eq!(read, if zeros { table.clone() } else { before.clone() });
+            assert!(zeros || again.end == start);
+        }
+    }
+}

@@ -1,0 +1,685 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what agents say to each other: the requests of a protection round and of a rebuild, and
+//! their answers.
+//! Invariants: every request names the epoch and round it is of, so that a late one is refused; a
+//! reader allocates nothing that the bytes it has do not pay for.
+//! Format: docs/format/agent.md.
+
+use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::hash::Digest;
+use crate::ids::{CheckpointId, SegmentId, StoreId};
+use crate::limits::{
+    COUNTER_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX, RANKS_MAX,
+    REVISIONS_MAX, STRIPES_MAX,
+};
+use crate::stripe::{Extent, Round, Stripe, StripeId, StripePiece};
+use crate::width::index;
+
+const REQUEST: &str = "request to an agent";
+const REQUEST_MAGIC: [u8; 8] = *b"BKSTAREQ";
+const ANSWER: &str = "answer of an agent";
+const ANSWER_MAGIC: [u8; 8] = *b"BKSTAANS";
+/// Most bytes of a root slot or superblock in a message.
+const CARRIED_BYTES_MAX: u32 = 16 << 10;
+
+/// One member of a group and how to reach it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// Its store.
+    pub store: StoreId,
+    /// Its node.
+    pub node: String,
+    /// What fails together with the node.
+    pub domain: String,
+    /// The address of its agent.
+    pub address: String,
+}
+
+/// A stripe before it is encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StripePlan {
+    /// The number it will have.
+    pub id: StripeId,
+    /// What it protects; digests are not known yet.
+    pub pieces: Vec<StripePiece>,
+    /// The members that take the parity, row by row.
+    pub holders: Vec<u8>,
+}
+
+/// What a store has of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurveyedRevision {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Known to be committed by every rank.
+    pub complete: bool,
+    /// Ranks of the job.
+    pub world_size: u32,
+    /// The ranks whose parts are here.
+    pub ranks: Vec<u32>,
+}
+
+/// What the stripe log of a store says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurveyedGroup {
+    /// Composition of the group.
+    pub epoch: u64,
+    /// Last round.
+    pub round: u64,
+    /// Losses covered.
+    pub parity: u8,
+    /// Most pieces of a stripe.
+    pub pieces_max: u8,
+    /// Newest protected checkpoint.
+    pub protected: CheckpointId,
+    /// The members by column: store, node, domain, and the checkpoints and ranks they had.
+    pub members: Vec<SurveyedMember>,
+}
+
+/// What a stripe log knows of a member of its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurveyedMember {
+    /// Its store.
+    pub store: StoreId,
+    /// Its node.
+    pub node: String,
+    /// What fails together with it.
+    pub domain: String,
+    /// The checkpoints of its root, oldest first.
+    pub checkpoints: Vec<CheckpointId>,
+}
+
+/// What a node has, as a restart sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The store.
+    pub store: StoreId,
+    /// Which run of the job it is of.
+    pub run: u32,
+    /// Bytes of its file.
+    pub length_bytes: u64,
+    /// Made again from a group's parity, for reading only.
+    pub rebuilt: bool,
+    /// What it retains, oldest first.
+    pub revisions: Vec<SurveyedRevision>,
+    /// What protects it.
+    pub group: Option<SurveyedGroup>,
+}
+
+/// What a member has for a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collected {
+    /// Its superblock.
+    pub superblock: Vec<u8>,
+    /// Its newest root.
+    pub root: Vec<u8>,
+    /// Sealed and in no stripe; digests are not known yet.
+    pub waiting: Vec<Extent>,
+    /// Segments in stripes that no revision of the member uses any more.
+    pub dead: Vec<SegmentId>,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// What stores are on the node?
+    Survey,
+    /// The whole stripe log of a store, as one record.
+    Table {
+        /// Which store's.
+        store: StoreId,
+    },
+    /// Be a member of this group.
+    Join {
+        /// Composition of the group.
+        epoch: u64,
+        /// Losses covered.
+        parity: u8,
+        /// Most pieces of a stripe.
+        pieces_max: u8,
+        /// The members by column.
+        seats: Vec<Seat>,
+    },
+    /// Wait until checkpoint `want` is committed, and say what waits for protection.
+    Collect {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// The checkpoint to protect.
+        want: CheckpointId,
+    },
+    /// Gather the pieces of these stripes, encode, and send parity to its holders.
+    Encode {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// The stripes.
+        stripes: Vec<StripePlan>,
+    },
+    /// Take a parity extent: pull it from the asker.
+    Take {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// Column of the asker.
+        from: u8,
+        /// What to pull.
+        exposure: [u8; 16],
+        /// Its length, in bytes.
+        length_bytes: u32,
+        /// Of its bytes.
+        digest: Digest,
+    },
+    /// Make the parity of this round durable.
+    Flush {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+    },
+    /// Append this record to the stripe log, durably.
+    Record(Round),
+    /// The round is recorded everywhere; `protected` is the newest checkpoint protected in all groups.
+    Settle {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// For the whole job.
+        protected: CheckpointId,
+    },
+    /// The job's protection failed or is less than asked for: tell those who wait.
+    Report {
+        /// Of the job, counted by the coordinator.
+        round: u64,
+        /// The kind of the error; 0 if all is well.
+        kind: i32,
+        /// What to tell.
+        text: String,
+    },
+    /// Make the store of a lost member again on this node.
+    Rebuild {
+        /// The store that is lost.
+        lost: StoreId,
+        /// Where the surviving members are.
+        seats: Vec<Seat>,
+        /// The member whose log to follow.
+        authority: StoreId,
+        /// The checkpoint that must be whole in it.
+        checkpoint: CheckpointId,
+        /// Whether it becomes this node's own store.
+        own: bool,
+    },
+    /// Read every extent of this node's stripes and rebuild the damaged ones in place.
+    Repair {
+        /// Where the members are.
+        seats: Vec<Seat>,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// To `Survey`: every store on the node, the node's own first.
+    Surveys(Vec<Survey>),
+    /// To `Table`.
+    Table(Round),
+    /// To `Collect`.
+    Collected(Collected),
+    /// To `Encode`: the stripes, whole.
+    Encoded(Vec<Stripe>),
+    /// To `Take`: where it is.
+    Taken(Extent),
+    /// To `Rebuild` and `Repair`: extents made again, and their bytes.
+    Rebuilt {
+        /// Extents made again.
+        extents: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Damaged extents that could not be made again.
+        lost: u64,
+    },
+}
+
+impl Request {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        match self {
+            Self::Survey => {
+                body.u8(1);
+            }
+            Self::Table { store } => {
+                body.u8(2).raw(&store.0);
+            }
+            Self::Join {
+                epoch,
+                parity,
+                pieces_max,
+                seats,
+            } => {
+                body.u8(3).u64(*epoch).u8(*parity).u8(*pieces_max);
+                put_seats(&mut body, seats);
+            }
+            Self::Collect { epoch, round, want } => {
+                body.u8(4).u64(*epoch).u64(*round);
+                put_checkpoint(&mut body, *want);
+            }
+            Self::Encode {
+                epoch,
+                round,
+                stripes,
+            } => {
+                body.u8(5).u64(*epoch).u64(*round);
+                put_count(&mut body, stripes.len());
+                stripes.iter().for_each(|plan| put_plan(&mut body, plan));
+            }
+            Self::Take {
+                epoch,
+                round,
+                from,
+                exposure,
+                length_bytes,
+                digest,
+            } => {
+                body.u8(6).u64(*epoch).u64(*round).u8(*from);
+                body.raw(exposure).u32(*length_bytes).raw(&digest.0);
+            }
+            Self::Flush { epoch, round } => {
+                body.u8(7).u64(*epoch).u64(*round);
+            }
+            Self::Record(record) => {
+                body.u8(8).raw(&record.encode());
+            }
+            Self::Settle {
+                epoch,
+                round,
+                protected,
+            } => {
+                body.u8(9).u64(*epoch).u64(*round);
+                put_checkpoint(&mut body, *protected);
+            }
+            Self::Report { round, kind, text } => {
+                body.u8(10).u64(*round);
+                body.u32(u32::try_from(*kind).unwrap_or(u32::MAX))
+                    .text(text);
+            }
+            Self::Rebuild {
+                lost,
+                seats,
+                authority,
+                checkpoint,
+                own,
+            } => {
+                body.u8(11).raw(&lost.0).raw(&authority.0);
+                put_checkpoint(&mut body, *checkpoint);
+                body.u8(u8::from(*own));
+                put_seats(&mut body, seats);
+            }
+            Self::Repair { seats } => {
+                body.u8(12);
+                put_seats(&mut body, seats);
+            }
+        }
+        seal(REQUEST_MAGIC, &body.finish())
+    }
+
+    /// The request at the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut body = open(REQUEST, REQUEST_MAGIC, bytes)?;
+        let request = match body.u8("kind")? {
+            1 => Self::Survey,
+            2 => Self::Table {
+                store: StoreId(body.array("store id")?),
+            },
+            3 => Self::Join {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                parity: body.u8("parity")?,
+                pieces_max: body.u8("pieces of a stripe")?,
+                seats: take_seats(&mut body)?,
+            },
+            4 => Self::Collect {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+                want: take_checkpoint(&mut body)?,
+            },
+            5 => Self::Encode {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+                stripes: take_list(&mut body, "stripes", 10, take_plan)?,
+            },
+            6 => Self::Take {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+                from: body.u8("column")?,
+                exposure: body.array("exposure")?,
+                length_bytes: body.u32("length")?,
+                digest: Digest(body.array("digest")?),
+            },
+            7 => Self::Flush {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+            },
+            8 => {
+                let rest = body.remaining();
+                Self::Record(Round::decode(body.raw("record", rest)?)?)
+            }
+            9 => Self::Settle {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+                protected: take_checkpoint(&mut body)?,
+            },
+            10 => Self::Report {
+                round: body.u64_max("round", COUNTER_MAX)?,
+                kind: i32::try_from(body.u32("error kind")?).unwrap_or(i32::MAX),
+                text: body.text("text", 4096)?,
+            },
+            11 => Self::Rebuild {
+                lost: StoreId(body.array("lost store")?),
+                authority: StoreId(body.array("authority")?),
+                checkpoint: take_checkpoint(&mut body)?,
+                own: body.u8("own")? != 0,
+                seats: take_seats(&mut body)?,
+            },
+            12 => Self::Repair {
+                seats: take_seats(&mut body)?,
+            },
+            other => return Err(body.refuse("kind", 1, "1 to 12", other)),
+        };
+        body.end()?;
+        Ok(request)
+    }
+}
+
+impl Answer {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        match self {
+            Self::Done => {
+                body.u8(1);
+            }
+            Self::Surveys(surveys) => {
+                body.u8(2);
+                put_count(&mut body, surveys.len());
+                surveys.iter().for_each(|one| put_survey(&mut body, one));
+            }
+            Self::Table(record) => {
+                body.u8(3).raw(&record.encode());
+            }
+            Self::Collected(collected) => {
+                body.u8(4);
+                put_bytes(&mut body, &collected.superblock);
+                put_bytes(&mut body, &collected.root);
+                put_count(&mut body, collected.waiting.len());
+                for &extent in &collected.waiting {
+                    StripePiece { column: 0, extent }.encode(&mut body);
+                }
+                put_count(&mut body, collected.dead.len());
+                for segment in &collected.dead {
+                    body.u64(segment.0);
+                }
+            }
+            Self::Encoded(stripes) => {
+                body.u8(5);
+                put_count(&mut body, stripes.len());
+                stripes.iter().for_each(|stripe| stripe.encode(&mut body));
+            }
+            Self::Taken(extent) => {
+                body.u8(6);
+                let piece = StripePiece {
+                    column: 0,
+                    extent: *extent,
+                };
+                piece.encode(&mut body);
+            }
+            Self::Rebuilt {
+                extents,
+                bytes,
+                lost,
+            } => {
+                body.u8(7).u64(*extents).u64(*bytes).u64(*lost);
+            }
+        }
+        seal(ANSWER_MAGIC, &body.finish())
+    }
+
+    /// The answer at the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut body = open(ANSWER, ANSWER_MAGIC, bytes)?;
+        let answer = match body.u8("kind")? {
+            1 => Self::Done,
+            2 => Self::Surveys(take_list(&mut body, "surveys", 32, take_survey)?),
+            3 => {
+                let rest = body.remaining();
+                Self::Table(Round::decode(body.raw("record", rest)?)?)
+            }
+            4 => Self::Collected(Collected {
+                superblock: take_bytes(&mut body, "superblock")?,
+                root: take_bytes(&mut body, "root")?,
+                waiting: take_list(&mut body, "waiting extents", 36, take_extent)?,
+                dead: take_list(&mut body, "dead segments", 8, |body| {
+                    body.u64_max("segment id", SegmentId::MAX.0).map(SegmentId)
+                })?,
+            }),
+            5 => Self::Encoded(take_list(&mut body, "stripes", 12, |body| {
+                Stripe::decode(body, GROUP_MEMBERS_MAX)
+            })?),
+            6 => Self::Taken(take_extent(&mut body)?),
+            7 => Self::Rebuilt {
+                extents: body.u64("extents")?,
+                bytes: body.u64("bytes")?,
+                lost: body.u64("lost")?,
+            },
+            other => return Err(body.refuse("kind", 1, "1 to 7", other)),
+        };
+        body.end()?;
+        Ok(answer)
+    }
+}
+
+fn put_count(body: &mut Encoder, count: usize) {
+    body.u32(u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+fn put_bytes(body: &mut Encoder, bytes: &[u8]) {
+    put_count(body, bytes.len());
+    body.raw(bytes);
+}
+
+fn put_checkpoint(body: &mut Encoder, id: CheckpointId) {
+    body.u64(id.incarnation).u64(id.number);
+}
+
+fn put_seats(body: &mut Encoder, seats: &[Seat]) {
+    put_count(body, seats.len());
+    for seat in seats {
+        body.raw(&seat.store.0).text(&seat.node);
+        body.text(&seat.domain).text(&seat.address);
+    }
+}
+
+fn put_plan(body: &mut Encoder, plan: &StripePlan) {
+    let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+    body.u64(plan.id.0)
+        .u8(small(plan.pieces.len()))
+        .u8(small(plan.holders.len()));
+    for piece in &plan.pieces {
+        piece.encode(body);
+    }
+    body.raw(&plan.holders);
+}
+
+fn put_survey(body: &mut Encoder, survey: &Survey) {
+    body.raw(&survey.store.0)
+        .u32(survey.run)
+        .u64(survey.length_bytes)
+        .u8(u8::from(survey.rebuilt));
+    put_count(body, survey.revisions.len());
+    let mut former: &[u32] = &[];
+    for revision in &survey.revisions {
+        put_checkpoint(body, revision.checkpoint);
+        body.u8(u8::from(revision.complete))
+            .u32(revision.world_size);
+        // Nearly always the ranks of the revision before.
+        let same = revision.ranks == former;
+        body.u8(u8::from(same));
+        if !same {
+            put_count(body, revision.ranks.len());
+            for rank in &revision.ranks {
+                body.u32(*rank);
+            }
+        }
+        former = &revision.ranks;
+    }
+    body.u8(u8::from(survey.group.is_some()));
+    if let Some(group) = &survey.group {
+        body.u64(group.epoch)
+            .u64(group.round)
+            .u8(group.parity)
+            .u8(group.pieces_max);
+        put_checkpoint(body, group.protected);
+        put_count(body, group.members.len());
+        for member in &group.members {
+            body.raw(&member.store.0)
+                .text(&member.node)
+                .text(&member.domain);
+            put_count(body, member.checkpoints.len());
+            for id in &member.checkpoints {
+                put_checkpoint(body, *id);
+            }
+        }
+    }
+}
+
+/// A count, and so many things of at least `each_bytes`.
+fn take_list<T>(
+    body: &mut Decoder<'_>,
+    field: &'static str,
+    each_bytes: usize,
+    take: impl Fn(&mut Decoder<'_>) -> Result<T, FormatError>,
+) -> Result<Vec<T>, FormatError> {
+    let fitting = u32::try_from(body.remaining() / each_bytes.max(1)).unwrap_or(u32::MAX);
+    let count = body.u32_in(field, 0, fitting.min(STRIPES_MAX))?;
+    (0..count).map(|_| take(body)).collect()
+}
+
+fn take_bytes(body: &mut Decoder<'_>, field: &'static str) -> Result<Vec<u8>, FormatError> {
+    let length = index(body.u32_in(field, 0, CARRIED_BYTES_MAX)?);
+    body.raw(field, length).map(<[u8]>::to_vec)
+}
+
+fn take_checkpoint(body: &mut Decoder<'_>) -> Result<CheckpointId, FormatError> {
+    Ok(CheckpointId::new(
+        body.u64_max("incarnation", COUNTER_MAX)?,
+        body.u64_max("number", COUNTER_MAX)?,
+    ))
+}
+
+fn take_seats(body: &mut Decoder<'_>) -> Result<Vec<Seat>, FormatError> {
+    let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
+    let count = body.u32_in("seats", 0, most)?;
+    let seat = |body: &mut Decoder<'_>| {
+        Ok(Seat {
+            store: StoreId(body.array("store id")?),
+            node: body.text("node", LABEL_BYTES_MAX)?,
+            domain: body.text("domain", LABEL_BYTES_MAX)?,
+            address: body.text("address", ENDPOINT_BYTES_MAX)?,
+        })
+    };
+    (0..count).map(|_| seat(body)).collect()
+}
+
+fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
+    StripePiece::decode(body, GROUP_MEMBERS_MAX).map(|piece| piece.extent)
+}
+
+fn take_plan(body: &mut Decoder<'_>) -> Result<StripePlan, FormatError> {
+    let id = StripeId(body.u64_max("stripe id", COUNTER_MAX)?);
+    let (pieces, holders) = (body.u8("pieces")?, body.u8("holders")?);
+    if usize::from(pieces) > GROUP_MEMBERS_MAX || usize::from(holders) > PARITY_MAX {
+        return Err(body.refuse("pieces", 2, "a group's members", pieces));
+    }
+    let pieces = (0..pieces)
+        .map(|_| StripePiece::decode(body, GROUP_MEMBERS_MAX))
+        .collect::<Result<_, _>>()?;
+    let holders = body.raw("holders", usize::from(holders))?.to_vec();
+    Ok(StripePlan {
+        id,
+        pieces,
+        holders,
+    })
+}
+
+fn take_survey(body: &mut Decoder<'_>) -> Result<Survey, FormatError> {
+    let store = StoreId(body.array("store id")?);
+    let run = body.u32("run")?;
+    let length_bytes = body.u64("length")?;
+    let rebuilt = body.u8("rebuilt")? != 0;
+    let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
+    let count = body.u32_in("revisions", 0, most)?;
+    let mut revisions: Vec<SurveyedRevision> = Vec::new();
+    for _ in 0..count {
+        let checkpoint = take_checkpoint(body)?;
+        let complete = body.u8("complete")? != 0;
+        let world_size = body.u32_in("ranks of the job", 1, RANKS_MAX)?;
+        let ranks = if body.u8("same ranks")? != 0 {
+            revisions.last().map(|last| last.ranks.clone())
+        } else {
+            Some(take_list(body, "ranks", 4, |body| body.u32("rank"))?)
+        };
+        revisions.push(SurveyedRevision {
+            checkpoint,
+            complete,
+            world_size,
+            ranks: ranks.unwrap_or_default(),
+        });
+    }
+    let group = if body.u8("group")? != 0 {
+        Some(take_group(body)?)
+    } else {
+        None
+    };
+    Ok(Survey {
+        store,
+        run,
+        length_bytes,
+        rebuilt,
+        revisions,
+        group,
+    })
+}
+
+fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {
+    let epoch = body.u64_max("epoch", COUNTER_MAX)?;
+    let round = body.u64_max("round", COUNTER_MAX)?;
+    let parity = body.u8("parity")?;
+    let pieces_max = body.u8("pieces of a stripe")?;
+    let protected = take_checkpoint(body)?;
+    let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
+    let count = body.u32_in("members", 0, most)?;
+    let member = |body: &mut Decoder<'_>| {
+        Ok(SurveyedMember {
+            store: StoreId(body.array("store id")?),
+            node: body.text("node", LABEL_BYTES_MAX)?,
+            domain: body.text("domain", LABEL_BYTES_MAX)?,
+            checkpoints: take_list(body, "checkpoints", 16, take_checkpoint)?,
+        })
+    };
+    let members = (0..count)
+        .map(|_| member(body))
+        .collect::<Result<_, _>>()?;
+    Ok(SurveyedGroup {
+        epoch,
+        round,
+        parity,
+        pieces_max,
+        protected,
+        members,
+    })
+}
