@@ -1,6 +1,6 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-capture bench-capture-sweep bench-hash
+.PHONY: bench-capture bench-capture-sweep bench-code bench-hash
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -9,6 +9,9 @@ bench-capture: ## What a checkpoint costs beside memcpy and plain writes (5 min)
 
 bench-capture-sweep: ## Block sizes, threads, disk, small variables, cost model (10 min)
 	$(BENCH) bench-capture-sweep -- $(BENCH_ARGS)
+
+bench-code: ## Speed of parity and of rebuilding beside memcpy and ISA-L (2 min)
+	$(BENCH) bench-code -- $(BENCH_ARGS)
 
 bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 	$(BENCH) bench-hash -- $(BENCH_ARGS)

@@ -8,8 +8,8 @@
 //! | [`comm`] | a communicator of threads, with limits, counts and failures on demand |
 //! | [`oracle`] | contents in which every word tells where it came from |
 //! | [`conformance`] | what any device and any communicator must do |
+//! | [`isal`] | ISA-L, to compare parity with |
 //! | [`bytes`], [`seeded`] | shared pages of bytes; random numbers that repeat |
-#![forbid(unsafe_code)]
 
 pub mod bytes;
 pub mod seeded;
@@ -18,6 +18,7 @@ pub mod crash;
 pub mod comm;
 pub mod oracle;
 pub mod conformance;
+pub mod isal;
 
 pub use comm::ThreadComm;
 pub use crash::{CrashImage, CrashOptions, for_each_image};

@@ -11,5 +11,6 @@ mod agreement;
 mod job;
 mod crash;
 mod lives;
+mod parity;
 mod ranks;
 mod tracking;
