@@ -11,6 +11,7 @@
 //! | [`region`] | a variable's memory on this rank: copy out, copy in |
 //! | [`track`] | which blocks changed since the last commit |
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
+//! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`inspect`] | looks into stores: lists, verifies, reads for tools |
@@ -64,6 +65,7 @@ pub mod session;
 pub mod region;
 pub mod track;
 pub mod store;
+pub mod transport;
 pub mod restart;
 pub mod inspect;
 pub mod schedule;
