@@ -37,6 +37,8 @@ pub const BACKSTAY_TIMEOUT: i32 = 40;
 pub const BACKSTAY_COMMUNICATOR: i32 = 41;
 /// Another process of the job is gone.
 pub const BACKSTAY_PEER_FAILED: i32 = 42;
+/// Another node cannot be reached, or does not answer as it should. The application may go on.
+pub const BACKSTAY_PEER_UNREACHABLE: i32 = 43;
 /// This platform or build cannot do it.
 pub const BACKSTAY_UNSUPPORTED: i32 = 50;
 /// A defect of Backstay; the session can only be closed.
@@ -98,6 +100,7 @@ fn name(status: i32) -> &'static CStr {
         BACKSTAY_TIMEOUT => c"time limit reached",
         BACKSTAY_COMMUNICATOR => c"communicator failed",
         BACKSTAY_PEER_FAILED => c"a process of the job is gone",
+        BACKSTAY_PEER_UNREACHABLE => c"another node cannot be reached",
         BACKSTAY_UNSUPPORTED => c"not supported here",
         BACKSTAY_INTERNAL => c"defect in Backstay",
         _ => c"unknown status",

@@ -58,6 +58,8 @@ pub enum ErrorKind {
     Communicator = 41,
     /// Another process of the job is gone.
     PeerFailed = 42,
+    /// Another node cannot be reached, or does not answer as it should.
+    PeerUnreachable = 43,
     /// This platform or build cannot do it.
     Unsupported = 50,
     /// A panic was caught, or an invariant does not hold.
@@ -66,7 +68,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, in order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NoCheckpoint,
         Self::InvalidArgument,
         Self::VariableMismatch,
@@ -80,6 +82,7 @@ impl ErrorKind {
         Self::Timeout,
         Self::Communicator,
         Self::PeerFailed,
+        Self::PeerUnreachable,
         Self::Unsupported,
         Self::Internal,
     ];
@@ -98,7 +101,7 @@ impl ErrorKind {
             Self::NoCheckpoint => Advice::StartFresh,
             Self::StoreBusy | Self::Timeout => Advice::Retry,
             Self::Corrupt | Self::NotRetained => Advice::FallBack,
-            Self::StoreFull | Self::StoreIo => Advice::Degrade,
+            Self::StoreFull | Self::StoreIo | Self::PeerUnreachable => Advice::Degrade,
             Self::InvalidArgument
             | Self::VariableMismatch
             | Self::Configuration
@@ -123,6 +126,7 @@ impl ErrorKind {
             Self::Timeout => "BACKSTAY_TIMEOUT",
             Self::Communicator => "BACKSTAY_COMMUNICATOR",
             Self::PeerFailed => "BACKSTAY_PEER_FAILED",
+            Self::PeerUnreachable => "BACKSTAY_PEER_UNREACHABLE",
             Self::Unsupported => "BACKSTAY_UNSUPPORTED",
             Self::Internal => "BACKSTAY_INTERNAL",
         }
@@ -167,6 +171,10 @@ impl ErrorKind {
             Self::PeerFailed => {
                 "Close the session, and start the job again from its last checkpoint."
             }
+            Self::PeerUnreachable => {
+                "Go on: what is on this node stays, and what needs the other node is tried again. \
+                 Look whether the node that the message names runs and can be reached."
+            }
             Self::Unsupported => "Use what the message names instead.",
             Self::Internal => {
                 "Close the session, and report the message. What was committed stays."
@@ -189,6 +197,7 @@ impl ErrorKind {
             Self::Timeout => "time limit reached",
             Self::Communicator => "communicator failed",
             Self::PeerFailed => "a process of the job is gone",
+            Self::PeerUnreachable => "another node cannot be reached",
             Self::Unsupported => "not supported here",
             Self::Internal => "defect in Backstay",
         }

@@ -12,6 +12,7 @@
 //! | [`track`] | which blocks changed since the last commit |
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
 //! | [`redundancy`] | who protects whom across nodes, and the arithmetic of parity |
+//! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`inspect`] | looks into stores: lists, verifies, reads for tools |
@@ -66,6 +67,7 @@ pub mod region;
 pub mod track;
 pub mod store;
 pub mod redundancy;
+pub mod transport;
 pub mod restart;
 pub mod inspect;
 pub mod schedule;

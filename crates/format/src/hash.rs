@@ -29,6 +29,37 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// The digest of bytes that come piece by piece: the same as of all of them at once.
+pub struct Digester(XxHash3_128);
+
+impl Digester {
+    /// Of nothing yet.
+    pub fn new() -> Self {
+        Self(XxHash3_128::new())
+    }
+    /// Takes the next piece.
+    #[inline]
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.write(piece);
+    }
+    /// The digest of all pieces so far.
+    pub fn finish(&self) -> Digest {
+        Digest(self.0.finish_128().to_le_bytes())
+    }
+}
+
+impl Default for Digester {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Digester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Digester")
+    }
+}
+
 /// XXH3-64 (seed 0) of `bytes`: the checksum of head structures.
 #[inline]
 pub fn checksum(bytes: &[u8]) -> u64 {

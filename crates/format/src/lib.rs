@@ -27,7 +27,7 @@ pub use bytes::{Decoder, Encoder, FormatError};
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
 pub use geometry::Geometry;
-pub use hash::Digest;
+pub use hash::{Digest, Digester};
 pub use ids::{Address, CheckpointId, SegmentId, StoreId};
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};

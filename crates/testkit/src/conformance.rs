@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what every [`Device`] and every [`Communicator`] must do, as suites to run one through.
+//! Purpose: what every [`Device`], [`Communicator`] and transport must do, as suites to run one through.
 //! In: a maker of fresh devices, or the ranks of a communicator. Out: a panic that names the rule.
 //! Invariants: the contracts stand at the traits; a rule here is one of their sentences.
+
+mod transport;
+
+pub use transport::{TransportLab, transport_conformance};
 
 use crate::comm::run_ranks;
 use crate::oracle::noise;

@@ -76,6 +76,9 @@
 /// Another process of the job is gone.
 #define BACKSTAY_PEER_FAILED 42
 
+/// Another node cannot be reached, or does not answer as it should. The application may go on.
+#define BACKSTAY_PEER_UNREACHABLE 43
+
 /// This platform or build cannot do it.
 #define BACKSTAY_UNSUPPORTED 50
 

@@ -3,3 +3,4 @@
 
 mod communicators;
 mod devices;
+mod transports;

@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a network of endpoints in one process, without sockets, threads or a clock.
+//! In from: tests that run several nodes. Out to: handlers and exposures of the simulated nodes.
+//! Invariants: an operation runs to its end on the thread of its caller, so a run that one thread
+//! drives is the same each time; time passes only by latency and by limits that were reached; no
+//! lock is held while a handler, a device or a hook runs.
+
+use crate::seeded::Seeded;
+use backstay::transport::{
+    Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, agree, check_message, remote_error,
+    words,
+};
+use backstay::{Error, ErrorKind, Result};
+use backstay_format::Digest;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What goes wrong in one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The request never arrives, and the caller is told at once.
+    Unreachable,
+    /// The request never arrives, and the caller waits to its limit.
+    Lost,
+    /// The request is handled; its answer never arrives, and the caller is told at once.
+    AnswerBroken,
+    /// The request is handled; its answer never arrives, and the caller waits to its limit.
+    AnswerLost,
+    /// A bit of a pulled byte is flipped on the way; an answer arrives as nonsense.
+    Corrupt,
+}
+
+impl Fault {
+    /// Each of them.
+    pub const ALL: [Self; 5] = [
+        Self::Unreachable,
+        Self::Lost,
+        Self::AnswerBroken,
+        Self::AnswerLost,
+        Self::Corrupt,
+    ];
+}
+
+/// What one operation is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// A control message.
+    Call {
+        /// The request.
+        request: Vec<u8>,
+    },
+    /// A one-sided read.
+    Pull {
+        /// From which exposure.
+        exposure: ExposureId,
+        /// From where.
+        offset: u64,
+        /// How many bytes.
+        length: usize,
+    },
+}
+
+/// An operation that is about to begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Its number in the network, from 1.
+    pub number: u64,
+    /// The node that begins it.
+    pub from: String,
+    /// The node it goes to.
+    pub to: String,
+    /// What it is.
+    pub action: Action,
+}
+
+type Hook = Arc<dyn Fn(&Attempt) -> Option<Fault> + Send + Sync>;
+
+/// One node: its present life.
+#[derive(Default)]
+struct Node {
+    life: u64,
+    up: bool,
+    stalled: bool,
+    handler: Option<Arc<dyn Handler>>,
+    exposures: Arc<Exposures>,
+}
+
+struct State {
+    nodes: BTreeMap<String, Node>,
+    cuts: BTreeSet<(String, String)>,
+    operations: u64,
+    planned: BTreeMap<u64, Fault>,
+    random: Option<(u64, u64)>,
+    seeded: Seeded,
+    latency: Duration,
+    elapsed: Duration,
+    hook: Option<Hook>,
+}
+
+/// A simulated network. Copies are handles of the same network.
+///
+/// A node is named by its first [`Self::endpoint`]; a second one of the same name is the node started
+/// again: a new life that exposes and handles nothing yet, in which the handles of the former one are dead.
+#[derive(Clone)]
+pub struct SimNetwork {
+    state: Arc<Mutex<State>>,
+}
+
+impl SimNetwork {
+    /// A network without nodes and faults, whose random choices are those of `seed`.
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            nodes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            operations: 0,
+            planned: BTreeMap::new(),
+            random: None,
+            seeded: Seeded::of(&[seed, 0x6e65_7477]),
+            latency: Duration::from_micros(20),
+            elapsed: Duration::ZERO,
+            hook: None,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the node `name`, or starts it again.
+    pub fn endpoint(&self, name: &str) -> Arc<SimEndpoint> {
+        let mut state = self.lock();
+        let node = state.nodes.entry(name.to_owned()).or_default();
+        node.exposures.clear();
+        *node = Node {
+            life: node.life + 1,
+            up: true,
+            ..Node::default()
+        };
+        Arc::new(SimEndpoint {
+            network: self.clone(),
+            name: name.to_owned(),
+            life: node.life,
+        })
+    }
+
+    /// Cuts the link between two nodes, in both directions.
+    pub fn cut(&self, one: &str, other: &str) {
+        self.lock().cuts.insert(link(one, other));
+    }
+    /// Mends the link between two nodes.
+    pub fn mend(&self, one: &str, other: &str) {
+        self.lock().cuts.remove(&link(one, other));
+    }
+    /// Cuts the links between `name` and every other node there is.
+    pub fn isolate(&self, name: &str) {
+        let mut state = self.lock();
+        let links: Vec<_> = state.nodes.keys().map(|other| link(name, other)).collect();
+        state.cuts.extend(links);
+    }
+    /// Mends all links.
+    pub fn mend_all(&self) {
+        self.lock().cuts.clear();
+    }
+    /// Ends the life of a node: what it exposed and handled is gone, its own calls fail.
+    pub fn take_down(&self, name: &str) {
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.exposures.clear();
+            (node.up, node.handler) = (false, None);
+        }
+    }
+    /// Whether the node lives.
+    pub fn is_up(&self, name: &str) -> bool {
+        self.lock().nodes.get(name).is_some_and(|node| node.up)
+    }
+    /// From now on the node answers nobody: every operation to it reaches its limit.
+    pub fn stall(&self, name: &str) {
+        self.set_stalled(name, true);
+    }
+    /// The node answers again.
+    pub fn resume(&self, name: &str) {
+        self.set_stalled(name, false);
+    }
+
+    fn set_stalled(&self, name: &str, stalled: bool) {
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.stalled = stalled;
+        }
+    }
+
+    /// The `nth` operation from now (1 is the next) has `fault`.
+    pub fn plan(&self, nth: u64, fault: Fault) {
+        let mut state = self.lock();
+        let number = state.operations + nth.max(1);
+        state.planned.insert(number, fault);
+    }
+    /// From now on each operation has a fault in `numerator` of `denominator` cases; none in 0 of any.
+    pub fn set_random_faults(&self, numerator: u64, denominator: u64) {
+        self.lock().random = Some((numerator, denominator));
+    }
+    /// Has `hook` called before each operation, on the thread that begins it. It may use the network,
+    /// to take a node down among others, and may return a fault for this operation.
+    pub fn set_hook(&self, hook: impl Fn(&Attempt) -> Option<Fault> + Send + Sync + 'static) {
+        self.lock().hook = Some(Arc::new(hook));
+    }
+    /// Has no hook called any more.
+    pub fn clear_hook(&self) {
+        self.lock().hook = None;
+    }
+    /// What each operation takes; an operation of which the limit is shorter reaches it.
+    pub fn set_latency(&self, latency: Duration) {
+        self.lock().latency = latency;
+    }
+    /// Operations begun so far.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+    /// Time that passed in the network.
+    pub fn elapsed(&self) -> Duration {
+        self.lock().elapsed
+    }
+    /// Lets time pass.
+    pub fn advance(&self, time: Duration) {
+        self.lock().elapsed += time;
+    }
+}
+
+impl Debug for SimNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("SimNetwork")
+            .field("nodes", &state.nodes.keys())
+            .field("cuts", &state.cuts)
+            .field("operations", &state.operations)
+            .finish_non_exhaustive()
+    }
+}
+
+fn link(one: &str, other: &str) -> (String, String) {
+    let (low, high) = if one <= other {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    (low.to_owned(), high.to_owned())
+}
+
+impl State {
+    fn fault(&mut self, number: u64, hooked: Option<Fault>) -> Option<Fault> {
+        let planned = self.planned.remove(&number);
+        let random = self.random.and_then(|(numerator, denominator)| {
+            let due = self.seeded.chance(numerator, denominator);
+            due.then(|| Fault::ALL[self.seeded.index(Fault::ALL.len())])
+        });
+        hooked.or(planned).or(random)
+    }
+
+    fn is_alive(&self, name: &str, life: u64) -> bool {
+        let node = self.nodes.get(name);
+        node.is_some_and(|node| node.up && node.life == life)
+    }
+
+    fn is_cut(&self, one: &str, other: &str) -> bool {
+        one != other && self.cuts.contains(&link(one, other))
+    }
+}
+
+/// One node of a [`SimNetwork`], in one of its lives.
+pub struct SimEndpoint {
+    network: SimNetwork,
+    name: String,
+    life: u64,
+}
+
+/// A request that arrived: where, in which life of it, and what happens to the answer.
+struct Arrived {
+    life: u64,
+    handler: Option<Arc<dyn Handler>>,
+    exposures: Arc<Exposures>,
+    fault: Option<Fault>,
+    flip: u64,
+}
+
+impl SimEndpoint {
+    /// The network it belongs to.
+    pub fn network(&self) -> &SimNetwork {
+        &self.network
+    }
+
+    fn unreachable(peer: &Peer, why: &str) -> Error {
+        Error::new(ErrorKind::PeerUnreachable, format!("{peer}: {why}"))
+    }
+
+    fn too_late(&self, peer: &Peer, within: Duration) -> Error {
+        self.network.advance(within);
+        let context = format!("{peer} did not answer within {within:?}");
+        Error::new(ErrorKind::Timeout, context)
+    }
+
+    /// Brings a request to the peer: the first half of an operation.
+    fn arrive(&self, peer: &Peer, action: Action, within: Duration) -> Result<Arrived> {
+        let to = peer.address.strip_prefix(ADDRESS).ok_or_else(|| {
+            let context = format!("{peer}: an address of the simulated network begins {ADDRESS}");
+            Error::new(ErrorKind::InvalidArgument, context)
+        })?;
+        let (number, hook) = {
+            let mut state = self.network.lock();
+            state.operations += 1;
+            (state.operations, state.hook.clone())
+        };
+        let hooked = hook.and_then(|hook| {
+            hook(&Attempt {
+                number,
+                from: self.name.clone(),
+                to: to.to_owned(),
+                action,
+            })
+        });
+        let mut state = self.network.lock();
+        let fault = state.fault(number, hooked);
+        if !state.is_alive(&self.name, self.life) {
+            return Err(Self::unreachable(peer, "this endpoint is shut down"));
+        }
+        if state.is_cut(&self.name, to) || fault == Some(Fault::Unreachable) {
+            return Err(Self::unreachable(peer, "the link is cut"));
+        }
+        let flip = state.seeded.next_u64();
+        let latency = state.latency;
+        let node = state.nodes.get(to).filter(|node| node.up);
+        let Some(node) = node else {
+            return Err(Self::unreachable(peer, "connection refused"));
+        };
+        let arrived = Arrived {
+            life: node.life,
+            handler: node.handler.clone(),
+            exposures: Arc::clone(&node.exposures),
+            fault,
+            flip,
+        };
+        let is_late = node.stalled || fault == Some(Fault::Lost) || latency > within;
+        if !is_late {
+            state.elapsed += latency;
+        }
+        drop(state);
+        if is_late {
+            return Err(self.too_late(peer, within));
+        }
+        Ok(arrived)
+    }
+
+    /// Whether the answer comes back: the second half of an operation.
+    fn come_back(&self, peer: &Peer, arrived: &Arrived, within: Duration) -> Result<()> {
+        let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
+        let state = self.network.lock();
+        if !state.is_alive(&self.name, self.life) {
+            return Err(Self::unreachable(peer, "this endpoint is shut down"));
+        }
+        let alive = state.is_alive(to, arrived.life);
+        if !alive || state.is_cut(&self.name, to) || arrived.fault == Some(Fault::AnswerBroken) {
+            return Err(Self::unreachable(peer, "the connection ended"));
+        }
+        let stalled = state.nodes.get(to).is_some_and(|node| node.stalled);
+        drop(state);
+        if stalled || arrived.fault == Some(Fault::AnswerLost) {
+            return Err(self.too_late(peer, within));
+        }
+        Ok(())
+    }
+}
+
+/// How the addresses of simulated nodes begin.
+const ADDRESS: &str = "sim:";
+
+impl Debug for SimEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimEndpoint({}, life {})", self.name, self.life)
+    }
+}
+
+impl SimEndpoint {
+    /// Changes the node while it is in the life of this handle.
+    fn change(&self, change: impl FnOnce(&mut Node)) {
+        let mut state = self.network.lock();
+        if state.is_alive(&self.name, self.life)
+            && let Some(node) = state.nodes.get_mut(&self.name)
+        {
+            change(node);
+        }
+    }
+}
+
+impl Endpoint for SimEndpoint {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn address(&self) -> String {
+        format!("{ADDRESS}{}", self.name)
+    }
+
+    fn expose(&self, id: ExposureId, what: Exposed) {
+        self.change(|node| node.exposures.insert(id, what));
+    }
+
+    fn withdraw(&self, id: ExposureId) {
+        self.change(|node| node.exposures.remove(id));
+    }
+
+    fn serve(&self, handler: Arc<dyn Handler>) {
+        self.change(|node| node.handler = Some(handler));
+    }
+
+    fn call(&self, peer: &Peer, request: &[u8], within: Duration) -> Result<Vec<u8>> {
+        check_message("request", peer, request.len())?;
+        let request_kept = request.to_vec();
+        let action = Action::Call {
+            request: request_kept,
+        };
+        let arrived = self.arrive(peer, action, within)?;
+        let answer = match &arrived.handler {
+            None => Err(Error::new(ErrorKind::Unsupported, "handles no calls yet")),
+            Some(handler) => {
+                let handled = catch_unwind(AssertUnwindSafe(|| handler.handle(request, within)));
+                handled.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a panic")))
+            }
+        };
+        self.come_back(peer, &arrived, within)?;
+        if arrived.fault == Some(Fault::Corrupt) {
+            return Err(Self::unreachable(peer, "the answer is none"));
+        }
+        match answer {
+            Ok(answer) => check_message("answer", peer, answer.len()).map(|()| answer),
+            Err(error) => Err(remote_error(peer, error.kind(), &words(&error))),
+        }
+    }
+
+    fn pull(
+        &self,
+        peer: &Peer,
+        exposure: ExposureId,
+        offset: u64,
+        into: &mut [u8],
+        within: Duration,
+    ) -> Result<Digest> {
+        let length = into.len();
+        let action = Action::Pull {
+            exposure,
+            offset,
+            length,
+        };
+        let arrived = self.arrive(peer, action, within)?;
+        let size = backstay_format::width::to_u64(length);
+        let found = arrived.exposures.find(exposure, offset, size);
+        let read = found.and_then(|exposed| exposed.read_at(into, offset));
+        let owner = Digest::of(into);
+        self.come_back(peer, &arrived, within)?;
+        read.map_err(|error| remote_error(peer, error.kind(), &words(&error)))?;
+        if arrived.fault == Some(Fault::Corrupt) && !into.is_empty() {
+            let place = Seeded::new(arrived.flip).index(length);
+            into[place] ^= 1 << (arrived.flip % 8);
+        }
+        agree(peer, exposure, (offset, length), (owner, Digest::of(into)))
+    }
+
+    fn shut_down(&self) {
+        if self.network.lock().is_alive(&self.name, self.life) {
+            self.network.take_down(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(1);
+    const ID: ExposureId = ExposureId([3; 16]);
+
+    fn pair(seed: u64) -> (SimNetwork, Arc<SimEndpoint>, Arc<SimEndpoint>) {
+        let network = SimNetwork::new(seed);
+        let (one, other) = (network.endpoint("a"), network.endpoint("b"));
+        other.serve(Arc::new(|request: &[u8], _: Duration| Ok(request.to_vec())));
+        other.expose(ID, Exposed::Memory(Arc::new((0..=255).collect())));
+        (network, one, other)
+    }
+
+    fn outcome(one: &SimEndpoint, other: &SimEndpoint) -> (Option<ErrorKind>, Option<ErrorKind>) {
+        let call = one.call(&other.peer(), b"x", WITHIN);
+        let mut bytes = [0; 100];
+        let pull = one.pull(&other.peer(), ID, 5, &mut bytes, WITHIN);
+        (
+            call.err().map(|error| error.kind()),
+            pull.err().map(|error| error.kind()),
+        )
+    }
+
+    #[test]
+    fn links_are_cut_and_mended_and_nodes_stalled_and_resumed() {
+        let (network, one, other) = pair(1);
+        let unreachable = Some(ErrorKind::PeerUnreachable);
+        assert_eq!(outcome(&one, &other), (None, None));
+        network.cut("b", "a");
+        assert_eq!(outcome(&one, &other), (unreachable, unreachable));
+        network.mend("a", "b");
+        network.isolate("a");
+        assert_eq!(outcome(&one, &other), (unreachable, unreachable));
+        network.mend_all();
+        network.stall("b");
+        let before = network.elapsed();
+        let late = Some(ErrorKind::Timeout);
+        assert_eq!(outcome(&one, &other), (late, late));
+        assert_eq!(network.elapsed(), before + 2 * WITHIN);
+        network.resume("b");
+        assert_eq!(outcome(&one, &other), (None, None));
+    }
+
+    #[test]
+    fn a_node_started_again_has_forgotten_and_its_former_life_is_dead() {
+        let (network, one, other) = pair(2);
+        network.take_down("b");
+        let unreachable = Some(ErrorKind::PeerUnreachable);
+        assert_eq!(outcome(&one, &other), (unreachable, unreachable));
+        let again = network.endpoint("b");
+        other.expose(ID, Exposed::Memory(Arc::new(vec![0; 200])));
+        let (call, pull) = outcome(&one, &again);
+        assert_eq!(call, Some(ErrorKind::Unsupported));
+        assert_eq!(pull, Some(ErrorKind::NotRetained));
+        let dead = other.call(&one.peer(), b"x", WITHIN);
+        assert_eq!(dead.unwrap_err().kind(), ErrorKind::PeerUnreachable);
+        other.shut_down();
+        assert!(network.is_up("b"), "a dead handle takes nothing down");
+    }
+
+    #[test]
+    fn planned_faults_come_in_their_turn_and_damage_is_found() {
+        let (network, one, other) = pair(3);
+        let kinds = Fault::ALL.map(|fault| {
+            network.plan(2, fault);
+            outcome(&one, &other).1
+        });
+        let late = Some(ErrorKind::Timeout);
+        let unreachable = Some(ErrorKind::PeerUnreachable);
+        let damaged = Some(ErrorKind::Corrupt);
+        assert_eq!(kinds, [unreachable, late, unreachable, late, damaged]);
+        assert_eq!(outcome(&one, &other), (None, None));
+    }
+
+    #[test]
+    fn a_hook_may_end_a_node_before_any_operation() {
+        let (network, one, other) = pair(4);
+        let handle = network.clone();
+        network.set_hook(move |attempt| {
+            if attempt.number == 2 {
+                assert!(matches!(attempt.action, Action::Pull { length: 100, .. }));
+                handle.take_down(&attempt.to);
+            }
+            None
+        });
+        let unreachable = Some(ErrorKind::PeerUnreachable);
+        assert_eq!(outcome(&one, &other), (None, unreachable));
+    }
+
+    #[test]
+    fn a_node_that_ends_in_its_handler_gives_no_answer() {
+        let (network, one, other) = pair(5);
+        let handle = network.clone();
+        other.serve(Arc::new(move |_: &[u8], _: Duration| {
+            handle.take_down("b");
+            Ok(Vec::new())
+        }));
+        let error = one.call(&other.peer(), b"x", WITHIN).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PeerUnreachable);
+    }
+
+    #[test]
+    fn random_faults_are_those_of_the_seed() {
+        let run = |seed| {
+            let (network, one, other) = pair(seed);
+            network.set_random_faults(1, 3);
+            let found: Vec<_> = (0..50).map(|_| outcome(&one, &other)).collect();
+            (found, network.elapsed())
+        };
+        assert_eq!(run(6), run(6));
+        assert_ne!(run(6), run(7));
+        assert!(run(6).0.contains(&(None, None)));
+    }
+}
