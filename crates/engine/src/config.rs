@@ -25,6 +25,21 @@ pub enum Tracking {
     Marked,
 }
 
+/// How checkpoints survive the loss of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Redundancy {
+    /// They do not: what a node stores dies with it.
+    #[default]
+    None,
+    /// A copy on one other node.
+    Partner,
+    /// Parity over the nodes of a group: one of them may be lost.
+    Xor,
+    /// Reed-Solomon parity: as many nodes of a group may be lost as `parity` says.
+    Rs,
+}
+
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -61,6 +76,24 @@ pub struct Config {
     pub interval: Option<String>,
     /// Mean time between failures of one node, in hours, for `interval = "auto"`.
     pub node_mtbf_hours: Option<u64>,
+    /// How checkpoints survive the loss of nodes.
+    pub redundancy: Redundancy,
+    /// Lost nodes of a group that `redundancy = "rs"` covers.
+    pub parity: u32,
+    /// Nodes that protect each other.
+    pub group_size: u32,
+    /// What fails together with this node; by default the node alone.
+    pub failure_domain: Option<String>,
+    /// File that names the failure domain of each node: lines of a node's name and a domain.
+    pub failure_domains: Option<PathBuf>,
+    /// Threads of each node that gather and encode.
+    pub encode_threads: u32,
+    /// Bytes a second that each node gathers at most.
+    pub encode_rate_bytes: Option<u64>,
+    /// Niceness of the threads that encode.
+    pub encode_nice: u32,
+    /// Address at which this node's agent answers; by default any port of the host's own address.
+    pub listen_address: Option<String>,
 }
 
 impl Default for Config {
@@ -82,6 +115,15 @@ impl Default for Config {
             metrics_interval_ms: 30_000,
             interval: None,
             node_mtbf_hours: None,
+            redundancy: Redundancy::default(),
+            parity: 2,
+            group_size: 8,
+            failure_domain: None,
+            failure_domains: None,
+            encode_threads: 2,
+            encode_rate_bytes: None,
+            encode_nice: 10,
+            listen_address: None,
         }
     }
 }
@@ -144,7 +186,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 16] = [
+pub const REFERENCE: [Setting; 25] = [
     setting(
         "job",
         Form::Text,
@@ -264,6 +306,73 @@ pub const REFERENCE: [Setting; 16] = [
          of the job itself count more and more. By default that of table I of the paper on \
          TSUBAME2.0.",
     ),
+    setting(
+        "redundancy",
+        Form::Word,
+        Some("\"none\""),
+        "",
+        "How checkpoints survive the loss of nodes: `none`, `partner` (a copy on another node), `xor` \
+         (parity over a group, one lost node), `rs` (Reed-Solomon, `parity` lost nodes).",
+    ),
+    setting(
+        "parity",
+        Form::Whole(1, 8),
+        Some("2"),
+        "nodes",
+        "Lost nodes of a group that `redundancy = \"rs\"` covers.",
+    ),
+    setting(
+        "group_size",
+        Form::Whole(2, 32),
+        Some("8"),
+        "nodes",
+        "Nodes that protect each other.",
+    ),
+    setting(
+        "failure_domain",
+        Form::Text,
+        None,
+        "",
+        "What fails together with this node: a rack, a switch, a power supply. Nodes of one failure \
+         domain never protect each other. By default each node is one.",
+    ),
+    setting(
+        "failure_domains",
+        Form::Text,
+        None,
+        "",
+        "File with a line for each node, its name and its failure domain, where `failure_domain` is \
+         not set.",
+    ),
+    setting(
+        "encode_threads",
+        Form::Whole(1, 64),
+        Some("2"),
+        "threads",
+        "Threads of each node that gather and encode in the background.",
+    ),
+    setting(
+        "encode_rate_bytes",
+        Form::Whole(1 << 20, 1 << 50),
+        None,
+        "bytes/s",
+        "Most that each node gathers in a second for encoding. By default as much as it can.",
+    ),
+    setting(
+        "encode_nice",
+        Form::Whole(0, 19),
+        Some("10"),
+        "",
+        "Niceness of the threads that encode: how far they give way to the application.",
+    ),
+    setting(
+        "listen_address",
+        Form::Text,
+        None,
+        "",
+        "Address at which this node's agent answers, as in `10.0.0.1:0`. By default the host's own, and \
+         any port.",
+    ),
 ];
 
 /// Limits of `key`.
@@ -335,6 +444,13 @@ impl Config {
         }
         if let Some(hours) = self.node_mtbf_hours {
             in_range("node_mtbf_hours", hours)?;
+        }
+        in_range("parity", u64::from(self.parity))?;
+        in_range("group_size", u64::from(self.group_size))?;
+        in_range("encode_threads", u64::from(self.encode_threads))?;
+        in_range("encode_nice", u64::from(self.encode_nice))?;
+        if let Some(bytes) = self.encode_rate_bytes {
+            in_range("encode_rate_bytes", bytes)?;
         }
         self.interval_seconds()?;
         if let Some(list) = &self.cpu_set {

@@ -37,6 +37,16 @@ pub(crate) fn restrict_thread(list: Option<&str>) {
     }
 }
 
+/// Makes the calling thread give way to others: niceness 0 to 19.
+pub(crate) fn lower_thread(nice: i32) {
+    let this = Some(rustix::thread::gettid());
+    if nice > 0
+        && let Err(error) = rustix::process::setpriority_process(this, nice.min(19))
+    {
+        tracing::debug!("a background thread keeps its priority: {error}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@
 //! | [`redundancy`] | who protects whom across nodes, and the arithmetic of parity |
 //! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
 //! | [`schedule`] | when the next checkpoint is due |
+//! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`inspect`] | looks into stores: lists, verifies, reads for tools |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], [`metrics`] | what all stages use |
@@ -69,6 +70,7 @@ pub mod store;
 pub mod redundancy;
 pub mod transport;
 pub mod restart;
+pub mod agent;
 pub mod inspect;
 pub mod schedule;
 pub mod comm;

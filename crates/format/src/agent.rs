@@ -213,6 +213,11 @@ pub enum Request {
         /// Whether it becomes this node's own store.
         own: bool,
     },
+    /// Move a store aside that a later one has replaced.
+    SetAside {
+        /// Which.
+        store: StoreId,
+    },
     /// Read every extent of this node's stripes and rebuild the damaged ones in place.
     Repair {
         /// Where the members are.
@@ -325,6 +330,9 @@ impl Request {
                 body.u8(12);
                 put_seats(&mut body, seats);
             }
+            Self::SetAside { store } => {
+                body.u8(13).raw(&store.0);
+            }
         }
         seal(REQUEST_MAGIC, &body.finish())
     }
@@ -389,7 +397,10 @@ impl Request {
             12 => Self::Repair {
                 seats: take_seats(&mut body)?,
             },
-            other => return Err(body.refuse("kind", 1, "1 to 12", other)),
+            13 => Self::SetAside {
+                store: StoreId(body.array("store id")?),
+            },
+            other => return Err(body.refuse("kind", 1, "1 to 13", other)),
         };
         body.end()?;
         Ok(request)
@@ -671,9 +682,7 @@ fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {
             checkpoints: take_list(body, "checkpoints", 16, take_checkpoint)?,
         })
     };
-    let members = (0..count)
-        .map(|_| member(body))
-        .collect::<Result<_, _>>()?;
+    let members = (0..count).map(|_| member(body)).collect::<Result<_, _>>()?;
     Ok(SurveyedGroup {
         epoch,
         round,

@@ -45,7 +45,7 @@ impl fmt::Display for CheckpointId {
 }
 
 /// Which store a structure belongs to; random, drawn when the store is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreId(pub [u8; 16]);
 
 impl fmt::Display for StoreId {

@@ -32,7 +32,7 @@ pub use ids::{Address, CheckpointId, SegmentId, StoreId};
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
-pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};
 pub use segment::{SegmentClass, SegmentRecord};
 pub use stream::StreamRoot;
+pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};
 pub use superblock::Superblock;

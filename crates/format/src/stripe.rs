@@ -289,8 +289,12 @@ impl Stripe {
             return Err(body.refuse("pieces", 4, expected, pieces + parity));
         }
         let mut piece = || StripePiece::decode(body, columns);
-        let pieces = (0..pieces).map(|_| piece()).collect::<Result<Vec<_>, _>>()?;
-        let parity = (0..parity).map(|_| piece()).collect::<Result<Vec<_>, _>>()?;
+        let pieces = (0..pieces)
+            .map(|_| piece())
+            .collect::<Result<Vec<_>, _>>()?;
+        let parity = (0..parity)
+            .map(|_| piece())
+            .collect::<Result<Vec<_>, _>>()?;
         let mut seen = [false; 256];
         for piece in pieces.iter().chain(&parity) {
             if std::mem::replace(&mut seen[usize::from(piece.column)], true) {

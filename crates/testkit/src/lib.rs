@@ -8,7 +8,6 @@
 //! | [`comm`] | a communicator of threads, with limits, counts and failures on demand |
 //! | [`network`] | endpoints of one process, with links to cut and nodes to stop |
 //! | [`oracle`] | contents in which every word tells where it came from |
-//! | [`conformance`] | what any device and any communicator must do |
 //! | [`isal`] | ISA-L, to compare parity with |
 //! | [`conformance`] | what any device, communicator and transport must do |
 //! | [`bytes`], [`seeded`] | shared pages of bytes; random numbers that repeat |

@@ -21,8 +21,9 @@ pub(crate) enum Role {
 }
 
 /// Every module of the engine, in the order of a block's path. A stage may be listed before it exists.
-pub(crate) const MODULES: [(&str, Role); 20] = [
+pub(crate) const MODULES: [(&str, Role); 21] = [
     ("session", Role::Composer),
+    ("agent", Role::Composer),
     ("inspect", Role::Composer),
     ("region", Role::Stage),
     ("track", Role::Stage),

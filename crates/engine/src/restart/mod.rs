@@ -3,3 +3,4 @@
 //! In: descriptors. Out: runs of bytes to copy. No input or output of its own.
 
 pub mod redistribute;
+pub mod locate;

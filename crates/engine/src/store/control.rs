@@ -36,6 +36,7 @@ const WORD_COMMITTED: usize = 12;
 const WORD_PROTECTED: usize = 14;
 const WORD_ROUND: usize = 16;
 const WORD_STOP: usize = 17;
+const WORD_ENCODING: usize = 18;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +193,9 @@ impl Control {
     }
     /// Gives a slot back.
     pub fn free_slot(&self, slot: u64) {
+        // Before anybody can take it: what stood here is not sealed under the next segment's id.
+        self.set_sealed(slot, 0);
+        self.set_filled(slot, 0);
         self.slot_word(slot, 0).store(0, Ordering::Release);
     }
     /// Takes `slot` from its owner, who needs it no longer, while parity may still cover it.
@@ -250,6 +254,14 @@ impl Control {
     /// The newest checkpoint that is protected on all nodes.
     pub fn protected(&self) -> CheckpointId {
         self.checkpoint(WORD_PROTECTED)
+    }
+    /// Publishes the checkpoint that is being encoded.
+    pub fn set_encoding(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_ENCODING, id);
+    }
+    /// The checkpoint that is being encoded, or was last.
+    pub fn encoding(&self) -> CheckpointId {
+        self.checkpoint(WORD_ENCODING)
     }
     /// The number goes last and is read first, so that the pair is never newer than it says.
     fn set_checkpoint(&self, at: usize, id: CheckpointId) {

@@ -158,6 +158,10 @@ impl Reserve {
         }
     }
 
+    /// The reading side, to share.
+    pub fn shared_reader(&self) -> Arc<StoreReader> {
+        Arc::clone(&self.reader)
+    }
     /// The reading side.
     pub fn reader(&self) -> &StoreReader {
         &self.reader
@@ -338,7 +342,9 @@ impl SegmentSource for Pool<'_> {
         }
     }
     fn filled(&self, slot: u64, filled_bytes: u32) {
-        self.reserve.control.set_filled(slot, u64::from(filled_bytes));
+        self.reserve
+            .control
+            .set_filled(slot, u64::from(filled_bytes));
     }
 }
 

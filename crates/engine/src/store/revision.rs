@@ -215,7 +215,8 @@ impl RankStore {
             table: table.root,
         };
         let root = self.write_root(&capturer, &root, &mut captured)?;
-        self.space().publish(&self.reserve.pool(Owner::Rank(self.local)));
+        self.space()
+            .publish(&self.reserve.pool(Owner::Rank(self.local)));
         Ok(PendingPart {
             root,
             changes,

@@ -319,7 +319,7 @@ impl Space {
     }
 
     /// Derives what is taken from what is retained and being written; searches start anew.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for (id, segment) in &mut self.segments {
             segment.taken = segment.working.trimmed();
             for (_, usage) in &self.retained {

@@ -62,6 +62,15 @@ impl StripeTable {
         }
     }
 
+    /// All but the stripes.
+    pub fn clone_head(&self) -> Self {
+        Self {
+            members: self.members.clone(),
+            stripes: BTreeMap::new(),
+            ..*self
+        }
+    }
+
     /// All of it as one record.
     pub fn whole(&self, generation: u64) -> Round {
         Round {

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a contributor's work in a round: gathers the other pieces of a stripe, encodes, and lets
+//! the holders of parity pull it.
+//! In: planned stripes. Out: stripes with the digest of every piece and the place of all parity.
+//! Invariants: a piece is what its owner hashed, or the stripe is not made; a piece that is short or
+//! missing counts as zeros and is never sent: (k - 1 + m) / k bytes move for each byte protected.
+//! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
+
+use super::member::Pace;
+use super::{Agent, lock, peer};
+use crate::clock::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::redundancy::code::Code;
+use crate::store::reserve::Reserve;
+use crate::transport::{Exposed, ExposureId};
+use backstay_format::agent::{Answer, Request, Seat, StripePlan};
+use backstay_format::width::{index, to_u64};
+use backstay_format::{Address, Digest, Extent, Stripe, StripePiece};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a worker needs to know of its round.
+struct Work<'a> {
+    agent: &'a Agent,
+    epoch: u64,
+    round: u64,
+    column: u8,
+    seats: Vec<Seat>,
+    code: Code,
+    reserve: Reserve,
+    deadline: Deadline,
+    pace: Pace,
+}
+
+impl Agent {
+    /// Encodes `plans`, some at a time; all or an error.
+    pub(super) fn encode(
+        &self,
+        epoch: u64,
+        round: u64,
+        plans: &[StripePlan],
+        within: Duration,
+    ) -> Result<Vec<Stripe>> {
+        let settings = self.settings();
+        let work = self.with_member(|member| {
+            member.check(epoch, Some(round))?;
+            Ok(Work {
+                agent: self,
+                epoch,
+                round,
+                column: member.column(),
+                seats: member.seats().to_vec(),
+                code: Code::new(usize::from(member.parity()))?,
+                reserve: member.reserve().clone(),
+                deadline: Deadline::after(within),
+                pace: Pace::new(settings.rate_bytes),
+            })
+        })?;
+        let next = AtomicUsize::new(0);
+        let done: Mutex<Vec<Stripe>> = Mutex::new(Vec::with_capacity(plans.len()));
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let threads = settings.threads.clamp(1, plans.len().max(1));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    settings.background();
+                    while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        match work.stripe(plan) {
+                            Ok(stripe) => lock(&done).push(stripe),
+                            Err(error) => {
+                                next.store(plans.len(), Ordering::Relaxed);
+                                lock(&failed).get_or_insert(error);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        match failed.into_inner() {
+            Ok(None) => Ok(done.into_inner().unwrap_or_default()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(Error::new(
+                ErrorKind::Internal,
+                "an encoding thread panicked",
+            )),
+        }
+    }
+}
+
+impl Work<'_> {
+    fn left(&self) -> Duration {
+        let left = self.deadline.left();
+        left.unwrap_or(Duration::from_millis(1))
+    }
+
+    /// Encodes one stripe.
+    fn stripe(&self, plan: &StripePlan) -> Result<Stripe> {
+        let mut pieces = Vec::with_capacity(plan.pieces.len());
+        let mut contents = Vec::with_capacity(plan.pieces.len());
+        for piece in &plan.pieces {
+            let mut bytes = vec![0; index(piece.extent.length_bytes)];
+            let digest = self.fetch(piece, &mut bytes)?;
+            pieces.push(StripePiece {
+                column: piece.column,
+                extent: Extent {
+                    digest,
+                    ..piece.extent
+                },
+            });
+            contents.push(bytes);
+        }
+        let moved: u64 = contents.iter().map(|bytes| to_u64(bytes.len())).sum();
+        self.pace.pass(moved, &self.deadline);
+        let length = contents.iter().map(Vec::len).max().unwrap_or(0);
+        let mut parity = vec![vec![0; length]; plan.holders.len()];
+        self.combine(&pieces, &contents, &mut parity)?;
+        drop(contents);
+        let mut kept = Vec::with_capacity(parity.len());
+        for (row, bytes) in parity.into_iter().enumerate() {
+            kept.push(self.hand_over(plan, row, bytes)?);
+        }
+        Ok(Stripe {
+            id: plan.id,
+            pieces,
+            parity: kept,
+        })
+    }
+
+    /// Reads a piece, from this node's store or a peer's.
+    fn fetch(&self, piece: &StripePiece, bytes: &mut [u8]) -> Result<Digest> {
+        let extent = &piece.extent;
+        if piece.column == self.column {
+            let unit = extent.offset_bytes / Address::UNIT_BYTES;
+            let at = Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX));
+            let offset = self.reserve.reader().offset_of(at, bytes.len())?;
+            let device = self.reserve.reader().device();
+            device
+                .read_at(bytes, offset)
+                .map_err(|error| Error::io(device.name(), error))?;
+            return Ok(Digest::of(bytes));
+        }
+        let seat = self.seat(piece.column)?;
+        let offset = super::view::place(extent.segment, extent.offset_bytes);
+        let endpoint = &self.agent.endpoint;
+        endpoint.pull(&peer(seat), seat.store.into(), offset, bytes, self.left())
+    }
+
+    fn seat(&self, column: u8) -> Result<&Seat> {
+        let none = || Error::new(ErrorKind::InvalidArgument, format!("no member {column}"));
+        self.seats.get(usize::from(column)).ok_or_else(none)
+    }
+
+    fn combine(
+        &self,
+        pieces: &[StripePiece],
+        contents: &[Vec<u8>],
+        parity: &mut [Vec<u8>],
+    ) -> Result<()> {
+        let data: Vec<(usize, &[u8])> = pieces
+            .iter()
+            .zip(contents)
+            .map(|(piece, bytes)| (usize::from(piece.column), bytes.as_slice()))
+            .collect();
+        let mut rows: Vec<(usize, &mut [u8])> = parity
+            .iter_mut()
+            .enumerate()
+            .map(|(row, bytes)| (row, bytes.as_mut_slice()))
+            .collect();
+        self.code.encode(&data, &mut rows)
+    }
+
+    /// Lets a holder pull a parity extent.
+    fn hand_over(&self, plan: &StripePlan, row: usize, bytes: Vec<u8>) -> Result<StripePiece> {
+        let column = plan.holders.get(row).copied().unwrap_or(u8::MAX);
+        let seat = self.seat(column)?;
+        let name = format!(
+            "parity {} {} {} {} {row}",
+            self.agent.node, self.epoch, self.round, plan.id.0
+        );
+        let exposure = ExposureId(Digest::of(name.as_bytes()).0);
+        let (length, digest) = (bytes.len(), Digest::of(&bytes));
+        let endpoint = &self.agent.endpoint;
+        endpoint.expose(exposure, Exposed::Memory(Arc::new(bytes)));
+        let request = Request::Take {
+            epoch: self.epoch,
+            round: self.round,
+            from: self.column,
+            exposure: exposure.0,
+            length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
+            digest,
+        };
+        let taken = self.agent.ask(&peer(seat), &request, self.left());
+        endpoint.withdraw(exposure);
+        match taken? {
+            Answer::Taken(extent) if index(extent.length_bytes) == length => {
+                Ok(StripePiece { column, extent })
+            }
+            other => {
+                let context = format!("{} took parity and answered {other:?}", peer(seat));
+                Err(Error::new(ErrorKind::PeerUnreachable, context))
+            }
+        }
+    }
+}

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a node's part in its group: what of its store waits for protection, the parity it keeps
+//! for others, and its stripe log.
+//! In from: the coordinator's requests. Out to: the store's space, the log, the words the ranks share.
+//! Invariants: parity that a log names is never overwritten, and neither is what it covers; what a
+//! round took that was never recorded is free again at the next; a retired segment is free when no
+//! stripe names it.
+
+use super::{Agent, AgentSettings, lock};
+use crate::clock::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use crate::io::file::FileDevice;
+use crate::store::control::{Owner, wait_until};
+use crate::store::reserve::Reserve;
+use crate::store::space::Space;
+use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
+use crate::transport::ExposureId;
+use backstay_format::agent::{Collected, Seat};
+use backstay_format::width::index;
+use backstay_format::{
+    Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, StoreId, Stripe,
+    StripeId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much of a segment stripes cover, and how many of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Covered {
+    bytes: u32,
+    stripes: u32,
+}
+
+/// A node that keeps parity for its group.
+#[derive(Debug)]
+pub(super) struct Member {
+    reserve: Reserve,
+    /// The parity of others.
+    space: Space,
+    log: StripeLog,
+    table: StripeTable,
+    /// The group as the coordinator has it: the table's, or the one that is going to replace it.
+    epoch: u64,
+    scheme: (u8, u8),
+    seats: Vec<Seat>,
+    column: u8,
+    covered: BTreeMap<SegmentId, Covered>,
+    /// Round under way, and the parity taken in it.
+    round: u64,
+    taken: Vec<Extent>,
+    /// Parity that is free once the round is settled.
+    freed: Vec<Extent>,
+}
+
+/// The two log files beside a store.
+pub(super) fn log_files(directory: &Path) -> Result<[Arc<dyn Device>; 2]> {
+    let open = |name: &str| -> Result<Arc<dyn Device>> {
+        let path = directory.join(name);
+        let file = FileDevice::open(&path, true)
+            .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+        Ok(Arc::new(file))
+    };
+    Ok([open(LOG_FILES[0])?, open(LOG_FILES[1])?])
+}
+
+fn address(extent: &Extent) -> Address {
+    let unit = extent.offset_bytes / Address::UNIT_BYTES;
+    Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX))
+}
+
+impl Member {
+    /// The member that `reserve` is, with what its log says; claims the slots of all that the log's
+    /// stripes name.
+    pub(super) fn attach(reserve: &Reserve, directory: &Path) -> Result<Self> {
+        let store = reserve.reader().superblock().store;
+        let (log, table) = StripeLog::open(log_files(directory)?, store)?;
+        let mut member = Self {
+            space: Space::new(reserve.geometry().segment_bytes),
+            reserve: reserve.clone(),
+            log,
+            epoch: 0,
+            scheme: (table.parity, table.pieces_max),
+            seats: Vec::new(),
+            column: table.column(store).unwrap_or(0),
+            covered: BTreeMap::new(),
+            round: table.round,
+            taken: Vec::new(),
+            freed: Vec::new(),
+            table,
+        };
+        member.claim();
+        member
+            .reserve
+            .control()
+            .set_protected(member.table.protected);
+        Ok(member)
+    }
+
+    pub(super) fn store(&self) -> StoreId {
+        self.reserve.reader().superblock().store
+    }
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+    pub(super) fn table(&self) -> &StripeTable {
+        &self.table
+    }
+    pub(super) fn column(&self) -> u8 {
+        self.column
+    }
+    pub(super) fn parity(&self) -> u8 {
+        self.scheme.0
+    }
+    pub(super) fn seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    /// Takes the slots of this store's parity, and keeps those of segments that no revision uses but
+    /// a stripe does.
+    fn claim(&mut self) {
+        let Some(column) = self.table.column(self.store()) else {
+            return;
+        };
+        let live = CheckpointId::default();
+        self.space.note_revision(live);
+        for stripe in self.table.stripes.values() {
+            for piece in stripe.parity.iter().filter(|piece| piece.column == column) {
+                let extent = &piece.extent;
+                if !self.space.owns(extent.segment)
+                    && let Some((slot, class)) = self.reserve.claim(extent.segment, Owner::Parity)
+                {
+                    self.space.adopt(extent.segment, slot, class);
+                }
+                self.space.note(address(extent), index(extent.length_bytes));
+            }
+            for piece in stripe.pieces.iter().filter(|piece| piece.column == column) {
+                // It fails where a revision uses the segment, as it should.
+                self.reserve.claim(piece.extent.segment, Owner::Retired);
+            }
+        }
+        self.space.begin_from(Some(live));
+        self.space.retain(|_| false);
+        self.cover_all(column);
+    }
+
+    fn cover_all(&mut self, column: u8) {
+        self.covered.clear();
+        let stripes = std::mem::take(&mut self.table.stripes);
+        for stripe in stripes.values() {
+            self.cover(stripe, column);
+        }
+        self.table.stripes = stripes;
+    }
+
+    fn cover(&mut self, stripe: &Stripe, column: u8) {
+        for piece in stripe.pieces.iter().filter(|piece| piece.column == column) {
+            let covered = self.covered.entry(piece.extent.segment).or_default();
+            let end = piece.extent.offset_bytes + piece.extent.length_bytes;
+            covered.bytes = covered.bytes.max(end);
+            covered.stripes += 1;
+        }
+    }
+
+    fn uncover(&mut self, stripe: &Stripe, column: u8) {
+        for piece in stripe.pieces.iter().filter(|piece| piece.column == column) {
+            if let Some(covered) = self.covered.get_mut(&piece.extent.segment) {
+                covered.stripes = covered.stripes.saturating_sub(1);
+                if covered.stripes == 0 {
+                    self.covered.remove(&piece.extent.segment);
+                }
+            }
+        }
+    }
+
+    /// Becomes a member of a group: the one of the table if the epoch is the same.
+    pub(super) fn join(&mut self, epoch: u64, scheme: (u8, u8), seats: &[Seat]) -> Result<()> {
+        let store = self.store();
+        let Some(column) = seats.iter().position(|seat| seat.store == store) else {
+            let context = format!("store {store} is not in the group it shall join");
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        };
+        self.column = u8::try_from(column).unwrap_or(u8::MAX);
+        self.epoch = epoch;
+        self.scheme = scheme;
+        self.seats = seats.to_vec();
+        if epoch == self.table.epoch {
+            self.cover_all(self.column);
+        } else {
+            self.covered.clear();
+        }
+        Ok(())
+    }
+
+    /// That a request is of the group and, where it matters, of the round under way.
+    pub(super) fn check(&self, epoch: u64, round: Option<u64>) -> Result<()> {
+        if epoch == self.epoch && round.is_none_or(|round| round == self.round) {
+            return Ok(());
+        }
+        let context = format!(
+            "a request of epoch {epoch}, round {round:?}; this member is at epoch {}, round {}",
+            self.epoch, self.round
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, context))
+    }
+
+    /// Begins a round: parity of a round that was never recorded is given up.
+    fn begin(&mut self, epoch: u64, round: u64) -> Result<()> {
+        self.check(epoch, None)?;
+        if round < self.round || (round == self.round && self.table.epoch == epoch) {
+            return self.check(epoch, Some(u64::MAX));
+        }
+        self.round = round;
+        for extent in std::mem::take(&mut self.taken) {
+            self.space
+                .replace(address(&extent), index(extent.length_bytes));
+        }
+        self.release();
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        self.space.settle();
+        self.space.release_empty(&self.reserve.pool(Owner::Parity));
+        let control = self.reserve.control();
+        for slot in (0..control.slots()).filter(|&slot| control.is_retired(slot)) {
+            let segment = control.slot_segment(slot).map(|(segment, _)| segment);
+            let named = segment.is_some_and(|segment| self.is_named(segment));
+            if !named {
+                control.free_slot(slot);
+            }
+        }
+    }
+
+    /// Whether a stripe of the table, or of the log that is going to be replaced, names a segment.
+    fn is_named(&self, segment: SegmentId) -> bool {
+        // While the epoch changes, what the log names stays as well.
+        self.covered.contains_key(&segment)
+            || self.epoch != self.table.epoch
+                && self.table.stripes.values().any(|stripe| {
+                    let column = self.table.column(self.store()).unwrap_or(u8::MAX);
+                    stripe.on(column).any(|extent| extent.segment == segment)
+                })
+    }
+
+    /// What waits for protection. The root goes first: what it refers to was sealed before it.
+    fn collect(&mut self) -> Result<Collected> {
+        let reader = self.reserve.reader();
+        let (root, _) = reader.newest_root()?;
+        let control = self.reserve.control();
+        let (mut waiting, mut dead) = (Vec::new(), Vec::new());
+        let slots = control.slots();
+        self.reserve.refresh();
+        for slot in 0..slots {
+            let Some((segment, class)) = control.slot_segment(slot) else {
+                continue;
+            };
+            let covered = self.covered.get(&segment).copied().unwrap_or_default();
+            if control.is_retired(slot) {
+                if covered.stripes > 0 {
+                    dead.push(segment);
+                }
+                continue;
+            }
+            let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
+            if control.is_of_revisions(slot) && sealed > covered.bytes {
+                waiting.push(Extent {
+                    segment,
+                    class,
+                    offset_bytes: covered.bytes,
+                    length_bytes: sealed - covered.bytes,
+                    digest: Digest::default(),
+                });
+            }
+        }
+        Ok(Collected {
+            superblock: reader.superblock().encode(),
+            root: root.encode(),
+            waiting,
+            dead,
+        })
+    }
+
+    /// Space for a parity extent.
+    fn allocate(&mut self, length_bytes: u32) -> Result<(Extent, u64)> {
+        let pool = self.reserve.pool(Owner::Parity);
+        let place = self.space.allocate(index(length_bytes), &pool)?;
+        let extent = Extent {
+            segment: place.segment(),
+            class: SegmentClass::of(index(length_bytes)),
+            offset_bytes: place.offset_bytes(),
+            length_bytes,
+            digest: Digest::default(),
+        };
+        self.taken.push(extent);
+        let offset = self
+            .reserve
+            .reader()
+            .offset_of(place, index(length_bytes))?;
+        Ok((extent, offset))
+    }
+
+    /// Makes what was taken durable.
+    pub(super) fn flush(&self, epoch: u64, round: u64) -> Result<()> {
+        self.check(epoch, Some(round))?;
+        if self.taken.is_empty() {
+            return Ok(());
+        }
+        self.reserve.sync()
+    }
+
+    /// Records a round of this group, durably.
+    fn record(&mut self, round: &Round) -> Result<()> {
+        self.check(round.epoch, Some(round.round))?;
+        if round.members.len() != self.seats.len() {
+            let context = format!("a record of {} members", round.members.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
+        let column = self.column;
+        let former = self.table.column(self.store());
+        let mut table = self.table.clone_head();
+        let mut freed = Vec::new();
+        let removed: Vec<Stripe> = if round.whole {
+            std::mem::take(&mut self.table.stripes)
+                .into_values()
+                .collect()
+        } else {
+            let ids = round.removed.iter();
+            ids.filter_map(|id| self.table.stripes.remove(id)).collect()
+        };
+        for stripe in &removed {
+            let mine = stripe.parity.iter().filter(|p| Some(p.column) == former);
+            freed.extend(mine.map(|piece| piece.extent));
+        }
+        table.stripes = std::mem::take(&mut self.table.stripes);
+        table.apply(round);
+        let kept: BTreeSet<(SegmentId, u32)> = if round.whole {
+            let parity = table.stripes.values().flat_map(|stripe| &stripe.parity);
+            let mine = parity.filter(|piece| piece.column == column);
+            mine.map(|piece| (piece.extent.segment, piece.extent.offset_bytes))
+                .collect()
+        } else {
+            BTreeSet::new()
+        };
+        freed.retain(|extent| !kept.contains(&(extent.segment, extent.offset_bytes)));
+        let appended = self.log.append(round, &table);
+        if let Err(error) = appended {
+            // As before: what was taken out of the table goes back.
+            let back = removed.into_iter().map(|stripe| (stripe.id, stripe));
+            for id in round.added.iter().map(|stripe| stripe.id) {
+                table.stripes.remove(&id);
+            }
+            table.stripes.extend(back);
+            self.table.stripes = table.stripes;
+            return Err(error);
+        }
+        self.table = table;
+        if round.whole {
+            self.cover_all(column);
+        } else {
+            removed
+                .iter()
+                .for_each(|stripe| self.uncover(stripe, column));
+            round
+                .added
+                .iter()
+                .for_each(|stripe| self.cover(stripe, column));
+        }
+        self.freed.extend(freed);
+        self.taken.clear();
+        Ok(())
+    }
+
+    /// The round is recorded by all members: what it replaced is free.
+    pub(super) fn settle(&mut self, epoch: u64, round: u64, protected: CheckpointId) -> Result<()> {
+        self.check(epoch, Some(round))?;
+        for extent in std::mem::take(&mut self.freed) {
+            self.space
+                .replace(address(&extent), index(extent.length_bytes));
+        }
+        self.release();
+        let control = self.reserve.control();
+        if protected > control.protected() {
+            control.set_protected(protected);
+        }
+        control.set_round(round, 0);
+        Ok(())
+    }
+
+    /// The next stripe's number.
+    pub(super) fn next_stripe(&self) -> StripeId {
+        self.table.next_stripe()
+    }
+}
+
+impl Agent {
+    /// Begins a round here once `want` is committed.
+    pub(super) fn collect(
+        &self,
+        epoch: u64,
+        round: u64,
+        want: CheckpointId,
+        within: Duration,
+    ) -> Result<Collected> {
+        let control = self.with_member(|member| {
+            member.begin(epoch, round)?;
+            Ok(member.reserve().control().clone())
+        })?;
+        // A little before the asker gives up.
+        let limit = within.mul_f64(0.9);
+        wait_until("the node to commit", limit, || control.committed() >= want)?;
+        self.with_member(|member| {
+            member.check(epoch, Some(round))?;
+            let (root, _) = member.reserve().reader().newest_root()?;
+            if root.revisions.iter().any(|r| r.checkpoint == want) {
+                return member.collect();
+            }
+            let context = format!("node {} retains checkpoint {want} no longer", self.node);
+            Err(Error::new(ErrorKind::NotRetained, context))
+        })
+    }
+
+    /// Takes a parity extent of this round from the member that encoded it.
+    pub(super) fn take(
+        &self,
+        (epoch, round): (u64, u64),
+        from: u8,
+        (exposure, length_bytes, digest): (ExposureId, u32, Digest),
+        within: Duration,
+    ) -> Result<Extent> {
+        let (mut extent, offset, reserve, seat) = self.with_member(|member| {
+            member.check(epoch, Some(round))?;
+            let most = member.reserve().geometry().segment_bytes;
+            let seat = member.seats().get(usize::from(from)).cloned();
+            let Some(seat) = seat.filter(|_| (1..=most).contains(&length_bytes)) else {
+                let context = format!("{length_bytes} bytes of parity from member {from}");
+                return Err(Error::new(ErrorKind::InvalidArgument, context));
+            };
+            let (extent, offset) = member.allocate(length_bytes)?;
+            Ok((extent, offset, member.reserve().clone(), seat))
+        })?;
+        let mut bytes = vec![0; index(length_bytes)];
+        let peer = super::peer(&seat);
+        let pulled = self.endpoint.pull(&peer, exposure, 0, &mut bytes, within)?;
+        if pulled != digest {
+            let context = format!("parity from {peer}: expected digest {digest}, found {pulled}");
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        reserve.write_at(&bytes, offset)?;
+        extent.digest = digest;
+        Ok(extent)
+    }
+
+    /// Records a round, or, while no store is attached, brings the log of the node's store to the
+    /// state of its group.
+    pub(super) fn record(&self, round: &Round) -> Result<()> {
+        if lock(&self.member).is_some() {
+            return self.with_member(|member| member.record(round));
+        }
+        let stores: Vec<StoreId> = round.members.iter().map(|member| member.store).collect();
+        let own = lock(&self.stores)
+            .iter()
+            .map(|found| found.survey.store)
+            .find(|store| stores.contains(store));
+        let Some(store) = own.filter(|_| round.whole) else {
+            let context = format!("node {} has no store of that group", self.node);
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        };
+        let (mut log, mut table) = StripeLog::open(log_files(&self.directory())?, store)?;
+        if (table.epoch, table.round) >= (round.epoch, round.round) {
+            return Ok(());
+        }
+        table.apply(round);
+        log.append(round, &table)
+    }
+
+    /// The settings of its work.
+    pub(super) fn settings(&self) -> &AgentSettings {
+        &self.settings
+    }
+}
+
+/// Keeps work below a rate by sleeping.
+#[derive(Debug)]
+pub(super) struct Pace {
+    bytes_a_second: Option<u64>,
+    ready: std::sync::Mutex<f64>,
+    since: crate::clock::Stopwatch,
+}
+
+impl Pace {
+    pub(super) fn new(bytes_a_second: Option<u64>) -> Self {
+        Self {
+            bytes_a_second,
+            ready: std::sync::Mutex::new(0.0),
+            since: crate::clock::Stopwatch::start(),
+        }
+    }
+
+    /// Books `bytes`, and sleeps until they are due; never beyond `deadline`.
+    pub(super) fn pass(&self, bytes: u64, deadline: &Deadline) {
+        let Some(rate) = self.bytes_a_second else {
+            return;
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let seconds = bytes as f64 / rate as f64;
+        let now = self.since.seconds();
+        let due = {
+            let mut ready = lock(&self.ready);
+            *ready = ready.max(now) + seconds;
+            *ready
+        };
+        let sleep = Duration::from_secs_f64((due - now).max(0.0));
+        let left = deadline.left().unwrap_or_default();
+        std::thread::sleep(sleep.min(left));
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what makes a node's checkpoints survive the node: collects what was sealed, encodes it
+//! with the other members of the group, keeps their parity, and makes lost stores again.
+//! In from: `session` or the agent process (a store, the names of the nodes), other agents. Out to:
+//! `transport`, `redundancy`, the store's parity and its stripe log.
+//! Invariants: bytes that a stripe names do not change while it lives; a record is written when all
+//! that it names is durable; every request is refused that is of another epoch or round.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `coordinate` | the rounds of the job, on the node of rank 0: collect, form stripes, encode, record, settle |
+//! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
+//! | `encode` | gathers the pieces of stripes and sends their parity away |
+//! | `rebuild` | the way back: a lost store from its stripes, a damaged extent in place |
+//! | `survey` | what stores and logs are on a node, for a restart to choose from |
+
+pub mod coordinate;
+mod encode;
+mod member;
+mod rebuild;
+pub mod survey;
+mod view;
+
+pub use view::RemoteDevice;
+
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::store::control::Control;
+use crate::store::reserve::Reserve;
+use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
+use backstay_format::agent::{Answer, Request, Seat};
+use backstay_format::{Digest, StoreId};
+use member::Member;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use survey::LocalStore;
+
+/// How an agent works.
+#[derive(Debug, Clone)]
+pub struct AgentSettings {
+    /// Longest wait for another agent.
+    pub within: Duration,
+    /// Threads that gather and encode.
+    pub threads: usize,
+    /// Bytes a second that this node gathers at most.
+    pub rate_bytes: Option<u64>,
+    /// CPUs of the background threads.
+    pub cpu_set: Option<String>,
+    /// Their niceness.
+    pub nice: i32,
+}
+
+impl AgentSettings {
+    /// What a configuration asks for.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            within: Duration::from_millis(config.timeout_ms),
+            threads: backstay_format::width::index(config.encode_threads),
+            rate_bytes: config.encode_rate_bytes,
+            cpu_set: config.cpu_set.clone(),
+            nice: i32::try_from(config.encode_nice).unwrap_or(19),
+        }
+    }
+
+    /// Makes the calling thread one of the background.
+    pub fn background(&self) {
+        crate::cpu::restrict_thread(self.cpu_set.as_deref());
+        crate::cpu::lower_thread(self.nice);
+    }
+}
+
+/// The agent of a node: in a thread of its leader, or in a process of its own.
+#[derive(Debug)]
+pub struct Agent {
+    endpoint: Arc<dyn Endpoint>,
+    settings: AgentSettings,
+    node: String,
+    domain: String,
+    /// The folder of the node's own store.
+    directory: RwLock<PathBuf>,
+    /// What a survey found, and what was rebuilt since.
+    stores: Mutex<Vec<LocalStore>>,
+    member: Mutex<Option<Member>>,
+}
+
+/// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
+pub fn file_exposure(store: StoreId) -> ExposureId {
+    ExposureId(Digest::of(format!("file of store {store}").as_bytes()).0)
+}
+
+fn peer(seat: &Seat) -> Peer {
+    Peer::new(seat.node.clone(), seat.address.clone())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Agent {
+    /// The agent of `node`, answering at `endpoint`; `directory` is where the node's store is, or is
+    /// going to be.
+    pub fn start(
+        endpoint: Arc<dyn Endpoint>,
+        settings: AgentSettings,
+        (node, domain): (&str, &str),
+        directory: &Path,
+    ) -> Arc<Self> {
+        let agent = Arc::new(Self {
+            endpoint,
+            settings,
+            node: node.to_owned(),
+            domain: domain.to_owned(),
+            directory: RwLock::new(directory.to_owned()),
+            stores: Mutex::default(),
+            member: Mutex::default(),
+        });
+        let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
+        agent.endpoint.serve(handler);
+        agent
+    }
+
+    /// Its way to others.
+    pub fn endpoint(&self) -> &Arc<dyn Endpoint> {
+        &self.endpoint
+    }
+
+    /// Takes the node's store, which is open for writing, under its protection.
+    pub fn attach(&self, reserve: &Reserve, directory: &Path) -> Result<()> {
+        *self
+            .directory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = directory.to_owned();
+        let store = reserve.reader().superblock().store;
+        if lock(&self.member)
+            .as_ref()
+            .is_some_and(|member| member.store() == store)
+        {
+            return Ok(());
+        }
+        let member = Member::attach(reserve, directory)?;
+        self.expose(reserve, store);
+        *lock(&self.member) = Some(member);
+        Ok(())
+    }
+
+    fn expose(&self, reserve: &Reserve, store: StoreId) {
+        let segments = view::SegmentView::of_reserve(reserve);
+        self.endpoint
+            .expose(store.into(), Exposed::Device(Arc::new(segments)));
+        let file = Arc::clone(reserve.reader().device());
+        self.endpoint
+            .expose(file_exposure(store), Exposed::Device(file));
+    }
+
+    /// Lets go of the store, which is about to be opened anew.
+    pub fn detach(&self) {
+        if let Some(member) = lock(&self.member).take() {
+            self.endpoint.withdraw(member.store().into());
+            self.endpoint.withdraw(file_exposure(member.store()));
+        }
+    }
+
+    /// What the node's ranks share, once there is a store.
+    pub fn control(&self) -> Option<Control> {
+        lock(&self.member)
+            .as_ref()
+            .map(|member| member.reserve().control().clone())
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.directory
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Runs `what` on the attached store.
+    fn with_member<T>(&self, what: impl FnOnce(&mut Member) -> Result<T>) -> Result<T> {
+        match lock(&self.member).as_mut() {
+            Some(member) => what(member),
+            None => Err(Error::new(
+                ErrorKind::NoCheckpoint,
+                format!("node {} has no store yet", self.node),
+            )),
+        }
+    }
+
+    /// Sends a request to another agent, or does it here.
+    pub fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
+        if to.address == self.endpoint.address() {
+            return self.answer(request, within);
+        }
+        let bytes = self.endpoint.call(to, &request.encode(), within)?;
+        Answer::decode(&bytes).map_err(|error| Error::corrupt(format!("the answer of {to}"), error))
+    }
+
+    fn answer(&self, request: &Request, within: Duration) -> Result<Answer> {
+        let done = |()| Answer::Done;
+        match request {
+            Request::Survey => Ok(Answer::Surveys(self.survey())),
+            Request::Table { store } => self.table(*store).map(Answer::Table),
+            Request::Join {
+                epoch,
+                parity,
+                pieces_max,
+                seats,
+            } => self
+                .with_member(|member| member.join(*epoch, (*parity, *pieces_max), seats))
+                .map(done),
+            Request::Collect { epoch, round, want } => self
+                .collect(*epoch, *round, *want, within)
+                .map(Answer::Collected),
+            Request::Encode {
+                epoch,
+                round,
+                stripes,
+            } => self
+                .encode(*epoch, *round, stripes, within)
+                .map(Answer::Encoded),
+            Request::Take {
+                epoch,
+                round,
+                from,
+                exposure,
+                length_bytes,
+                digest,
+            } => {
+                let what = (ExposureId(*exposure), *length_bytes, *digest);
+                self.take((*epoch, *round), *from, what, within)
+                    .map(Answer::Taken)
+            }
+            Request::Flush { epoch, round } => self
+                .with_member(|member| member.flush(*epoch, *round))
+                .map(done),
+            Request::Record(record) => self.record(record).map(done),
+            Request::Settle {
+                epoch,
+                round,
+                protected,
+            } => self
+                .with_member(|member| member.settle(*epoch, *round, *protected))
+                .map(done),
+            Request::Report { round, kind, text } => {
+                self.take_report(*round, *kind, text);
+                Ok(Answer::Done)
+            }
+            Request::Rebuild {
+                lost,
+                seats,
+                authority,
+                checkpoint,
+                own,
+            } => {
+                let whom = rebuild::Lost {
+                    store: *lost,
+                    authority: *authority,
+                    checkpoint: *checkpoint,
+                    own: *own,
+                };
+                self.rebuild(&whom, seats, within)
+            }
+            Request::Repair { seats } => self.repair(seats, within),
+            Request::SetAside { store } => self.set_aside(*store).map(done),
+        }
+    }
+
+    fn take_report(&self, round: u64, kind: i32, text: &str) {
+        if let Some(control) = self.control() {
+            control.set_round(round, u64::try_from(kind).unwrap_or(0xff));
+        }
+        if kind != 0 {
+            tracing::warn!("protection round {round}: {text}");
+        }
+    }
+}
+
+/// The endpoint must not keep its agent alive.
+struct Weakly(std::sync::Weak<Agent>);
+
+impl Handler for Weakly {
+    fn handle(&self, request: &[u8], within: Duration) -> Result<Vec<u8>> {
+        let Some(agent) = self.0.upgrade() else {
+            let context = "this agent is shutting down";
+            return Err(Error::new(ErrorKind::PeerUnreachable, context));
+        };
+        let request = Request::decode(request)
+            .map_err(|error| Error::corrupt("a request to this agent".to_owned(), error))?;
+        Ok(agent.answer(&request, within)?.encode())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.endpoint.shut_down();
+    }
+}
+
+/// Says once what is wrong, not at every try.
+#[derive(Debug, Default)]
+pub(crate) struct SaidOnce(Mutex<Option<String>>);
+
+impl SaidOnce {
+    pub(crate) fn warn(&self, text: &str) {
+        let mut said = lock(&self.0);
+        if said.as_deref() != Some(text) {
+            notice::warn(text);
+            *said = Some(text.to_owned());
+        }
+    }
+    /// All is well again; true if it was not.
+    pub(crate) fn clear(&self) -> bool {
+        lock(&self.0).take().is_some()
+    }
+}

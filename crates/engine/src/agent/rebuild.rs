@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the way back of `encode`: a lost store from the stripes of its group, under the same ids;
+//! and damaged extents in place.
+//! In: the log of a surviving member, the pieces of the others. Out: a store, or repaired extents.
+//! Invariants: every piece is verified before it is used, and what is rebuilt against the digest its
+//! stripe has; a damaged piece counts as lost; the superblock, which makes a file a store, goes last.
+
+use super::survey::REBUILT_PREFIX;
+use super::{Agent, file_exposure, lock, peer};
+use crate::clock::{Deadline, Stopwatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use crate::io::file::FileDevice;
+use crate::notice;
+use crate::redundancy::code::{Code, Piece};
+use crate::store::place::STORE_FILE;
+use crate::store::reader::StoreReader;
+use crate::store::recover::walk_part;
+use crate::store::revision::read_ranks;
+use crate::store::stripe_log::StripeTable;
+use backstay_format::agent::{Answer, Request, Seat};
+use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay_format::width::{index, to_u64};
+use backstay_format::{
+    CheckpointId, Digest, Extent, Geometry, Member, RootSlot, SegmentClass, SegmentId,
+    SegmentRecord, StoreId, Stripe, Superblock,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A store to make again.
+#[derive(Debug, Clone)]
+pub(super) struct Lost {
+    pub(super) store: StoreId,
+    /// The member whose log tells how.
+    pub(super) authority: StoreId,
+    /// What must be whole in it.
+    pub(super) checkpoint: CheckpointId,
+    /// Whether it becomes this node's own.
+    pub(super) own: bool,
+}
+
+/// What a rebuild has to work with.
+struct Work<'a> {
+    agent: &'a Agent,
+    table: &'a StripeTable,
+    seats: &'a [Seat],
+    code: Code,
+    column: u8,
+    deadline: Deadline,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    extents: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Agent {
+    /// Makes the store of a lost member again on this node.
+    pub(super) fn rebuild(&self, lost: &Lost, seats: &[Seat], within: Duration) -> Result<Answer> {
+        let watch = Stopwatch::start();
+        let table = self.fetch_table(lost.authority, seats, within)?;
+        let Some(column) = table.column(lost.store) else {
+            let context = format!("store {} is in no group that is known", lost.store);
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let work = Work {
+            agent: self,
+            code: Code::new(usize::from(table.parity))?,
+            table: &table,
+            seats,
+            column,
+            deadline: Deadline::after(within),
+        };
+        let directory = self.rebuild_directory(lost)?;
+        let counts = work.make_store(&directory, lost)?;
+        let (extents, bytes) = (
+            counts.extents.load(Ordering::Relaxed),
+            counts.bytes.load(Ordering::Relaxed),
+        );
+        let gone = &table.members[usize::from(column)].node;
+        notice::info(&format!(
+            "rebuilt the store of node {gone} on node {}: {extents} extents, {} MiB, in {:.3} s",
+            self.node,
+            bytes >> 20,
+            watch.seconds()
+        ));
+        self.survey();
+        Ok(Answer::Rebuilt {
+            extents,
+            bytes,
+            lost: counts.lost.load(Ordering::Relaxed),
+        })
+    }
+
+    fn fetch_table(
+        &self,
+        authority: StoreId,
+        seats: &[Seat],
+        within: Duration,
+    ) -> Result<StripeTable> {
+        let Some(seat) = seats.iter().find(|seat| seat.store == authority) else {
+            let context = "the member whose log is to be followed is not named";
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        };
+        let request = Request::Table { store: authority };
+        match self.ask(&peer(seat), &request, within)? {
+            Answer::Table(round) => {
+                let mut table = StripeTable::default();
+                table.apply(&round);
+                Ok(table)
+            }
+            other => {
+                let context = format!("{} was asked for its stripe log: {other:?}", peer(seat));
+                Err(Error::new(ErrorKind::PeerUnreachable, context))
+            }
+        }
+    }
+
+    /// An empty folder for the store; what cannot be read and stands in its way is moved aside.
+    fn rebuild_directory(&self, lost: &Lost) -> Result<PathBuf> {
+        let own = self.directory();
+        let directory = if lost.own {
+            own
+        } else {
+            own.join(format!("{REBUILT_PREFIX}{}", lost.store))
+        };
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| Error::io(format!("making {}", directory.display()), error))?;
+        move_aside(&directory.join(STORE_FILE))?;
+        Ok(directory)
+    }
+
+    /// Moves a store aside that was made again on another node since: it is of an earlier time.
+    pub(super) fn set_aside(&self, store: StoreId) -> Result<()> {
+        let found = lock(&self.stores)
+            .iter()
+            .find(|found| found.survey.store == store)
+            .cloned();
+        self.forget(store);
+        found.map_or(Ok(()), |found| {
+            move_aside(&found.directory.join(STORE_FILE))
+        })
+    }
+
+    /// Reads every extent of this node's stripes, and makes damaged ones again in place.
+    pub(super) fn repair(&self, seats: &[Seat], within: Duration) -> Result<Answer> {
+        let (table, store, reader, device) = self.repairable()?;
+        let column = table.column(store).unwrap_or(u8::MAX);
+        let work = Work {
+            agent: self,
+            code: Code::new(usize::from(table.parity.max(1)))?,
+            table: &table,
+            seats,
+            column,
+            deadline: Deadline::after(within),
+        };
+        let counts = Counts::default();
+        work.each_stripe(|stripe, piece, extent| {
+            let offset = segment_place(&reader, extent)?;
+            let mut bytes = vec![0; index(extent.length_bytes)];
+            let read = device.read_at(&mut bytes, offset);
+            if read.is_ok() && Digest::of(&bytes) == extent.digest {
+                return Ok(());
+            }
+            match work.remake(stripe, piece, extent) {
+                Ok(bytes) => {
+                    write(&*device, &bytes, offset)?;
+                    counts.extents.fetch_add(1, Ordering::Relaxed);
+                    counts
+                        .bytes
+                        .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
+                }
+                Err(error) => {
+                    notice::warn(&format!(
+                        "segment {} is beyond repair: {error}",
+                        extent.segment.0
+                    ));
+                    counts.lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })?;
+        device
+            .sync()
+            .map_err(|error| Error::io(format!("{}: syncing", device.name()), error))?;
+        let extents = counts.extents.load(Ordering::Relaxed);
+        let lost = counts.lost.load(Ordering::Relaxed);
+        if extents + lost > 0 {
+            notice::warn(&format!(
+                "{}: {extents} damaged extents were rebuilt from their stripes, {lost} could not be",
+                device.name()
+            ));
+        }
+        Ok(Answer::Rebuilt {
+            extents,
+            bytes: counts.bytes.load(Ordering::Relaxed),
+            lost,
+        })
+    }
+
+    /// This node's own store with its stripes, attached or not, and a device to write it.
+    fn repairable(&self) -> Result<(StripeTable, StoreId, Arc<StoreReader>, Arc<dyn Device>)> {
+        if let Some(member) = lock(&self.member).as_ref() {
+            let reader = member.reserve().shared_reader();
+            let device = Arc::clone(reader.device());
+            return Ok((member.table().clone(), member.store(), reader, device));
+        }
+        let own = lock(&self.stores)
+            .iter()
+            .find(|s| !s.survey.rebuilt)
+            .cloned();
+        let none = || {
+            let context = format!("node {} has no store to repair", self.node);
+            Error::new(ErrorKind::NotRetained, context)
+        };
+        let own = own.ok_or_else(none)?;
+        let store = own.survey.store;
+        let table = super::survey::read_log(&own.directory, store).ok_or_else(none)?;
+        let path = own.directory.join(STORE_FILE);
+        let device = FileDevice::open(&path, false)
+            .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+        Ok((table, store, own.reader, Arc::new(device)))
+    }
+}
+
+fn move_aside(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let aside = path.with_extension("aside");
+    notice::warn(&format!(
+        "{} is moved to {}",
+        path.display(),
+        aside.display()
+    ));
+    std::fs::rename(path, &aside)
+        .map_err(|error| Error::io(format!("moving {}", path.display()), error))
+}
+
+fn segment_place(reader: &StoreReader, extent: &Extent) -> Result<u64> {
+    match reader.slot_of(extent.segment) {
+        Some(slot) => Ok(reader.geometry().slot_offset(slot) + u64::from(extent.offset_bytes)),
+        None => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("no slot holds segment {}", extent.segment.0),
+        )),
+    }
+}
+
+fn write(device: &dyn Device, bytes: &[u8], offset: u64) -> Result<()> {
+    device
+        .write_at(bytes, offset)
+        .map_err(|error| Error::io(format!("{}: writing at {offset}", device.name()), error))
+}
+
+impl Work<'_> {
+    /// Runs `what` for everything that this column has in stripes, on several threads.
+    fn each_stripe(
+        &self,
+        what: impl Fn(&Stripe, Piece, &Extent) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let stripes: Vec<(&Stripe, Piece, &Extent)> = self
+            .table
+            .stripes
+            .values()
+            .flat_map(|stripe| mine(stripe, self.column).map(move |(p, e)| (stripe, p, e)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let threads = self.agent.settings().threads.clamp(1, stripes.len().max(1));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Some((stripe, piece, extent)) =
+                        stripes.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        if let Err(error) = what(stripe, *piece, extent) {
+                            next.store(stripes.len(), Ordering::Relaxed);
+                            lock(&failed).get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        match failed.into_inner() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(Error::new(
+                ErrorKind::Internal,
+                "a rebuilding thread panicked",
+            )),
+        }
+    }
+
+    /// The bytes of one piece from the others of its stripe.
+    fn remake(&self, stripe: &Stripe, lost: Piece, extent: &Extent) -> Result<Vec<u8>> {
+        let lengths: Vec<(usize, usize)> = stripe
+            .pieces
+            .iter()
+            .map(|piece| (usize::from(piece.column), index(piece.extent.length_bytes)))
+            .collect();
+        let mut present: Vec<(Piece, Vec<u8>)> = Vec::new();
+        let mut missing = Vec::new();
+        let data = stripe
+            .pieces
+            .iter()
+            .map(|piece| (Piece::Data(usize::from(piece.column)), piece));
+        let parity = stripe
+            .parity
+            .iter()
+            .enumerate()
+            .map(|(row, piece)| (Piece::Parity(row), piece));
+        // As many pieces as there is data are enough; data first, which needs no arithmetic.
+        for (which, piece) in data.chain(parity) {
+            if which == lost || present.len() == lengths.len() {
+                continue;
+            }
+            match self.fetch(piece.column, &piece.extent) {
+                Ok(bytes) => present.push((which, bytes)),
+                Err(error) => missing.push(format!("{which}: {error}")),
+            }
+        }
+        if present.len() < lengths.len() {
+            let context = format!(
+                "stripe {}: {} of its pieces are lost beside {lost}, its {} parities cover less: {}",
+                stripe.id.0,
+                missing.len(),
+                stripe.parity.len(),
+                missing.join("; ")
+            );
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        }
+        let mut bytes = vec![0; index(extent.length_bytes)];
+        let present: Vec<(Piece, &[u8])> =
+            present.iter().map(|(p, bytes)| (*p, &**bytes)).collect();
+        self.code
+            .rebuild(&lengths, &present, &mut [(lost, &mut bytes)])?;
+        let found = Digest::of(&bytes);
+        if found != extent.digest {
+            let context = format!(
+                "stripe {}: {lost} was rebuilt with digest {found}, expected {}",
+                stripe.id.0, extent.digest
+            );
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        Ok(bytes)
+    }
+
+    /// A piece from the member that has it, verified.
+    fn fetch(&self, column: u8, extent: &Extent) -> Result<Vec<u8>> {
+        let member = &self.table.members[usize::from(column)];
+        let Some(seat) = self.seats.iter().find(|seat| seat.store == member.store) else {
+            let context = format!("node {} is lost", member.node);
+            return Err(Error::new(ErrorKind::PeerUnreachable, context));
+        };
+        let mut bytes = vec![0; index(extent.length_bytes)];
+        let within = self.deadline.left().unwrap_or(Duration::from_millis(1));
+        let offset = super::view::place(extent.segment, extent.offset_bytes);
+        let endpoint = &self.agent.endpoint;
+        let digest = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within)?;
+        if digest != extent.digest {
+            let context = format!(
+                "segment {} on node {}: expected digest {}, found {digest}",
+                extent.segment.0, member.node, extent.digest
+            );
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the whole store: space, records, extents, root, log, superblock.
+    fn make_store(&self, directory: &Path, lost: &Lost) -> Result<Counts> {
+        let member = &self.table.members[usize::from(self.column)];
+        let superblock = Superblock::decode(&member.superblock).map_err(|error| {
+            Error::corrupt("the superblock of the lost store".to_owned(), error)
+        })?;
+        let root = RootSlot::decode(&member.root, member.store)
+            .map_err(|error| Error::corrupt("the root of the lost store".to_owned(), error))?;
+        let geometry = superblock.geometry();
+        let slots = self.slots();
+        let path = directory.join(STORE_FILE);
+        let device = FileDevice::open(&path, true)
+            .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
+        let device: Arc<dyn Device> = Arc::new(device);
+        let made = self.fill(&device, geometry, &slots, member);
+        let counts = made.and_then(|counts| {
+            write(&*device, &root.encode(), ROOT_OFFSETS[0])?;
+            let mut log = self.agent.open_log(directory, member.store)?;
+            log.append(&self.table.whole(0), self.table)?;
+            sync(&*device)?;
+            for offset in SUPERBLOCK_OFFSETS {
+                write(&*device, &superblock.encode(), offset)?;
+            }
+            sync(&*device)?;
+            verify(&device, lost.checkpoint)?;
+            Ok(counts)
+        });
+        if counts.is_err() {
+            drop(std::fs::remove_file(&path));
+        }
+        counts
+    }
+
+    /// The segments of the lost store, each with a slot.
+    fn slots(&self) -> BTreeMap<SegmentId, (u64, SegmentClass)> {
+        let mut classes = BTreeMap::new();
+        for stripe in self.table.stripes.values() {
+            for extent in stripe.on(self.column) {
+                classes.insert(extent.segment, extent.class);
+            }
+        }
+        let numbered = (0..).zip(classes);
+        numbered
+            .map(|(slot, (segment, class))| (segment, (slot, class)))
+            .collect()
+    }
+
+    fn fill(
+        &self,
+        device: &Arc<dyn Device>,
+        geometry: Geometry,
+        slots: &BTreeMap<SegmentId, (u64, SegmentClass)>,
+        member: &Member,
+    ) -> Result<Counts> {
+        let length = geometry.file_bytes(to_u64(slots.len()));
+        device
+            .reserve(length)
+            .map_err(|error| Error::io(format!("{}: reserving {length}", device.name()), error))?;
+        for (&segment, &(slot, class)) in slots {
+            let record = SegmentRecord {
+                store: member.store,
+                segment,
+                class,
+            };
+            for copy in 0..RECORD_COPIES {
+                write(
+                    &**device,
+                    &record.encode(),
+                    geometry.record_offset(slot, copy),
+                )?;
+            }
+        }
+        let counts = Counts::default();
+        self.each_stripe(|stripe, piece, extent| {
+            let bytes = self.remake(stripe, piece, extent)?;
+            let slot = slots.get(&extent.segment).map_or(0, |&(slot, _)| slot);
+            let offset = geometry.slot_offset(slot) + u64::from(extent.offset_bytes);
+            write(&**device, &bytes, offset)?;
+            counts.extents.fetch_add(1, Ordering::Relaxed);
+            counts
+                .bytes
+                .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+}
+
+/// What of a stripe is on a column.
+fn mine(stripe: &Stripe, column: u8) -> impl Iterator<Item = (Piece, &Extent)> {
+    let data = stripe
+        .pieces
+        .iter()
+        .map(|piece| (Piece::Data(usize::from(piece.column)), piece));
+    let parity = stripe
+        .parity
+        .iter()
+        .enumerate()
+        .map(|(row, piece)| (Piece::Parity(row), piece));
+    data.chain(parity)
+        .filter(move |(_, piece)| piece.column == column)
+        .map(|(which, piece)| (which, &piece.extent))
+}
+
+fn sync(device: &dyn Device) -> Result<()> {
+    device
+        .sync()
+        .map_err(|error| Error::io(format!("{}: syncing", device.name()), error))
+}
+
+/// That every table and page of `checkpoint` is there and has the digest its parent says.
+fn verify(device: &Arc<dyn Device>, checkpoint: CheckpointId) -> Result<()> {
+    let reader = StoreReader::open(Arc::clone(device))?;
+    reader.read_records(|_, _, _| {})?;
+    let (root, _) = reader.newest_root()?;
+    let found = root.revisions.iter().find(|r| r.checkpoint == checkpoint);
+    let Some(revision) = found else {
+        let context = format!("the lost store did not have checkpoint {checkpoint}");
+        return Err(Error::new(ErrorKind::NotRetained, context));
+    };
+    let mut damage = None;
+    for entry in read_ranks(&reader, revision)? {
+        walk_part(&reader, &entry.root, &mut |_, _| {}, &mut |_, error| {
+            damage.get_or_insert(error);
+        });
+    }
+    damage.map_or(Ok(()), Err)
+}
+
+impl Agent {
+    /// Exposes nothing of a store that is gone from this node.
+    pub fn forget(&self, store: StoreId) {
+        self.endpoint.withdraw(store.into());
+        self.endpoint.withdraw(file_exposure(store));
+        lock(&self.stores).retain(|found| found.survey.store != store);
+    }
+}

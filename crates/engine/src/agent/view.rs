@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: stores as others see them: the segments of ours by their ids, and the file of a peer's as
+//! a device to read from.
+//! Invariants: read only; nobody but the store itself knows where a segment stands.
+
+use crate::io::Device;
+use crate::store::reader::StoreReader;
+use crate::store::reserve::Reserve;
+use crate::transport::{Endpoint, ExposureId, Peer};
+use backstay_format::SegmentId;
+use backstay_format::limits::SEGMENT_BYTES_MAX;
+use backstay_format::width::{to_u64, to_usize};
+use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where byte `offset` of `segment` is in a view.
+pub(super) fn place(segment: SegmentId, offset: u32) -> u64 {
+    segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX)) + u64::from(offset)
+}
+
+/// The segments of a store, one behind the other in the order of their ids.
+#[derive(Debug)]
+pub(super) struct SegmentView {
+    reader: Arc<StoreReader>,
+    /// Of a store that grows meanwhile.
+    reserve: Option<Reserve>,
+}
+
+impl SegmentView {
+    /// Of a store that ranks write.
+    pub(super) fn of_reserve(reserve: &Reserve) -> Self {
+        Self {
+            reader: reserve.shared_reader(),
+            reserve: Some(reserve.clone()),
+        }
+    }
+    /// Of a store that nobody writes; its records were read.
+    pub(super) fn of_reader(reader: Arc<StoreReader>) -> Self {
+        let reserve = None;
+        Self { reader, reserve }
+    }
+}
+
+fn read_only() -> Error {
+    Error::new(
+        ErrorKind::PermissionDenied,
+        "a view of a store is only read",
+    )
+}
+
+impl Device for SegmentView {
+    fn length_bytes(&self) -> Result<u64> {
+        Ok(u64::MAX)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let segment = SegmentId(offset / u64::from(SEGMENT_BYTES_MAX));
+        let within = offset % u64::from(SEGMENT_BYTES_MAX);
+        let reader = &self.reader;
+        let mut slot = reader.slot_of(segment);
+        if let (None, Some(reserve)) = (slot, &self.reserve) {
+            // Another rank of the node leased it.
+            reserve.refresh();
+            slot = reader.slot_of(segment);
+        }
+        let end = within + to_u64(buffer.len());
+        let Some(slot) = slot.filter(|_| end <= u64::from(reader.geometry().segment_bytes)) else {
+            let text = format!("{}: no such bytes of {segment:?}", reader.device().name());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        let start = reader.geometry().slot_offset(slot);
+        reader.device().read_at(buffer, start + within)
+    }
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn sync(&self) -> Result<()> {
+        Err(read_only())
+    }
+    fn reserve(&self, _length_bytes: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn name(&self) -> String {
+        self.reader.device().name()
+    }
+}
+
+/// Small reads are made of chunks of this size, which are kept.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Chunks kept.
+const CHUNKS_MAX: usize = 32;
+
+/// What a peer exposes, as a device that is only read. What it holds must not change meanwhile.
+#[derive(Debug)]
+pub struct RemoteDevice {
+    endpoint: Arc<dyn Endpoint>,
+    peer: Peer,
+    exposure: ExposureId,
+    length_bytes: u64,
+    within: Duration,
+    chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+}
+
+impl RemoteDevice {
+    /// `length_bytes` of what `peer` exposes as `exposure`.
+    pub fn new(
+        endpoint: Arc<dyn Endpoint>,
+        peer: Peer,
+        exposure: ExposureId,
+        length_bytes: u64,
+        within: Duration,
+    ) -> Self {
+        Self {
+            endpoint,
+            peer,
+            exposure,
+            length_bytes,
+            within,
+            chunks: Mutex::default(),
+        }
+    }
+
+    fn pull(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let endpoint = &self.endpoint;
+        endpoint
+            .pull(&self.peer, self.exposure, offset, into, self.within)
+            .map(|_| ())
+            .map_err(|error| Error::other(error.to_string()))
+    }
+
+    fn chunk(&self, number: u64) -> Result<Arc<Vec<u8>>> {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chunk) = chunks.get(&number) {
+            return Ok(Arc::clone(chunk));
+        }
+        let start = number * CHUNK_BYTES;
+        let length = CHUNK_BYTES.min(self.length_bytes.saturating_sub(start));
+        let mut bytes = vec![0; to_usize(length)];
+        self.pull(&mut bytes, start)?;
+        if chunks.len() >= CHUNKS_MAX {
+            chunks.clear();
+        }
+        let chunk = Arc::new(bytes);
+        chunks.insert(number, Arc::clone(&chunk));
+        Ok(chunk)
+    }
+}
+
+impl Device for RemoteDevice {
+    fn length_bytes(&self) -> Result<u64> {
+        Ok(self.length_bytes)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset + to_u64(buffer.len());
+        if end > self.length_bytes {
+            return Err(Error::from(ErrorKind::UnexpectedEof));
+        }
+        if to_u64(buffer.len()) >= CHUNK_BYTES {
+            return self.pull(buffer, offset);
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + to_u64(done);
+            let chunk = self.chunk(at / CHUNK_BYTES)?;
+            let start = to_usize(at % CHUNK_BYTES);
+            let count = (chunk.len().saturating_sub(start)).min(buffer.len() - done);
+            if count == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof));
+            }
+            buffer[done..done + count].copy_from_slice(&chunk[start..start + count]);
+            done += count;
+        }
+        Ok(())
+    }
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn sync(&self) -> Result<()> {
+        Err(read_only())
+    }
+    fn reserve(&self, _length_bytes: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn name(&self) -> String {
+        format!("{} of {}", self.exposure, self.peer)
+    }
+}

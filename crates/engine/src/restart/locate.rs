@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which checkpoints a restart can have, from which stores, and which lost stores have to be
+//! made again first.
+//! In: what every node found. Out: choices, newest first, and rebuilds.
+//! Invariants: pure, so that every rank that decides decides the same; a choice names a source for
+//! every rank of the job that took it, or the lost stores whose rebuilding would give one.
+//!
+//! | a store is | when |
+//! |---|---|
+//! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
+//! | lost | a group's newest log names it as a member, and no node found it |
+//! | to be had | it is lost, its group lost no more members than its parity, and the log's root of it has the checkpoint that the log protects |
+
+use backstay_format::agent::{Survey, SurveyedGroup};
+use backstay_format::{CheckpointId, StoreId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A store and the node that has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Here {
+    /// Place of the node.
+    pub node: usize,
+    /// The store.
+    pub store: StoreId,
+    /// Bytes of its file.
+    pub length_bytes: u64,
+    /// Whether it is for reading only.
+    pub rebuilt: bool,
+}
+
+/// A lost store that can be made again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rebuild {
+    /// The store.
+    pub lost: StoreId,
+    /// The node that had it, by name.
+    pub was_on: String,
+    /// Place of the node that makes it.
+    pub target: usize,
+    /// Whether it becomes that node's own.
+    pub own: bool,
+    /// The member with the newest log.
+    pub authority: StoreId,
+    /// The surviving members, and the nodes that have them.
+    pub survivors: Vec<Here>,
+}
+
+/// A checkpoint that can be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Ranks of the job that took it.
+    pub world_size: u32,
+    /// By rank of then: place in `Located::here`; where it is in no store that is here, `None`.
+    pub sources: Vec<Option<usize>>,
+    /// What has to be made again for it.
+    pub rebuilds: Vec<Rebuild>,
+}
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Located {
+    /// Every store that counts.
+    pub here: Vec<Here>,
+    /// Stores of an earlier time, of which a newer copy is here.
+    pub stale: Vec<Here>,
+    /// Newest first.
+    pub choices: Vec<Choice>,
+    /// Lost stores, and why those that cannot be made again cannot.
+    pub beyond: Vec<String>,
+}
+
+/// A lost store and what its group's newest log says.
+struct Lost<'a> {
+    member: usize,
+    group: &'a SurveyedGroup,
+    authority: StoreId,
+    /// Why it cannot be made again.
+    beyond: Option<String>,
+}
+
+fn newest(survey: &Survey) -> Option<CheckpointId> {
+    survey.revisions.last().map(|last| last.checkpoint)
+}
+
+/// What the nodes' surveys, by place of the node, come to. `names` are the nodes' names.
+pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
+    let mut here: BTreeMap<StoreId, (usize, &Survey)> = BTreeMap::new();
+    let mut located = Located::default();
+    let place = |node: usize, survey: &Survey| Here {
+        node,
+        store: survey.store,
+        length_bytes: survey.length_bytes,
+        rebuilt: survey.rebuilt,
+    };
+    for (node, surveys) in nodes.iter().enumerate() {
+        for survey in surveys {
+            let Some((other, known)) = here.get(&survey.store).copied() else {
+                here.insert(survey.store, (node, survey));
+                continue;
+            };
+            if newest(survey) > newest(known) {
+                located.stale.push(place(other, known));
+                here.insert(survey.store, (node, survey));
+            } else {
+                located.stale.push(place(node, survey));
+            }
+        }
+    }
+    located.here = here
+        .values()
+        .map(|&(node, survey)| place(node, survey))
+        .collect();
+    let lost = lost_stores(&here);
+    located.beyond = lost
+        .values()
+        .filter_map(|lost| lost.beyond.clone())
+        .collect();
+    let ids: BTreeSet<CheckpointId> = here
+        .values()
+        .flat_map(|(_, survey)| survey.revisions.iter().map(|r| r.checkpoint))
+        .collect();
+    for &id in ids.iter().rev() {
+        located
+            .choices
+            .extend(choice(id, &here, &lost, nodes, names));
+    }
+    located
+}
+
+/// Members of groups that no node has.
+fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<StoreId, Lost<'a>> {
+    let mut groups: BTreeMap<StoreId, (&SurveyedGroup, StoreId)> = BTreeMap::new();
+    for (&store, (_, survey)) in here {
+        let Some(group) = &survey.group else { continue };
+        for member in &group.members {
+            let known = groups.get(&member.store);
+            if known.is_none_or(|(k, _)| (k.epoch, k.round) < (group.epoch, group.round)) {
+                groups.insert(member.store, (group, store));
+            }
+        }
+    }
+    let mut lost = BTreeMap::new();
+    for (&store, &(group, authority)) in
+        groups.iter().filter(|(store, _)| !here.contains_key(store))
+    {
+        let gone: Vec<&str> = group
+            .members
+            .iter()
+            .filter(|member| !here.contains_key(&member.store))
+            .map(|member| &*member.node)
+            .collect();
+        let Some(member) = group.members.iter().position(|m| m.store == store) else {
+            continue;
+        };
+        let beyond = (gone.len() > usize::from(group.parity)).then(|| {
+            format!(
+                "nodes {gone:?} of one group are lost, its parity covers {}: not recoverable from the \
+                 nodes, needs level 3",
+                group.parity
+            )
+        });
+        let found = Lost {
+            member,
+            group,
+            authority,
+            beyond,
+        };
+        lost.insert(store, found);
+    }
+    lost
+}
+
+/// Checkpoint `id`, if all of it is here or can be made again.
+fn choice(
+    id: CheckpointId,
+    here: &BTreeMap<StoreId, (usize, &Survey)>,
+    lost: &BTreeMap<StoreId, Lost<'_>>,
+    nodes: &[Vec<Survey>],
+    names: &[String],
+) -> Option<Choice> {
+    let mut world_size = 0;
+    let mut sources: Vec<Option<usize>> = Vec::new();
+    for (at, (_, survey)) in here.values().enumerate() {
+        let Some(revision) = survey.revisions.iter().find(|r| r.checkpoint == id) else {
+            continue;
+        };
+        if world_size != 0 && world_size != revision.world_size {
+            return None;
+        }
+        world_size = revision.world_size;
+        sources.resize(backstay_format::width::index(world_size), None);
+        for &rank in &revision.ranks {
+            if let Some(source) = sources.get_mut(backstay_format::width::index(rank)) {
+                *source = Some(at);
+            }
+        }
+    }
+    let mut rebuilds = Vec::new();
+    if sources.iter().any(Option::is_none) {
+        let had = lost.iter().filter(|(_, lost)| {
+            let member = &lost.group.members[lost.member];
+            lost.beyond.is_none() && member.checkpoints.contains(&id) && lost.group.protected >= id
+        });
+        rebuilds = assign(had.map(|(&store, lost)| (store, lost)), here, nodes, names);
+        if rebuilds.is_empty() {
+            return None;
+        }
+    }
+    (world_size > 0).then_some(Choice {
+        checkpoint: id,
+        world_size,
+        sources,
+        rebuilds,
+    })
+}
+
+/// Which node makes which lost store: the node of the same name, then nodes without a store, then
+/// those with the fewest, in their order.
+fn assign<'a>(
+    lost: impl Iterator<Item = (StoreId, &'a Lost<'a>)>,
+    here: &BTreeMap<StoreId, (usize, &Survey)>,
+    nodes: &[Vec<Survey>],
+    names: &[String],
+) -> Vec<Rebuild> {
+    let mut load: Vec<usize> = nodes.iter().map(Vec::len).collect();
+    let mut rebuilds = Vec::new();
+    for (store, lost) in lost {
+        let member = &lost.group.members[lost.member];
+        let Some(target) = (0..nodes.len()).min_by_key(|&at| {
+            let namesake = load[at] == 0 && names[at] == member.node;
+            (!namesake, load[at], at)
+        }) else {
+            continue;
+        };
+        let own = load[target] == 0;
+        load[target] += 1;
+        let survivors = lost.group.members.iter().filter_map(|member| {
+            let (node, survey) = here.get(&member.store)?;
+            Some(Here {
+                node: *node,
+                store: member.store,
+                length_bytes: survey.length_bytes,
+                rebuilt: survey.rebuilt,
+            })
+        });
+        rebuilds.push(Rebuild {
+            lost: store,
+            was_on: member.node.clone(),
+            target,
+            own,
+            authority: lost.authority,
+            survivors: survivors.collect(),
+        });
+    }
+    rebuilds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_format::agent::{SurveyedMember, SurveyedRevision};
+
+    fn id(number: u64) -> CheckpointId {
+        CheckpointId::new(1, number)
+    }
+
+    /// Node `n` of four, one rank each, which has checkpoints 4 and `newest`; 4 is protected by XOR.
+    fn survey(n: u8, newest: u64) -> Survey {
+        let revision = |number| SurveyedRevision {
+            checkpoint: id(number),
+            complete: true,
+            world_size: 4,
+            ranks: vec![u32::from(n)],
+        };
+        let member = |n: u8| SurveyedMember {
+            store: StoreId([n + 1; 16]),
+            node: format!("n{n}"),
+            domain: format!("n{n}"),
+            checkpoints: vec![id(4)],
+        };
+        Survey {
+            store: StoreId([n + 1; 16]),
+            run: 1,
+            length_bytes: 1 << 20,
+            rebuilt: false,
+            revisions: vec![revision(4), revision(newest)],
+            group: Some(SurveyedGroup {
+                epoch: 1,
+                round: 3,
+                parity: 1,
+                pieces_max: 3,
+                protected: id(4),
+                members: (0..4).map(member).collect(),
+            }),
+        }
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("n{n}")).collect()
+    }
+
+    #[test]
+    fn without_losses_the_newest_on_all_nodes_is_first() {
+        let nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        let located = locate(&nodes, &names(4));
+        let ids: Vec<_> = located.choices.iter().map(|c| c.checkpoint).collect();
+        assert_eq!(ids, [id(5), id(4)]);
+        assert!(located.choices.iter().all(|c| c.rebuilds.is_empty()));
+        let all: Vec<_> = (0..4).map(Some).collect();
+        assert_eq!(located.choices[0].sources, all);
+    }
+
+    #[test]
+    fn a_lost_store_is_made_again_on_the_spare_from_what_is_protected() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        nodes[2].clear();
+        let located = locate(&nodes, &names(4));
+        assert_eq!(located.choices.len(), 1, "5 is gone with node 2");
+        let choice = &located.choices[0];
+        assert_eq!(choice.checkpoint, id(4));
+        let [rebuild] = &choice.rebuilds[..] else {
+            panic!("{choice:?}");
+        };
+        assert_eq!((rebuild.target, rebuild.own), (2, true));
+        assert_eq!(rebuild.lost, StoreId([3; 16]));
+        assert_eq!(rebuild.survivors.len(), 3);
+    }
+
+    #[test]
+    fn without_a_spare_a_survivor_makes_it_for_reading() {
+        let nodes: Vec<_> = [0, 1, 3].map(|n| vec![survey(n, 5)]).into();
+        let located = locate(&nodes, &names(3));
+        let rebuild = &located.choices[0].rebuilds[0];
+        assert_eq!((rebuild.target, rebuild.own), (0, false));
+    }
+
+    #[test]
+    fn more_losses_than_parity_are_said_to_be_beyond_it() {
+        let nodes: Vec<_> = [0, 3].map(|n| vec![survey(n, 5)]).into();
+        let located = locate(&nodes, &names(2));
+        assert!(located.choices.is_empty());
+        assert!(
+            located.beyond[0].contains("level 3"),
+            "{:?}",
+            located.beyond
+        );
+    }
+
+    #[test]
+    fn a_store_that_was_made_again_elsewhere_replaces_the_one_that_came_back() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 6)]).collect();
+        nodes.push(vec![survey(1, 5)]);
+        let located = locate(&nodes, &names(5));
+        assert_eq!(located.stale.len(), 1);
+        assert_eq!(located.stale[0].node, 4);
+        assert_eq!(located.choices[0].checkpoint, id(6));
+    }
+
+    #[test]
+    fn what_the_group_does_not_protect_is_no_choice() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        nodes[0].clear();
+        for survey in nodes.iter_mut().flatten() {
+            if let Some(group) = &mut survey.group {
+                group.protected = id(3);
+            }
+        }
+        assert!(locate(&nodes, &names(4)).choices.is_empty());
+    }
+}
