@@ -143,7 +143,9 @@ pub fn combine(
     let lengths = sources.iter().map(|source| source.len());
     let length = lengths.fold(shortest, usize::min);
     if sources.is_empty() && mode == Mode::Fill {
-        outputs.iter_mut().for_each(|output| output.fill(0));
+        for output in outputs.iter_mut() {
+            output.fill(0);
+        }
     }
     let mut mode = mode;
     for (number, sources) in sources.chunks(SOURCES_MAX).enumerate() {

@@ -4,6 +4,9 @@
 use super::*;
 use proptest::prelude::*;
 
+/// Pieces by column.
+type Data = Vec<(usize, Vec<u8>)>;
+
 /// Parity by the definition, byte by byte.
 fn parity_by_definition(row: usize, data: &[(usize, Vec<u8>)]) -> Vec<u8> {
     let longest = data.iter().map(|(_, piece)| piece.len()).max().unwrap_or(0);
@@ -171,7 +174,7 @@ fn wrong_calls_are_refused() {
     assert!(Code::new(0).is_err() && Code::new(ROWS_MAX + 1).is_err());
     let code = Code::new(2).unwrap();
     let (data, mut short, mut long) = ([0_u8; 8], [0_u8; 7], [0_u8; 8]);
-    let mut refused = |data: &[(usize, &[u8])], row: usize, to: &mut [u8]| {
+    let refused = |data: &[(usize, &[u8])], row: usize, to: &mut [u8]| {
         let kind = code.encode(data, &mut [(row, to)]).unwrap_err().kind();
         assert_eq!(kind, ErrorKind::InvalidArgument);
     };
@@ -212,7 +215,7 @@ fn what_is_added_twice_is_taken_out() {
 }
 
 /// Data pieces in some columns, the number of parities, and an order to lose pieces in.
-fn stripes() -> impl Strategy<Value = (Vec<(usize, Vec<u8>)>, usize, Vec<usize>)> {
+fn stripes() -> impl Strategy<Value = (Data, usize, Vec<usize>)> {
     (1_usize..=8).prop_flat_map(|parities| {
         let count = 1..=COLUMNS_MAX - parities;
         let columns = proptest::sample::subsequence((0..COLUMNS_MAX).collect::<Vec<_>>(), count);

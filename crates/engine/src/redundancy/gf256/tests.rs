@@ -37,7 +37,7 @@ fn combined(kernel: Kernel, rows: &[Vec<u8>], bytes: &[u8], case: (usize, usize,
         .map(|source| &bytes[source * 7 + skew..][..length])
         .collect();
     let mut held: Vec<Vec<u8>> = (0..rows.len())
-        .map(|row| bytes[row * 3..][..length + skew + 1].to_vec())
+        .map(|row| bytes[row * 3..][..=length + skew].to_vec())
         .collect();
     let mut outputs: Vec<&mut [u8]> = held
         .iter_mut()

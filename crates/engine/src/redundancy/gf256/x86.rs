@@ -154,14 +154,13 @@ unsafe fn sum_at<L: Lanes, const N: usize, const XOR: bool>(
         for term in terms {
             let from = term.from.add(at);
             let [low, high] = [L::load(from), L::load(from.add(L::BYTES))];
-            for output in 0..N {
+            for (output, (sum, &by)) in sums.iter_mut().zip(&term.by).enumerate() {
                 let (mut first, mut second) = (low, high);
                 if !(XOR && output == 0) {
-                    first = L::product(term.by[output], low);
-                    second = L::product(term.by[output], high);
+                    first = L::product(by, low);
+                    second = L::product(by, high);
                 }
-                sums[output][0] = L::xor(sums[output][0], first);
-                sums[output][1] = L::xor(sums[output][1], second);
+                *sum = [L::xor(sum[0], first), L::xor(sum[1], second)];
             }
         }
         for (sum, to) in sums.iter().zip(to) {
