@@ -1,6 +1,7 @@
 # make setup: the packages that building and testing need, through apt-get, if they are not there yet.
 
-SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv libisal-dev
+SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv \
+    libisal-dev iproute2 util-linux
 
 .PHONY: setup
 setup: ## Install the packages that building and testing need

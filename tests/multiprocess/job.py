@@ -109,22 +109,26 @@ class Job:
         words = [str(place.settings.programs / f"oracle_job.{place.mpi}")]
         for key, value in options.items():
             words += [f"--{key.replace('_', '-')}", str(value)]
-        command = [*prefix, f"mpirun.{place.mpi}"]
-        for index, count in enumerate(nodes):
-            command += [":"] if index else []
-            command += ["-n", str(count)]
-            if len(nodes) > 1:
-                node = f"node{index}"
-                command += ["-x", f"BACKSTAY_NODE={node}"] if place.mpi == "openmpi" else [
-                    "-env", "BACKSTAY_NODE", node]
-            command += words
         self.began = time.monotonic()
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = self.launch(prefix, words, surroundings, log)
         self.over = False
         self.reader = threading.Thread(target=self.listen, daemon=True)
         self.reader.start()
+
+    def launch(self, prefix, words, surroundings, log):
+        """Starts mpirun; where else, and how, is for others to say."""
+        command = [*prefix, f"mpirun.{self.place.mpi}"]
+        for index, count in enumerate(self.nodes):
+            command += [":"] if index else []
+            command += ["-n", str(count)]
+            if len(self.nodes) > 1:
+                node = f"node{index}"
+                command += ["-x", f"BACKSTAY_NODE={node}"] if self.place.mpi == "openmpi" else [
+                    "-env", "BACKSTAY_NODE", node]
+            command += words
+        return subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=subprocess.STDOUT, start_new_session=True)
 
     # ---- Events -------------------------------------------------------------------------------------
 
