@@ -20,7 +20,6 @@ use backstay_format::agent::{Collected, Seat};
 use backstay_format::width::index;
 use backstay_format::{
     Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, StoreId, Stripe,
-    StripeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -385,13 +384,7 @@ impl Member {
         if protected > control.protected() {
             control.set_protected(protected);
         }
-        control.set_round(round, 0);
         Ok(())
-    }
-
-    /// The next stripe's number.
-    pub(super) fn next_stripe(&self) -> StripeId {
-        self.table.next_stripe()
     }
 }
 
@@ -408,6 +401,7 @@ impl Agent {
             member.begin(epoch, round)?;
             Ok(member.reserve().control().clone())
         })?;
+        control.set_encoding(want);
         // A little before the asker gives up.
         let limit = within.mul_f64(0.9);
         wait_until("the node to commit", limit, || control.committed() >= want)?;

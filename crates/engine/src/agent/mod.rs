@@ -12,12 +12,14 @@
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
 //! | `encode` | gathers the pieces of stripes and sends their parity away |
 //! | `rebuild` | the way back: a lost store from its stripes, a damaged extent in place |
+//! | `restart` | before any store is opened: what all nodes have, and which lost stores are made again |
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
 pub mod coordinate;
 mod encode;
 mod member;
 mod rebuild;
+pub mod restart;
 pub mod survey;
 mod view;
 
@@ -77,7 +79,6 @@ pub struct Agent {
     endpoint: Arc<dyn Endpoint>,
     settings: AgentSettings,
     node: String,
-    domain: String,
     /// The folder of the node's own store.
     directory: RwLock<PathBuf>,
     /// What a survey found, and what was rebuilt since.
@@ -104,14 +105,13 @@ impl Agent {
     pub fn start(
         endpoint: Arc<dyn Endpoint>,
         settings: AgentSettings,
-        (node, domain): (&str, &str),
+        node: &str,
         directory: &Path,
     ) -> Arc<Self> {
         let agent = Arc::new(Self {
             endpoint,
             settings,
             node: node.to_owned(),
-            domain: domain.to_owned(),
             directory: RwLock::new(directory.to_owned()),
             stores: Mutex::default(),
             member: Mutex::default(),
@@ -268,6 +268,8 @@ impl Agent {
 
     fn take_report(&self, round: u64, kind: i32, text: &str) {
         if let Some(control) = self.control() {
+            // Nobody need wait for what is not being encoded.
+            control.set_encoding(control.protected());
             control.set_round(round, u64::try_from(kind).unwrap_or(0xff));
         }
         if kind != 0 {

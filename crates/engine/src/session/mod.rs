@@ -102,6 +102,7 @@ impl Session {
                 complete: BTreeSet::new(),
                 pinned: BTreeSet::new(),
                 protected: None,
+                encoding: None,
             },
             comm,
             config,

@@ -7,7 +7,7 @@
 use super::capture::Capturer;
 use super::control::{Owner, Post};
 use super::reserve::Reserve;
-use super::space::Space;
+use super::space::{Reuse, Space};
 use super::tree::Tree;
 use crate::clock::unix_ns;
 use crate::error::Result;
@@ -29,6 +29,8 @@ pub struct Policy {
     pub pinned: BTreeSet<CheckpointId>,
     /// The newest that survives the loss of nodes: kept until a newer one does.
     pub protected: Option<CheckpointId>,
+    /// The one that is being encoded: kept until it is protected.
+    pub encoding: Option<CheckpointId>,
 }
 
 impl Policy {
@@ -39,7 +41,9 @@ impl Policy {
         let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
         let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
         keep.extend(self.pinned.intersection(&self.complete));
-        keep.extend(self.protected.filter(|id| self.complete.contains(id)));
+        for id in [self.protected, self.encoding].into_iter().flatten() {
+            keep.extend(self.complete.get(&id));
+        }
         keep.extend(newest);
         keep
     }
@@ -84,6 +88,23 @@ impl NodeStore {
             Space::new(segment_bytes),
             Space::new(segment_bytes),
         )
+    }
+
+    /// From now on only so much of the node's own space is written again.
+    pub fn set_reuse(&mut self, reuse: Reuse) {
+        let mut space = self.space();
+        space.set_reuse(reuse);
+        space.publish(&self.reserve.pool(Owner::Node));
+        drop(space);
+        self.former.set_reuse(reuse);
+        self.former.publish(&self.reserve.pool(Owner::Former));
+    }
+
+    /// What stands in the store is durable: says so of each segment, and of checkpoint `id`.
+    pub fn seal(&self, id: CheckpointId) -> Result<()> {
+        self.reserve.seal()?;
+        self.reserve.control().set_committed(id);
+        Ok(())
     }
 
     /// The newest durable root.

@@ -94,6 +94,7 @@ fn policy(complete: BTreeSet<CheckpointId>) -> Policy {
         complete,
         pinned: BTreeSet::new(),
         protected: None,
+        encoding: None,
     }
 }
 

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: before a restart opens any store: looks what all nodes have, and makes lost stores again
+//! where the newest checkpoint that can be had needs them.
+//! In from: `session`, on the node of rank 0. Out to: all agents. The decisions are `restart::locate`'s.
+//! Invariants: a store is set aside only where a newer copy of it is here; logs of one group agree
+//! before anybody writes; what could not be made again is left out, and the next choice is tried.
+
+use super::coordinate::{NodeSeat, each};
+use super::{Agent, peer};
+use crate::clock::Stopwatch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::restart::locate::{Here, Located, Rebuild, locate};
+use backstay_format::StoreId;
+use backstay_format::agent::{Answer, Request, Seat, Survey};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// So often lost stores are made again before what is here has to do.
+const TRIES_MAX: usize = 3;
+
+/// What all nodes have after lost stores were made again.
+pub fn prepare(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+    let mut given_up: Vec<StoreId> = Vec::new();
+    for _ in 0..TRIES_MAX {
+        let located = look(agent, nodes, within)?;
+        let choice = located
+            .choices
+            .iter()
+            .find(|choice| !choice.rebuilds.iter().any(|r| given_up.contains(&r.lost)));
+        let Some(choice) = choice.filter(|choice| !choice.rebuilds.is_empty()) else {
+            return Ok(only_here(located));
+        };
+        let watch = Stopwatch::start();
+        let made = each(&choice.rebuilds, |_, rebuild| {
+            make(agent, nodes, rebuild, choice.checkpoint, within)
+        });
+        for (outcome, rebuild) in made.iter().zip(&choice.rebuilds) {
+            if let Err(error) = outcome {
+                notice::warn(&format!(
+                    "the store of node {} cannot be made again for checkpoint {}: {error}",
+                    rebuild.was_on, choice.checkpoint
+                ));
+                given_up.push(rebuild.lost);
+            }
+        }
+        if made.iter().all(Result::is_ok) {
+            notice::info(&format!(
+                "{} lost stores were made again for checkpoint {} in {:.3} s",
+                made.len(),
+                choice.checkpoint,
+                watch.seconds()
+            ));
+        }
+    }
+    Ok(only_here(look(agent, nodes, within)?))
+}
+
+/// Surveys all nodes, sets aside what is stale, and brings the logs of each group to one state.
+fn look(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+    let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+    let surveys = survey_all(agent, nodes, within)?;
+    let located = locate(&surveys, &names);
+    for stale in &located.stale {
+        let request = Request::SetAside { store: stale.store };
+        agent.ask(&nodes[stale.node].peer(), &request, within)?;
+    }
+    align_logs(agent, nodes, &surveys, within)?;
+    Ok(located)
+}
+
+fn survey_all(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Vec<Vec<Survey>>> {
+    each(nodes, |_, node| {
+        match agent.ask(&node.peer(), &Request::Survey, within)? {
+            Answer::Surveys(surveys) => Ok(surveys),
+            other => Err(Error::new(
+                ErrorKind::PeerUnreachable,
+                format!("{} was asked what it has: {other:?}", node.peer()),
+            )),
+        }
+    })
+    .into_iter()
+    .collect()
+}
+
+/// A member that missed its group's last record does not know what parity it keeps: it is told before
+/// anybody writes there.
+fn align_logs(
+    agent: &Agent,
+    nodes: &[NodeSeat],
+    surveys: &[Vec<Survey>],
+    within: Duration,
+) -> Result<()> {
+    let own = || {
+        let each = surveys.iter().enumerate();
+        each.filter_map(|(node, found)| Some((node, found.iter().find(|s| !s.rebuilt)?)))
+    };
+    let mut newest: BTreeMap<StoreId, (u64, u64, usize, StoreId)> = BTreeMap::new();
+    for (node, survey) in own() {
+        let Some(group) = &survey.group else { continue };
+        for member in &group.members {
+            let known = newest.get(&member.store).map_or((0, 0), |k| (k.0, k.1));
+            if (group.epoch, group.round) > known {
+                let entry = (group.epoch, group.round, node, survey.store);
+                newest.insert(member.store, entry);
+            }
+        }
+    }
+    for (node, survey) in own() {
+        let Some(&(epoch, round, authority, store)) = newest.get(&survey.store) else {
+            continue;
+        };
+        let known = survey.group.as_ref().map_or((0, 0), |g| (g.epoch, g.round));
+        if known >= (epoch, round) {
+            continue;
+        }
+        let asked = agent.ask(&nodes[authority].peer(), &Request::Table { store }, within)?;
+        if let Answer::Table(record) = asked {
+            agent.ask(&nodes[node].peer(), &Request::Record(record), within)?;
+        }
+    }
+    Ok(())
+}
+
+fn make(
+    agent: &Agent,
+    nodes: &[NodeSeat],
+    rebuild: &Rebuild,
+    checkpoint: backstay_format::CheckpointId,
+    within: Duration,
+) -> Result<()> {
+    let target = &nodes[rebuild.target];
+    let request = Request::Rebuild {
+        lost: rebuild.lost,
+        authority: rebuild.authority,
+        checkpoint,
+        own: rebuild.own,
+        seats: seats(nodes, &rebuild.survivors),
+    };
+    notice::info(&format!(
+        "the store of node {} is made again on node {}",
+        rebuild.was_on, target.name
+    ));
+    agent.ask(&target.peer(), &request, within).map(|_| ())
+}
+
+fn seats(nodes: &[NodeSeat], here: &[Here]) -> Vec<Seat> {
+    let seat = |here: &Here| Seat {
+        store: here.store,
+        node: nodes[here.node].name.clone(),
+        domain: nodes[here.node].domain.clone(),
+        address: nodes[here.node].address.clone(),
+    };
+    here.iter().map(seat).collect()
+}
+
+/// Leaves out what would need a rebuild.
+fn only_here(mut located: Located) -> Located {
+    located.choices.retain(|choice| choice.rebuilds.is_empty());
+    located
+}
+
+/// Has every node read what its stripes say it holds, and make damaged extents again from the others.
+/// Extents made again, and extents that could not be.
+pub fn repair_all(
+    agent: &Agent,
+    nodes: &[NodeSeat],
+    located: &Located,
+    within: Duration,
+) -> Result<(u64, u64)> {
+    let own: Vec<Here> = located
+        .here
+        .iter()
+        .filter(|h| !h.rebuilt)
+        .cloned()
+        .collect();
+    let seats = seats(nodes, &own);
+    let answers = each(&seats, |_, seat| {
+        let request = Request::Repair {
+            seats: seats.clone(),
+        };
+        agent.ask(&peer(seat), &request, within)
+    });
+    let (mut made, mut beyond) = (0, 0);
+    for answer in answers {
+        match answer {
+            Ok(Answer::Rebuilt { extents, lost, .. }) => {
+                made += extents;
+                beyond += lost;
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotRetained => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((made, beyond))
+}

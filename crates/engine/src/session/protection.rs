@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: level 2 as a session uses it: agents and who coordinates them, lost stores before a
+//! restart, parts that are on other nodes, and how far a checkpoint is protected.
+//! In from: `session`. Out to: `agent`, the communicator, the words that a node's ranks share.
+//! Invariants: whether this life is protected is the same on all ranks; without any agent the
+//! session works as without level 2, and says so.
+
+use super::node::Node;
+use super::vote::vote;
+use super::watch::Watched;
+use super::{Session, lock};
+use crate::agent::coordinate::{Coordinator, NodeSeat};
+use crate::agent::{Agent, AgentSettings, RemoteDevice, file_exposure, restart};
+use crate::clock::Stopwatch;
+use crate::config::{Config, Redundancy};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::file::FileDevice;
+use crate::notice;
+use crate::redundancy::group::Scheme;
+use crate::restart::locate::{Choice, Here, Located};
+use crate::store::control::{Control, wait_until};
+use crate::store::place::STORE_FILE;
+use crate::store::reader::StoreReader;
+use crate::transport::Endpoint;
+use backstay_format::width::index;
+use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Choices that all ranks are told of.
+const CHOICES_MAX: usize = 4;
+/// How long after a failed round the next is tried.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Most bytes of a node's name, failure domain and address together.
+const SEAT_BYTES: usize = 560;
+
+/// What a session has of level 2.
+#[derive(Debug, Default)]
+pub(super) struct Protection {
+    /// The leader's.
+    agent: Option<Arc<Agent>>,
+    /// How this rank reaches others: the agent's endpoint, or one of its own.
+    endpoint: Option<Arc<dyn Endpoint>>,
+    nodes: Vec<NodeSeat>,
+    /// What all nodes have, as rank 0 found it.
+    located: Located,
+    scheme: Option<Scheme>,
+    /// Rank 0's.
+    coordinator: Option<CoordinatorThread>,
+    /// Stores on other nodes, and made again ones on this, as they are asked for.
+    readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
+    repaired: bool,
+}
+
+impl Protection {
+    /// Starts the node's agent and finds out what all nodes have; lost stores are made again. Before
+    /// any store is opened. Collective.
+    pub(super) fn prepare(
+        comm: &Watched,
+        config: &Config,
+        node: &Node,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        let mut protection = Self {
+            scheme: scheme(config),
+            ..Self::default()
+        };
+        if protection.scheme.is_none() {
+            if node.leads() {
+                crate::agent::survey::remove_log(&node.store_directory());
+            }
+            return Ok(protection);
+        }
+        if node.nodes < 2 {
+            if node.leads() {
+                notice::warn(
+                    "redundancy is configured, but all ranks are on one node: nothing protects its \
+                     checkpoints",
+                );
+            }
+            protection.scheme = None;
+            return Ok(protection);
+        }
+        let opened = endpoint_of(comm, config, node, endpoint);
+        let opened = vote(comm, "starting the agents", 0, opened)?;
+        if let (true, Some(endpoint)) = (node.leads(), &opened) {
+            protection.agent = Some(Agent::start(
+                Arc::clone(endpoint),
+                AgentSettings::of(config),
+                &node.name,
+                &node.store_directory(),
+            ));
+        }
+        protection.endpoint = opened;
+        protection.share_seats(comm, config, node)?;
+        protection.locate(comm, config)?;
+        Ok(protection)
+    }
+
+    /// Whether parity protects this life's checkpoints.
+    pub(super) fn is_on(&self) -> bool {
+        self.scheme.is_some()
+    }
+
+    fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
+        let mine = match (&self.agent, &self.endpoint) {
+            (Some(_), Some(endpoint)) => {
+                let domain = domain_of(config, &node.name);
+                let mut seat = Encoder::new();
+                seat.text(&node.name)
+                    .text(domain.as_deref().unwrap_or(&node.name))
+                    .text(&endpoint.address());
+                Some((index(node.place), seat.finish()))
+            }
+            _ => None,
+        };
+        let parts = share_parts(comm, "sharing addresses", index(node.nodes), SEAT_BYTES, mine)?;
+        let seats = parts.iter().map(|bytes| decode_seat(bytes));
+        let seats: std::result::Result<Vec<_>, _> = seats.collect();
+        self.nodes =
+            seats.map_err(|error| Error::corrupt("addresses of nodes".to_owned(), error))?;
+        Ok(())
+    }
+
+    /// Rank 0 looks what there is and has lost stores made again; all ranks learn of it.
+    fn locate(&mut self, comm: &Watched, config: &Config) -> Result<()> {
+        let mut found = None;
+        if let (0, Some(agent)) = (comm.rank(), &self.agent) {
+            let within = Duration::from_millis(config.timeout_ms);
+            match restart::prepare(agent, &self.nodes, within) {
+                Ok(located) => {
+                    for text in &located.beyond {
+                        notice::warn(text);
+                    }
+                    found = Some(located);
+                }
+                Err(error) => notice::warn(&format!(
+                    "what other nodes have could not be found out, so only what each has itself is \
+                     used: {error}"
+                )),
+            }
+        }
+        let mine = (comm.rank() == 0).then(|| (0, encode_located(&found.unwrap_or_default())));
+        let mut length = [mine.as_ref().map_or(0, |(_, bytes)| to_i64(bytes.len()))];
+        comm.allreduce_max("sharing what there is", &mut length)?;
+        let width = usize::try_from(length[0]).unwrap_or(0);
+        let parts = share_parts(comm, "sharing what there is", 1, width, mine)?;
+        let bytes = parts.first().map_or(&[][..], |bytes| bytes);
+        self.located = decode_located(bytes)
+            .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
+        Ok(())
+    }
+
+    /// Checkpoints that all ranks of then have a source for, and how many ranks that were.
+    pub(super) fn choice(&self, id: CheckpointId) -> Option<&Choice> {
+        let mut choices = self.located.choices.iter();
+        choices.find(|choice| choice.checkpoint == id)
+    }
+    pub(super) fn choices(&self) -> impl Iterator<Item = &Choice> {
+        self.located.choices.iter()
+    }
+
+    /// The store that has `rank`'s part of a checkpoint, wherever it is.
+    pub(super) fn reader_for(
+        &self,
+        id: CheckpointId,
+        rank: u32,
+        config: &Config,
+    ) -> Result<Arc<StoreReader>> {
+        let source = self
+            .choice(id)
+            .and_then(|choice| choice.sources.get(index(rank)).copied().flatten())
+            .and_then(|at| self.located.here.get(at));
+        let Some(here) = source else {
+            let context = format!("rank {rank}'s part of checkpoint {id} is on no node");
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let mut readers = lock(&self.readers);
+        if let Some(reader) = readers.get(&here.store) {
+            return Ok(Arc::clone(reader));
+        }
+        let reader = Arc::new(self.open(here, config)?);
+        readers.insert(here.store, Arc::clone(&reader));
+        Ok(reader)
+    }
+
+    fn open(&self, here: &Here, config: &Config) -> Result<StoreReader> {
+        let local = self.agent.as_ref().and_then(|agent| {
+            let stores = agent.local_stores().into_iter();
+            let mut found = stores.filter(|found| found.survey.store == here.store);
+            found.next().map(|found| found.directory)
+        });
+        let device: Arc<dyn crate::io::Device> = match (local, &self.endpoint) {
+            (Some(directory), _) => {
+                let path = directory.join(STORE_FILE);
+                let file = FileDevice::open_read_only(&path)
+                    .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+                Arc::new(file)
+            }
+            (None, Some(endpoint)) => Arc::new(RemoteDevice::new(
+                Arc::clone(endpoint),
+                self.nodes[here.node].peer(),
+                file_exposure(here.store),
+                here.length_bytes,
+                Duration::from_millis(config.timeout_ms),
+            )),
+            (None, None) => {
+                let context = "this rank has no way to other nodes";
+                return Err(Error::new(ErrorKind::PeerUnreachable, context));
+            }
+        };
+        let reader = StoreReader::open(device)?;
+        reader.read_records(|_, _, _| {})?;
+        Ok(reader)
+    }
+
+    /// Takes the node's store, now that its ranks have claimed what is theirs.
+    pub(super) fn attach(&self, reserve: &crate::store::reserve::Reserve, node: &Node) -> Result<()> {
+        match &self.agent {
+            Some(agent) => agent.attach(reserve, &node.store_directory()),
+            None => Ok(()),
+        }
+    }
+
+    /// Rank 0's node coordinates from now on.
+    pub(super) fn coordinate(&mut self, config: &Config, rank: u32) {
+        if let (0, Some(agent), Some(scheme), None) =
+            (rank, &self.agent, self.scheme, &self.coordinator)
+        {
+            let coordinator = Coordinator::new(
+                Arc::clone(agent),
+                self.nodes.clone(),
+                scheme,
+                index(config.group_size),
+            );
+            self.coordinator = CoordinatorThread::start(Arc::clone(agent), coordinator);
+        }
+    }
+
+    /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether
+    /// anything was made again.
+    pub(super) fn repair(&mut self, comm: &Watched, config: &Config) -> Result<bool> {
+        if !self.is_on() || std::mem::replace(&mut self.repaired, true) {
+            return Ok(false);
+        }
+        let mut made = [0];
+        if let (0, Some(agent)) = (comm.rank(), &self.agent) {
+            let within = Duration::from_millis(config.timeout_ms);
+            match restart::repair_all(agent, &self.nodes, &self.located, within) {
+                Ok((extents, _)) => made[0] = i64::try_from(extents).unwrap_or(i64::MAX),
+                Err(error) => notice::warn(&format!("damage cannot be repaired: {error}")),
+            }
+        }
+        comm.allreduce_max("repairing what is damaged", &mut made)?;
+        Ok(made[0] > 0)
+    }
+
+    /// Removes what was made again for reading, which no retained checkpoint needs any more.
+    pub(super) fn drop_rebuilt(&mut self, oldest: Option<CheckpointId>, node: &Node) {
+        let needed = self.located.choices.iter().any(|choice| {
+            oldest.is_none_or(|oldest| choice.checkpoint >= oldest)
+        });
+        if needed || self.located.choices.is_empty() {
+            return;
+        }
+        self.located.choices.clear();
+        lock(&self.readers).clear();
+        if let Some(agent) = &self.agent {
+            for store in agent.local_stores() {
+                if store.survey.rebuilt {
+                    agent.forget(store.survey.store);
+                }
+            }
+            crate::agent::survey::remove_rebuilt(&node.store_directory());
+        }
+    }
+
+    /// Ends the coordination; what is committed is protected first, if that takes no longer than
+    /// `limit`.
+    pub(super) fn stop(&mut self, limit: Duration) {
+        if let Some(thread) = self.coordinator.take() {
+            thread.stop(limit);
+        }
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.shut_down();
+        }
+    }
+}
+
+fn to_i64(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn scheme(config: &Config) -> Option<Scheme> {
+    match config.redundancy {
+        Redundancy::None => None,
+        Redundancy::Partner => Some(Scheme::Partner),
+        Redundancy::Xor => Some(Scheme::Xor),
+        Redundancy::Rs => Some(Scheme::ReedSolomon {
+            parities: index(config.parity),
+        }),
+    }
+}
+
+/// What fails together with this node, as configured.
+fn domain_of(config: &Config, node: &str) -> Option<String> {
+    if config.failure_domain.is_some() {
+        return config.failure_domain.clone();
+    }
+    let path = config.failure_domains.as_ref()?;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            notice::warn(&format!("failure domains in {}: {error}", path.display()));
+            return None;
+        }
+    };
+    let found = text.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some(node)).then(|| words.next().map(str::to_owned))
+    });
+    if found.is_none() {
+        notice::warn(&format!("{} does not name node {node}", path.display()));
+    }
+    found.flatten()
+}
+
+/// The endpoint of this rank: the one it was given, or one of its own.
+fn endpoint_of(
+    comm: &Watched,
+    config: &Config,
+    node: &Node,
+    given: Option<Arc<dyn Endpoint>>,
+) -> Result<Option<Arc<dyn Endpoint>>> {
+    let secret = share_secret(comm)?;
+    if given.is_some() {
+        return Ok(given);
+    }
+    open_tcp(config, node, secret).map(Some)
+}
+
+/// Sends the parts that some ranks have to all: `count` parts of at most `width` bytes, by a maximum
+/// over words.
+fn share_parts(
+    comm: &Watched,
+    what: &str,
+    count: usize,
+    width: usize,
+    mine: Option<(usize, Vec<u8>)>,
+) -> Result<Vec<Vec<u8>>> {
+    let words = width.div_ceil(7) + 1;
+    let mut values = vec![i64::MIN; words * count];
+    if let Some((place, bytes)) = mine {
+        let part = &mut values[place * words..(place + 1) * words];
+        part[0] = to_i64(bytes.len().min(width));
+        for (word, chunk) in part[1..].iter_mut().zip(bytes.chunks(7)) {
+            let mut value = [0; 8];
+            value[..chunk.len()].copy_from_slice(chunk);
+            *word = i64::from_le_bytes(value);
+        }
+    }
+    comm.allreduce_max(what, &mut values)?;
+    let parts = values.chunks(words.max(1)).map(|part| {
+        let length = usize::try_from(part[0]).unwrap_or(0);
+        let mut bytes = Vec::with_capacity(words * 7);
+        for word in &part[1..] {
+            bytes.extend_from_slice(&word.max(&0).to_le_bytes()[..7]);
+        }
+        bytes.truncate(length);
+        bytes
+    });
+    Ok(parts.collect())
+}
+
+fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
+    let mut seat = Decoder::new("seat", bytes);
+    Ok(NodeSeat {
+        name: seat.text("node", 256)?,
+        domain: seat.text("domain", 256)?,
+        address: seat.text("address", 256)?,
+    })
+}
+
+fn encode_located(located: &Located) -> Vec<u8> {
+    let mut body = Encoder::new();
+    let count = |body: &mut Encoder, count: usize| {
+        body.u32(u32::try_from(count).unwrap_or(u32::MAX));
+    };
+    count(&mut body, located.here.len());
+    for here in &located.here {
+        count(&mut body, here.node);
+        body.raw(&here.store.0)
+            .u64(here.length_bytes)
+            .u8(u8::from(here.rebuilt));
+    }
+    count(&mut body, located.choices.len().min(CHOICES_MAX));
+    for choice in located.choices.iter().take(CHOICES_MAX) {
+        body.u64(choice.checkpoint.incarnation)
+            .u64(choice.checkpoint.number)
+            .u32(choice.world_size);
+        for source in &choice.sources {
+            count(&mut body, source.unwrap_or(usize::MAX));
+        }
+    }
+    body.finish()
+}
+
+fn decode_located(bytes: &[u8]) -> std::result::Result<Located, FormatError> {
+    let mut located = Located::default();
+    if bytes.is_empty() {
+        return Ok(located);
+    }
+    let mut body = Decoder::new("what there is", bytes);
+    for _ in 0..body.u32("stores")? {
+        located.here.push(Here {
+            node: index(body.u32("node")?),
+            store: StoreId(body.array("store")?),
+            length_bytes: body.u64("length")?,
+            rebuilt: body.u8("rebuilt")? != 0,
+        });
+    }
+    for _ in 0..body.u32("choices")? {
+        let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        let world_size = body.u32("ranks")?;
+        let sources = (0..world_size)
+            .map(|_| Ok(Some(index(body.u32("source")?))))
+            .collect::<std::result::Result<_, _>>()?;
+        located.choices.push(Choice {
+            checkpoint,
+            world_size,
+            sources,
+            rebuilds: Vec::new(),
+        });
+    }
+    Ok(located)
+}
+
+/// The thread that protects what is committed.
+#[derive(Debug)]
+struct CoordinatorThread {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    /// Leave at once, protected or not.
+    now: Arc<AtomicBool>,
+}
+
+impl CoordinatorThread {
+    fn start(agent: Arc<Agent>, mut coordinator: Coordinator) -> Option<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let now = Arc::new(AtomicBool::new(false));
+        let (stopped, at_once) = (Arc::clone(&stop), Arc::clone(&now));
+        let work = move || {
+            let mut done = CheckpointId::default();
+            let mut failed: Option<(CheckpointId, Stopwatch)> = None;
+            while !at_once.load(Ordering::Acquire) {
+                let control = agent.control();
+                let committed = control.as_ref().map_or(done, Control::committed);
+                let waits = failed
+                    .as_ref()
+                    .is_some_and(|(id, since)| *id == committed && since.elapsed() < AGAIN);
+                if committed > done && !waits {
+                    if let Some(control) = &control {
+                        control.set_encoding(committed);
+                    }
+                    match coordinator.protect(committed) {
+                        Ok(_) => (done, failed) = (committed, None),
+                        Err(_) if stopped.load(Ordering::Acquire) => break,
+                        Err(_) => failed = Some((committed, Stopwatch::start())),
+                    }
+                } else if stopped.load(Ordering::Acquire) {
+                    break;
+                } else {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("backstay-protect".to_owned())
+            .spawn(work);
+        match spawned {
+            Ok(thread) => Some(Self { thread, stop, now }),
+            Err(error) => {
+                notice::warn(&format!("nothing is protected: no thread for it: {error}"));
+                None
+            }
+        }
+    }
+
+    fn stop(self, limit: Duration) {
+        self.stop.store(true, Ordering::Release);
+        let over = wait_until("the last protection round", limit, || self.thread.is_finished());
+        if over.is_err() {
+            self.now.store(true, Ordering::Release);
+        }
+        // A round has its own limits.
+        drop(self.thread.join());
+    }
+}
+
+impl Session {
+    /// Waits until checkpoint `id`, which is committed, is protected on all nodes. Local.
+    pub(super) fn wait_protected(&self, id: CheckpointId) -> Result<()> {
+        if !self.protection.is_on() {
+            let context = "checkpoints of this job are on their nodes only: set redundancy, and run on \
+                           two nodes or more";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let control = &self.node.control;
+        let (before, _) = control.round();
+        let failed = || {
+            let (round, kind) = control.round();
+            (round != before && kind != 0).then_some(kind)
+        };
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        wait_until("the checkpoint to be protected", limit, || {
+            control.protected() >= id || failed().is_some()
+        })?;
+        match failed() {
+            Some(kind) if control.protected() < id => {
+                let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
+                let context = format!("checkpoint {id} is on its nodes only; rank 0's log says why");
+                Err(Error::new(kind.unwrap_or(ErrorKind::PeerUnreachable), context).second_hand())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a rank wait that takes checkpoints faster than they are protected: while one is encoded, two
+    /// more may be committed.
+    pub(super) fn wait_for_protection(&mut self) {
+        if !self.protection.is_on() {
+            return;
+        }
+        let control = &self.node.control;
+        let next = self.last_number + 1;
+        let room = || {
+            let encoding = control.encoding();
+            encoding <= control.protected() || next <= encoding.number + 2
+        };
+        if room() {
+            return;
+        }
+        let watch = Stopwatch::start();
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        if wait_until("an earlier checkpoint to be protected", limit, room).is_err()
+            && self.node.leads()
+        {
+            notice::warn(&format!(
+                "checkpoint {} is still not protected after {} ms; going on without",
+                control.encoding(),
+                limit.as_millis()
+            ));
+        }
+        if let Some(file) = &mut self.metrics {
+            file.metrics.protection_waits += 1;
+            file.metrics.protection_wait_seconds += watch.seconds();
+        }
+    }
+
+    /// The newest checkpoint that survives the loss of nodes, as far as this node knows.
+    pub fn protected_checkpoint(&self) -> Option<CheckpointId> {
+        let id = self.node.control.protected();
+        (self.protection.is_on() && id.number > 0).then_some(id)
+    }
+
+    /// Where stores of lost nodes were made again for reading, on this node.
+    pub fn rebuilt_directories(&self) -> Vec<PathBuf> {
+        let agent = self.protection.agent.as_ref();
+        let stores = agent.map(|agent| agent.local_stores()).unwrap_or_default();
+        let rebuilt = stores.into_iter().filter(|store| store.survey.rebuilt);
+        rebuilt.map(|store| store.directory).collect()
+    }
+}
