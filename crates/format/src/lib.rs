@@ -3,7 +3,7 @@
 //! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
-//! Format: docs/format/store.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -20,6 +20,7 @@ pub mod page;
 pub mod rank_root;
 pub mod descriptor;
 pub mod root;
+pub mod wire;
 
 pub use bytes::{Decoder, Encoder, FormatError};
 pub use descriptor::{Slab, VariableDescriptor};
