@@ -95,6 +95,10 @@ pub struct Metrics {
     pub checkpoints: u64,
     /// Checkpoints that failed, over all lives.
     pub checkpoints_failed: u64,
+    /// Checkpoints that waited for an earlier one to be protected, over all lives.
+    pub protection_waits: u64,
+    /// How long they waited, in seconds.
+    pub protection_wait_seconds: f64,
     /// Whether the newest life said goodbye.
     pub closed: bool,
     /// Changed bytes over all bytes, of the newest checkpoints.

@@ -124,6 +124,14 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// The same, where bytes left over at the end may be those of a later minor version.
+    pub(crate) fn of_version(structure: &'static str, bytes: &'a [u8], newer: bool) -> Self {
+        Self {
+            newer,
+            ..Self::new(structure, bytes)
+        }
+    }
+
     /// Where the next field stands, in bytes.
     pub fn position(&self) -> usize {
         self.position

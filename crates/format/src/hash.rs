@@ -65,3 +65,19 @@ impl fmt::Debug for Digester {
 pub fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
+
+/// XXH3-64 (seed 0) of bytes that are cut into `parts`.
+pub fn checksum_of(parts: &[&[u8]]) -> u64 {
+    use std::hash::Hasher;
+    match parts {
+        [] => checksum(&[]),
+        [only] => checksum(only),
+        parts => {
+            let mut sum = XxHash3_64::new();
+            for part in parts {
+                sum.write(part);
+            }
+            sum.finish()
+        }
+    }
+}

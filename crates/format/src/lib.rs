@@ -3,7 +3,7 @@
 //! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
-//! Format: docs/format/store.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -22,6 +22,7 @@ pub mod descriptor;
 pub mod root;
 pub mod stripe;
 pub mod agent;
+pub mod wire;
 
 pub use bytes::{Decoder, Encoder, FormatError};
 pub use descriptor::{Slab, VariableDescriptor};

@@ -391,7 +391,13 @@ impl Work<'_> {
         let device: Arc<dyn Device> = Arc::new(device);
         let made = self.fill(&device, geometry, &slots, member);
         let counts = made.and_then(|counts| {
+            // The other slot holds the one before, as in any store.
+            let before = RootSlot {
+                sequence: root.sequence.saturating_sub(1),
+                ..root.clone()
+            };
             write(&*device, &root.encode(), ROOT_OFFSETS[0])?;
+            write(&*device, &before.encode(), ROOT_OFFSETS[1])?;
             let mut log = self.agent.open_log(directory, member.store)?;
             log.append(&self.table.whole(0), self.table)?;
             sync(&*device)?;

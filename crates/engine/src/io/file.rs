@@ -4,8 +4,8 @@
 //! Invariants: opened once and kept open; a write outside the reserved length is refused; a file
 //! that became shorter is an error, once noticed, and never grown back by a write.
 
-use super::Device;
 use super::mapped::Mapped;
+use super::{Backing, Device};
 use backstay_format::width::to_u64;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fstatfs};
 use std::fs::{File, OpenOptions};
@@ -146,6 +146,13 @@ impl Device for FileDevice {
 
     fn is_memory(&self) -> bool {
         self.memory
+    }
+
+    fn backing(&self) -> Option<Backing<'_>> {
+        Some(Backing {
+            file: &self.file,
+            path: &self.path,
+        })
     }
 }
 

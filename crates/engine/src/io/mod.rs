@@ -10,7 +10,18 @@ mod mapped;
 mod stream;
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io::Result;
+use std::path::Path;
+
+/// The file that a device is, byte for byte.
+#[derive(Debug, Clone, Copy)]
+pub struct Backing<'a> {
+    /// Open for reading at least.
+    pub file: &'a File,
+    /// As it was opened.
+    pub path: &'a Path,
+}
 
 /// Reserved space with a size. Implementations are shared by threads.
 ///
@@ -49,5 +60,10 @@ pub trait Device: Debug + Send + Sync {
     /// is gained by writing in long runs.
     fn is_memory(&self) -> bool {
         false
+    }
+    /// The file whose bytes these are, where there is one: a process of the same machine may read
+    /// it instead of asking for the bytes.
+    fn backing(&self) -> Option<Backing<'_>> {
+        None
     }
 }

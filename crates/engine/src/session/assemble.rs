@@ -9,11 +9,22 @@ use crate::restart::redistribute::{Extent, describe, runs, same_array};
 use crate::store::ranges::BlockCache;
 use crate::store::reader::StoreReader;
 use backstay_format::{StreamRoot, VariableDescriptor};
+use std::sync::Arc;
+
+/// A variable of one rank as it is stored.
+#[derive(Debug)]
+pub struct StoredSlab {
+    /// The store that has it.
+    pub reader: Arc<StoreReader>,
+    /// What it is.
+    pub descriptor: VariableDescriptor,
+    /// Where it is.
+    pub stream: StreamRoot,
+}
 
 /// Puts the slab `wanted` of a global array together from stored `parts`; returns the bytes it has.
 pub fn assemble(
-    reader: &StoreReader,
-    parts: impl Iterator<Item = Result<Option<(VariableDescriptor, StreamRoot)>>>,
+    parts: impl Iterator<Item = Result<Option<StoredSlab>>>,
     wanted: &VariableDescriptor,
     sink: &mut dyn Sink,
 ) -> Result<u64> {
@@ -29,7 +40,12 @@ pub fn assemble(
         if missing.is_empty() {
             break;
         }
-        let Some((stored, stream)) = part? else {
+        let Some(StoredSlab {
+            reader,
+            descriptor: stored,
+            stream,
+        }) = part?
+        else {
             continue;
         };
         same_array(&stored, wanted)?;
@@ -40,7 +56,7 @@ pub fn assemble(
         if found.is_empty() {
             continue;
         }
-        let mut blocks = BlockCache::new(reader, stream)?;
+        let mut blocks = BlockCache::new(&reader, stream)?;
         let width = wanted.element.width_bytes();
         for piece in &found {
             runs(&source, &target, piece, width, &mut |run| {

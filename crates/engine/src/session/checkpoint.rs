@@ -5,7 +5,7 @@
 //! changed in memory takes effect only after the vote; after a failed one it is as if it had never been.
 
 use super::variable::Registered;
-use super::vote::vote;
+use super::vote::{as_checkpoint, as_number, vote, vote_with};
 use super::{Session, Stores, lock, to_i64};
 use crate::clock::{Deadline, Stopwatch};
 use crate::config::Config;
@@ -30,6 +30,8 @@ const RETAINED_MIN: usize = 2;
 pub enum Level {
     /// Durable in the store of every node.
     Node = 1,
+    /// Protected across nodes, so that it survives the loss of as many as the redundancy covers.
+    Protected = 2,
 }
 
 /// A checkpoint that was started; see [`Session::test`] and [`Session::wait`].
@@ -67,6 +69,8 @@ pub struct Report {
     pub capture_seconds: f64,
     /// Time from the capture to the outcome of all ranks, in seconds.
     pub commit_seconds: f64,
+    /// Time waited until it was protected across nodes, in seconds.
+    pub protect_seconds: f64,
 }
 
 /// What a scrub found on this rank.
@@ -140,7 +144,9 @@ impl Session {
 
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
     pub fn test(&self, handle: &Handle, level: Level) -> Result<bool> {
-        let Level::Node = level;
+        if level == Level::Protected {
+            return Ok(self.node.control.protected() >= handle.checkpoint);
+        }
         let failed = self
             .underway
             .as_ref()
@@ -152,10 +158,24 @@ impl Session {
         Ok(!pending || failed || self.node.control.durable(handle.turn).is_some())
     }
 
-    /// Waits until the checkpoint is durable on every node; the outcome is that of all ranks.
+    /// Waits until the checkpoint is safe at `level` on every node; the outcome is that of all ranks.
     /// Collective.
     pub fn wait(&mut self, handle: Handle, level: Level) -> Result<Report> {
-        let Level::Node = level;
+        let report = self.wait_committed(handle)?;
+        if level == Level::Protected {
+            let watch = Stopwatch::start();
+            let protected = self.wait_protected(handle.checkpoint);
+            let number = to_i64(handle.checkpoint.number);
+            vote(&self.comm, "waiting for protection", number, protected)?;
+            return Ok(Report {
+                protect_seconds: watch.seconds(),
+                ..report
+            });
+        }
+        Ok(report)
+    }
+
+    fn wait_committed(&mut self, handle: Handle) -> Result<Report> {
         if self
             .underway
             .as_ref()
@@ -176,6 +196,7 @@ impl Session {
 
     /// Captures this rank's part, posts it, and starts or does the commit of its node.
     fn begin(&mut self, background: bool) {
+        self.wait_for_protection();
         self.turn += 1;
         self.life_begun = true;
         let turn = self.turn;
@@ -223,6 +244,7 @@ impl Session {
             let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), root, slot);
             self.set_store(reserve, space, node);
+            self.attach_agent()?;
             self.open_metrics();
         }
         let wait = Duration::from_millis(self.config.timeout_ms);
@@ -296,7 +318,12 @@ impl Session {
             Ok(pending) => local.map(|()| pending),
         };
         let what = format!("checkpoint {}", underway.id.number);
-        let outcome = vote(&self.comm, &what, to_i64(underway.id.number), mine);
+        let control = &self.node.control;
+        let mut known = [control.protected(), control.encoding()].map(as_number);
+        let number = to_i64(underway.id.number);
+        let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
+        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
+        self.policy.encoding = as_checkpoint(known[1]);
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));

@@ -7,6 +7,7 @@
 mod assemble;
 mod checkpoint;
 mod node;
+mod protection;
 mod restore;
 mod variable;
 mod vote;
@@ -23,16 +24,20 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::MetricsFile;
 use crate::notice;
+use crate::restart::locate::Choice;
 use crate::schedule::Pacer;
 use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::Owner;
 use crate::store::recover::{FoundRevision, recover_node, recover_rank};
 use crate::store::reserve::Reserve;
 use crate::store::revision::RankStore;
+use crate::store::space::Reuse;
 use crate::track::pages::PageTracker;
+use crate::transport::Endpoint;
 use backstay_format::CheckpointId;
 use checkpoint::Underway;
 use node::Node;
+use protection::Protection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -72,6 +77,7 @@ pub struct Session {
     /// It failed for want of space, and older checkpoints were given up for it.
     made_room: bool,
     underway: Option<Underway>,
+    protection: Protection,
     metrics: Option<MetricsFile>,
     /// Rank 0's.
     pacer: Option<Pacer>,
@@ -91,10 +97,23 @@ impl Session {
     /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
     /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
     pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
+        Self::open_on(comm, config, None)
+    }
+
+    /// As [`Session::open`]; the node's leader reaches other nodes by `endpoint` instead of TCP.
+    pub fn open_on(
+        comm: Box<dyn Communicator>,
+        config: Config,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
         let limit = Duration::from_millis(config.watchdog_ms);
         let comm = Watched::new(comm, limit, config.cpu_set.clone());
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
+        let protection = Protection::prepare(&comm, &config, &node, endpoint)?;
+        if node.leads() {
+            node.control.set_redundant(protection.is_on());
+        }
         let reserve = node.open_store(&comm)?;
         let mut session = Self {
             policy: Policy {
@@ -121,6 +140,7 @@ impl Session {
             abandoned_turn: 0,
             made_room: false,
             underway: None,
+            protection,
             metrics: None,
             pacer: None,
             due_calls: 0,
@@ -128,11 +148,65 @@ impl Session {
         };
         let recovered = reserve.map_or(Ok(()), |reserve| session.recover(reserve));
         vote(&session.comm, "recovering the store", 0, recovered)?;
+        session.repair_damaged_parts()?;
+        let attached = session.attach_agent();
+        vote(&session.comm, "attaching the agent", 0, attached)?;
         session.agree_on_the_past()?;
         session.open_metrics();
         let paced = session.open_pacer();
         vote(&session.comm, "planning", 0, paced)?;
         Ok(session)
+    }
+
+    /// Where some rank's part is damaged, parity may have what it was.
+    fn repair_damaged_parts(&mut self) -> Result<()> {
+        if !self.protection.is_on() {
+            return Ok(());
+        }
+        let damaged = self
+            .found
+            .iter()
+            .any(|found| matches!(found.part, Some(Err(_))) || found.ranks.is_err());
+        let mut any = [i64::from(damaged)];
+        self.comm.allreduce_max("looking for damage", &mut any)?;
+        if any[0] == 0 || !self.protection.repair(&self.comm, &self.config)? {
+            return Ok(());
+        }
+        self.recover_again()
+    }
+
+    /// Recovers the store once more, now that it was repaired. Collective.
+    fn recover_again(&mut self) -> Result<()> {
+        let again = match self.store.take() {
+            Some(stores) => {
+                let reserve = stores.rank.reserve().clone();
+                reserve
+                    .control()
+                    .free_slots_of(Owner::Rank(self.node.local));
+                if self.node.leads() {
+                    reserve.control().free_slots_of(Owner::Node);
+                    reserve.control().free_slots_of(Owner::Former);
+                }
+                self.recover(reserve)
+            }
+            None => Ok(()),
+        };
+        vote(&self.comm, "recovering the repaired store", 0, again)
+    }
+
+    /// From now on parity may cover what is in the store: only whole segments are written again, and
+    /// the agent has it.
+    fn attach_agent(&mut self) -> Result<()> {
+        let (true, Some(stores)) = (self.protection.is_on(), &self.store) else {
+            return Ok(());
+        };
+        stores.rank.set_reuse(Reuse::Segments);
+        if self.node.leads() {
+            lock(&stores.node).set_reuse(Reuse::Segments);
+            self.protection.attach(stores.rank.reserve(), &self.node)?;
+        }
+        self.protection.coordinate(&self.config, self.comm.rank());
+        Ok(())
     }
 
     /// Derives this rank's state, and the leader the node's, from the newest root.
@@ -241,19 +315,23 @@ impl Session {
     /// Which checkpoints every rank can have; `known_complete` is the newest that was complete.
     fn agree_on_checkpoints(&mut self, known_complete: i64) -> Result<()> {
         let size = self.comm.size();
+        let elsewhere = |id| self.protection.choice(id).is_some();
         let usable = |found: &&FoundRevision| {
-            if found.revision.world_size == size {
+            if found.revision.world_size == size && found.part.is_some() {
                 matches!(found.part, Some(Ok(_)))
             } else {
-                found.holds_all_ranks()
+                found.holds_all_ranks() && found.revision.world_size != size
+                    || elsewhere(found.id())
             }
         };
-        let mine: Vec<CheckpointId> = self
-            .found
-            .iter()
-            .filter(usable)
-            .map(FoundRevision::id)
-            .collect();
+        let here = self.found.iter().filter(usable).map(FoundRevision::id);
+        let unknown = |choice: &&Choice| {
+            let mut found = self.found.iter();
+            !found.any(|found| found.id() == choice.checkpoint)
+        };
+        let there = self.protection.choices().filter(unknown);
+        let mut mine: Vec<CheckpointId> = here.chain(there.map(|c| c.checkpoint)).collect();
+        mine.sort_unstable();
         for found in &self.found {
             if let (Err(error), true) = (&found.ranks, self.node.leads()) {
                 notice::warn(&format!("checkpoint {} is unusable: {error}", found.id()));
@@ -522,6 +600,8 @@ impl Session {
         self.found.retain(|found| keep.contains(&found.id()));
         let Some(store) = &mut self.store else { return };
         store.rank.retain(|id| keep.contains(&id));
+        let oldest = self.policy.complete.first().copied();
+        self.protection.drop_rebuilt(oldest, &self.node);
         let (id, complete) = settled.unwrap_or((CheckpointId::default(), false));
         lock(&store.node).settle(id, complete, &keep);
     }
@@ -529,6 +609,8 @@ impl Session {
     /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.
     pub fn close(mut self) -> Result<()> {
         let settled = self.settle_underway().map(|_| ());
+        self.protection
+            .stop(Duration::from_millis(self.config.timeout_ms));
         let noted = match (&self.store, self.node.leads()) {
             (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
             _ => Ok(()),

@@ -21,6 +21,7 @@ use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX
 use backstay_format::width::index;
 use backstay_format::{Digest, Geometry, StoreId, Superblock};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(super) struct Node {
     pub(super) job: String,
     pub(super) name: String,
     pub(super) nodes: u32,
+    /// Place of this node among them, by their lowest ranks.
+    pub(super) place: u32,
     /// The ranks of this node, ascending; the first leads.
     pub(super) ranks: Vec<u32>,
     /// Index of this rank among them.
@@ -56,7 +59,7 @@ impl Node {
         } else {
             place::boot_id()
         };
-        let (ranks, nodes) = neighbours(comm, &job, &format!("{name} {boot}"))?;
+        let (ranks, nodes, place) = neighbours(comm, &job, &format!("{name} {boot}"))?;
         let local = ranks
             .iter()
             .position(|&rank| rank == comm.rank())
@@ -82,6 +85,7 @@ impl Node {
             job,
             name,
             nodes,
+            place,
             ranks,
             local,
             directory,
@@ -326,8 +330,8 @@ fn remove_blank(path: &Path) -> Result<()> {
         .map_err(|error| Error::io(format!("removing {}", path.display()), error))
 }
 
-/// The ranks of this node, and how many nodes there are. Collective.
-fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32)> {
+/// The ranks of this node, how many nodes there are, and its place among them. Collective.
+fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32, u32)> {
     let mut mine = [0; 16];
     mine[..8].copy_from_slice(&checksum(job.as_bytes()).to_le_bytes());
     mine[8..].copy_from_slice(&checksum(node.as_bytes()).to_le_bytes());
@@ -340,14 +344,19 @@ fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32)> 
         );
         return Err(Error::new(ErrorKind::Configuration, context));
     }
-    let mut nodes: Vec<&[u8]> = each.iter().map(|theirs| &theirs[8..]).collect();
     let ranks = (0..)
-        .zip(&nodes)
-        .filter(|(_, theirs)| **theirs == &mine[8..]);
+        .zip(&each)
+        .filter(|(_, theirs)| theirs[8..] == mine[8..]);
     let ranks = ranks.map(|(rank, _)| rank).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    Ok((ranks, u32::try_from(nodes.len()).unwrap_or(u32::MAX)))
+    let mut seen = BTreeSet::new();
+    let nodes: Vec<&[u8]> = each
+        .iter()
+        .map(|theirs| &theirs[8..])
+        .filter(|node| seen.insert(*node))
+        .collect();
+    let place = nodes.iter().position(|node| *node == &mine[8..]);
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok((ranks, number(nodes.len()), number(place.unwrap_or(0))))
 }
 
 /// The leader's part: directory, lock, control file.

@@ -21,7 +21,7 @@ use crate::restart::locate::{Choice, Here, Located};
 use crate::store::control::{Control, wait_until};
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
-use crate::transport::Endpoint;
+use crate::transport::{Endpoint, Secret, TcpEndpoint, TcpOptions};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use std::collections::BTreeMap;
@@ -43,8 +43,10 @@ const SEAT_BYTES: usize = 560;
 pub(super) struct Protection {
     /// The leader's.
     agent: Option<Arc<Agent>>,
-    /// How this rank reaches others: the agent's endpoint, or one of its own.
-    endpoint: Option<Arc<dyn Endpoint>>,
+    /// How this rank reaches others: the agent's endpoint, or one of its own when it needs one.
+    endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
+    /// The job secret, and the address to listen at.
+    way: Option<Way>,
     nodes: Vec<NodeSeat>,
     /// What all nodes have, as rank 0 found it.
     located: Located,
@@ -65,10 +67,8 @@ impl Protection {
         node: &Node,
         endpoint: Option<Arc<dyn Endpoint>>,
     ) -> Result<Self> {
-        let mut protection = Self {
-            scheme: scheme(config),
-            ..Self::default()
-        };
+        let mut protection = Self::default();
+        protection.scheme = scheme(config);
         if protection.scheme.is_none() {
             if node.leads() {
                 crate::agent::survey::remove_log(&node.store_directory());
@@ -85,7 +85,16 @@ impl Protection {
             protection.scheme = None;
             return Ok(protection);
         }
-        let opened = endpoint_of(comm, config, node, endpoint);
+        let way = Way {
+            secret: share_secret(comm)?,
+            job: node.job.clone(),
+            name: node.name.clone(),
+            listen: config.listen_address.clone(),
+        };
+        let opened = match (node.leads(), endpoint) {
+            (true, None) => way.open().map(Some),
+            (_, given) => Ok(given),
+        };
         let opened = vote(comm, "starting the agents", 0, opened)?;
         if let (true, Some(endpoint)) = (node.leads(), &opened) {
             protection.agent = Some(Agent::start(
@@ -95,7 +104,8 @@ impl Protection {
                 &node.store_directory(),
             ));
         }
-        protection.endpoint = opened;
+        protection.endpoint = Mutex::new(opened);
+        protection.way = Some(way);
         protection.share_seats(comm, config, node)?;
         protection.locate(comm, config)?;
         Ok(protection)
@@ -107,18 +117,21 @@ impl Protection {
     }
 
     fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
-        let mine = match (&self.agent, &self.endpoint) {
-            (Some(_), Some(endpoint)) => {
-                let domain = domain_of(config, &node.name);
-                let mut seat = Encoder::new();
-                seat.text(&node.name)
-                    .text(domain.as_deref().unwrap_or(&node.name))
-                    .text(&endpoint.address());
-                Some((index(node.place), seat.finish()))
-            }
-            _ => None,
-        };
-        let parts = share_parts(comm, "sharing addresses", index(node.nodes), SEAT_BYTES, mine)?;
+        let mine = self.agent.as_ref().map(|agent| {
+            let domain = domain_of(config, &node.name);
+            let mut seat = Encoder::new();
+            seat.text(&node.name)
+                .text(domain.as_deref().unwrap_or(&node.name))
+                .text(&agent.endpoint().address());
+            (index(node.place), seat.finish())
+        });
+        let parts = share_parts(
+            comm,
+            "sharing addresses",
+            index(node.nodes),
+            SEAT_BYTES,
+            mine,
+        )?;
         let seats = parts.iter().map(|bytes| decode_seat(bytes));
         let seats: std::result::Result<Vec<_>, _> = seats.collect();
         self.nodes =
@@ -194,32 +207,43 @@ impl Protection {
             let mut found = stores.filter(|found| found.survey.store == here.store);
             found.next().map(|found| found.directory)
         });
-        let device: Arc<dyn crate::io::Device> = match (local, &self.endpoint) {
-            (Some(directory), _) => {
-                let path = directory.join(STORE_FILE);
-                let file = FileDevice::open_read_only(&path)
-                    .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
-                Arc::new(file)
-            }
-            (None, Some(endpoint)) => Arc::new(RemoteDevice::new(
-                Arc::clone(endpoint),
+        let device: Arc<dyn crate::io::Device> = if let Some(directory) = local {
+            let path = directory.join(STORE_FILE);
+            let file = FileDevice::open_read_only(&path)
+                .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+            Arc::new(file)
+        } else {
+            Arc::new(RemoteDevice::new(
+                self.endpoint()?,
                 self.nodes[here.node].peer(),
                 file_exposure(here.store),
                 here.length_bytes,
                 Duration::from_millis(config.timeout_ms),
-            )),
-            (None, None) => {
-                let context = "this rank has no way to other nodes";
-                return Err(Error::new(ErrorKind::PeerUnreachable, context));
-            }
+            ))
         };
         let reader = StoreReader::open(device)?;
         reader.read_records(|_, _, _| {})?;
         Ok(reader)
     }
 
+    fn endpoint(&self) -> Result<Arc<dyn Endpoint>> {
+        let mut endpoint = lock(&self.endpoint);
+        if let Some(endpoint) = &*endpoint {
+            return Ok(Arc::clone(endpoint));
+        }
+        let Some(way) = &self.way else {
+            let context = "this rank has no way to other nodes";
+            return Err(Error::new(ErrorKind::PeerUnreachable, context));
+        };
+        Ok(Arc::clone(endpoint.insert(way.open()?)))
+    }
+
     /// Takes the node's store, now that its ranks have claimed what is theirs.
-    pub(super) fn attach(&self, reserve: &crate::store::reserve::Reserve, node: &Node) -> Result<()> {
+    pub(super) fn attach(
+        &self,
+        reserve: &crate::store::reserve::Reserve,
+        node: &Node,
+    ) -> Result<()> {
         match &self.agent {
             Some(agent) => agent.attach(reserve, &node.store_directory()),
             None => Ok(()),
@@ -261,9 +285,11 @@ impl Protection {
 
     /// Removes what was made again for reading, which no retained checkpoint needs any more.
     pub(super) fn drop_rebuilt(&mut self, oldest: Option<CheckpointId>, node: &Node) {
-        let needed = self.located.choices.iter().any(|choice| {
-            oldest.is_none_or(|oldest| choice.checkpoint >= oldest)
-        });
+        let needed = self
+            .located
+            .choices
+            .iter()
+            .any(|choice| oldest.is_none_or(|oldest| choice.checkpoint >= oldest));
         if needed || self.located.choices.is_empty() {
             return;
         }
@@ -291,7 +317,7 @@ impl Protection {
 impl Drop for Protection {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
-        if let Some(endpoint) = &self.endpoint {
+        if let Some(endpoint) = &*lock(&self.endpoint) {
             endpoint.shut_down();
         }
     }
@@ -335,18 +361,43 @@ fn domain_of(config: &Config, node: &str) -> Option<String> {
     found.flatten()
 }
 
-/// The endpoint of this rank: the one it was given, or one of its own.
-fn endpoint_of(
-    comm: &Watched,
-    config: &Config,
-    node: &Node,
-    given: Option<Arc<dyn Endpoint>>,
-) -> Result<Option<Arc<dyn Endpoint>>> {
-    let secret = share_secret(comm)?;
-    if given.is_some() {
-        return Ok(given);
+/// What is needed to make an endpoint.
+#[derive(Debug)]
+struct Way {
+    secret: Secret,
+    job: String,
+    name: String,
+    listen: Option<String>,
+}
+
+impl Way {
+    fn open(&self) -> Result<Arc<dyn Endpoint>> {
+        let mut options = TcpOptions::new(&self.name, &self.job, self.secret.clone());
+        if let Some(listen) = &self.listen {
+            options.listen = listen.parse().map_err(|error| {
+                let context = format!("listen_address is {listen:?}, not like 10.0.0.1:0");
+                Error::caused(ErrorKind::Configuration, context, error)
+            })?;
+        }
+        Ok(Arc::new(TcpEndpoint::open(options)?))
     }
-    open_tcp(config, node, secret).map(Some)
+}
+
+/// A new secret of rank 0's for this life; the communicator is the only way it takes.
+fn share_secret(comm: &Watched) -> Result<Secret> {
+    let drawn = if comm.rank() == 0 {
+        Secret::draw().map(Some)
+    } else {
+        Ok(None)
+    };
+    let drawn = vote(comm, "drawing the job secret", 0, drawn)?;
+    let mine = drawn.map(|secret| (0, secret.bytes().to_vec()));
+    let parts = share_parts(comm, "sharing the job secret", 1, Secret::BYTES, mine)?;
+    let bytes = parts
+        .first()
+        .and_then(|bytes| bytes.as_slice().try_into().ok());
+    let none = || Error::new(ErrorKind::Communicator, "the job secret did not arrive");
+    bytes.map(Secret::from_bytes).ok_or_else(none)
 }
 
 /// Sends the parts that some ranks have to all: `count` parts of at most `width` bytes, by a maximum
@@ -498,7 +549,9 @@ impl CoordinatorThread {
 
     fn stop(self, limit: Duration) {
         self.stop.store(true, Ordering::Release);
-        let over = wait_until("the last protection round", limit, || self.thread.is_finished());
+        let over = wait_until("the last protection round", limit, || {
+            self.thread.is_finished()
+        });
         if over.is_err() {
             self.now.store(true, Ordering::Release);
         }
@@ -528,7 +581,8 @@ impl Session {
         match failed() {
             Some(kind) if control.protected() < id => {
                 let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
-                let context = format!("checkpoint {id} is on its nodes only; rank 0's log says why");
+                let context =
+                    format!("checkpoint {id} is on its nodes only; rank 0's log says why");
                 Err(Error::new(kind.unwrap_or(ErrorKind::PeerUnreachable), context).second_hand())
             }
             _ => Ok(()),

@@ -5,7 +5,7 @@
 //! Invariants: all ranks restore the same checkpoint or none; every byte given back was verified; later
 //! checkpoints are durably abandoned before it returns.
 
-use super::assemble::assemble;
+use super::assemble::{StoredSlab, assemble};
 use super::variable::Registered;
 use super::vote::vote;
 use super::{Session, Stores, lock, to_i64};
@@ -14,11 +14,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::region::Region;
 use crate::restart::redistribute::describe;
+use crate::store::reader::StoreReader;
 use crate::store::recover::FoundRevision;
 use crate::store::revision::{ReadPart, read_part, read_ranks};
 use crate::store::tree::read_stream;
-use backstay_format::{BlockRef, CheckpointId, StreamRoot, VariableDescriptor};
+use backstay_format::{BlockRef, CheckpointId, RankEntry, VariableDescriptor};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What a restore did on this rank.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -76,10 +78,7 @@ impl Session {
             None => Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job"),
         };
         for (fell_back, &id) in (0..).zip(candidates) {
-            let found = self.find_committed();
-            let read = found.and_then(|()| self.read_checkpoint(id));
-            let what = format!("restoring checkpoint {}", id.number);
-            match vote(&self.comm, &what, to_i64(id.number), read) {
+            match self.try_restore(id) {
                 Ok(mut restored) => {
                     self.open_life(id)?;
                     restored.fell_back = fell_back;
@@ -100,6 +99,20 @@ impl Session {
             }
         }
         Err(last)
+    }
+
+    /// Reads checkpoint `id` on all ranks; where one finds damage, parity is asked for what it was.
+    fn try_restore(&mut self, id: CheckpointId) -> Result<Restored> {
+        let what = format!("restoring checkpoint {}", id.number);
+        let found = self.find_committed();
+        let read = found.and_then(|()| self.read_checkpoint(id));
+        let outcome = vote(&self.comm, &what, to_i64(id.number), read);
+        let damaged = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Corrupt);
+        if !damaged || !self.protection.repair(&self.comm, &self.config)? {
+            return outcome;
+        }
+        let read = self.read_checkpoint(id);
+        vote(&self.comm, &what, to_i64(id.number), read)
     }
 
     fn note_restore(&mut self, restored: &Restored) {
@@ -137,7 +150,12 @@ impl Session {
         }
         self.policy.complete.retain(|other| *other <= id);
         let begun = match (&self.store, self.node.leads()) {
-            (Some(store), true) => lock(&store.node).begin_life(self.incarnation, id, &self.policy),
+            (Some(store), true) => {
+                let mut node = lock(&store.node);
+                let begun = node.begin_life(self.incarnation, id, &self.policy);
+                // What is restored can be protected at once.
+                begun.and_then(|()| node.seal(id))
+            }
             _ => Ok(()),
         };
         vote(
@@ -194,30 +212,64 @@ impl Session {
         self.store.as_ref().ok_or_else(none)
     }
 
-    fn entry(&self, id: CheckpointId, rank: u32) -> Result<BlockRef> {
-        let ranks = match &self.found(id)?.ranks {
-            Ok(ranks) => ranks,
-            Err(error) => return Err(Error::new(error.kind(), error.context())),
+    /// Where `rank`'s part is: in this node's store, or in one of another node.
+    fn entry(&self, id: CheckpointId, rank: u32) -> Result<(Arc<StoreReader>, BlockRef)> {
+        let find = |ranks: &[RankEntry]| {
+            let mut ranks = ranks.iter();
+            ranks
+                .find(|entry| entry.rank == rank)
+                .map(|entry| entry.root)
         };
-        match ranks.iter().find(|entry| entry.rank == rank) {
-            Some(entry) => Ok(entry.root),
-            None => Err(Error::new(
-                ErrorKind::NotRetained,
-                format!("rank {rank}'s part of checkpoint {id} is not on this node"),
-            )),
+        let mut wrong = None;
+        if let (Ok(found), Ok(stores)) = (self.found(id), self.stores()) {
+            match &found.ranks {
+                Ok(ranks) => {
+                    if let Some(entry) = find(ranks) {
+                        return Ok((stores.rank.reserve().shared_reader(), entry));
+                    }
+                }
+                Err(error) => wrong = Some(Error::new(error.kind(), error.context())),
+            }
+        }
+        let reader = match self.protection.reader_for(id, rank, &self.config) {
+            Ok(reader) => reader,
+            Err(error) => return Err(wrong.unwrap_or(error)),
+        };
+        let (root, _) = reader.newest_root()?;
+        let mut revisions = root.revisions.iter();
+        let entry = match revisions.find(|revision| revision.checkpoint == id) {
+            Some(revision) => find(&read_ranks(&reader, revision)?),
+            None => None,
+        };
+        let gone = || {
+            let name = reader.device().name();
+            let context = format!("{name} has no part of rank {rank} of checkpoint {id}");
+            Error::new(ErrorKind::NotRetained, context)
+        };
+        let entry = entry.ok_or_else(gone)?;
+        Ok((reader, entry))
+    }
+
+    fn world_size(&self, id: CheckpointId) -> Result<u32> {
+        match (self.found(id), self.protection.choice(id)) {
+            (Ok(found), _) => Ok(found.revision.world_size),
+            (Err(_), Some(choice)) => Ok(choice.world_size),
+            (Err(error), None) => Err(error),
         }
     }
 
     fn read_checkpoint(&mut self, id: CheckpointId) -> Result<Restored> {
-        let world_size = self.found(id)?.revision.world_size;
+        let world_size = self.world_size(id)?;
         let own = if world_size == self.comm.size() {
             Some(self.entry(id, self.comm.rank())?)
         } else {
             self.refuse_rank_variables(world_size)?;
             None
         };
-        let reader = self.stores()?.rank.reserve().reader();
-        let part = own.map(|entry| read_part(reader, &entry)).transpose()?;
+        let part = match &own {
+            Some((reader, entry)) => Some((&**reader, read_part(reader, entry)?)),
+            None => None,
+        };
         let mut restored = Restored {
             checkpoint: id,
             ranks_then: world_size,
@@ -226,13 +278,15 @@ impl Session {
         for variable in self.variables.values() {
             restored.bytes_read += self.read_variable(id, world_size, part.as_ref(), variable)?;
         }
-        if let Some(part) = &part {
+        if let Some((_, part)) = &part {
             let unclaimed = |d: &&VariableDescriptor| !self.variables.contains_key(&d.name);
             let count = part.descriptors.iter().filter(unclaimed).count();
             restored.unclaimed = u32::try_from(count).unwrap_or(u32::MAX);
         }
-        if let (Some(entry), Some(store)) = (own, &mut self.store) {
-            store.rank.start_from(id, entry)?;
+        if let (Some((reader, entry)), Some(store)) = (&own, &mut self.store)
+            && Arc::ptr_eq(reader, &store.rank.reserve().shared_reader())
+        {
+            store.rank.start_from(id, *entry)?;
         }
         Ok(restored)
     }
@@ -258,13 +312,12 @@ impl Session {
         &self,
         id: CheckpointId,
         world_size: u32,
-        part: Option<&ReadPart>,
+        part: Option<&(&StoreReader, ReadPart)>,
         variable: &Registered,
     ) -> Result<u64> {
-        let reader = self.stores()?.rank.reserve().reader();
         let wanted = &variable.descriptor;
-        let stored = part.and_then(|part| part.find(&wanted.name));
-        if let Some((stored, stream)) = stored
+        let stored = part.and_then(|(_, part)| part.find(&wanted.name));
+        if let (Some((stored, stream)), Some((reader, _))) = (stored, part)
             && stored.element == wanted.element
             && stored.shape == wanted.shape
             && stored.slab == wanted.slab
@@ -277,7 +330,7 @@ impl Session {
         }
         let found = match (stored, part) {
             (Some((stored, _)), _) => describe(stored),
-            (None, Some(part)) => {
+            (None, Some((_, part))) => {
                 let names: Vec<&str> = part.descriptors.iter().map(|d| &*d.name).take(16).collect();
                 format!("no variable of that name; there are {names:?}")
             }
@@ -292,38 +345,39 @@ impl Session {
 
     /// Puts this rank's part of a global array together from the parts of all ranks of then.
     fn gather_slab(&self, id: CheckpointId, ranks_then: u32, variable: &Registered) -> Result<u64> {
-        let reader = self.stores()?.rank.reserve().reader();
         let wanted = &variable.descriptor;
         let parts = (0..ranks_then).map(|rank| {
-            let part = read_part(reader, &self.entry(id, rank)?)?;
-            Ok(part
-                .find(&wanted.name)
-                .map(|(stored, stream)| (stored.clone(), *stream)))
+            let (reader, entry) = self.entry(id, rank)?;
+            let part = read_part(&reader, &entry)?;
+            let found = part.find(&wanted.name);
+            Ok(found.map(|(stored, stream)| StoredSlab {
+                reader,
+                descriptor: stored.clone(),
+                stream: *stream,
+            }))
         });
         let mut region = variable.region;
-        assemble(reader, parts, wanted, &mut region)
+        assemble(parts, wanted, &mut region)
     }
 
     /// The shape of a variable as the checkpoint stores it that [`Session::restore`] would take.
     pub fn stored_shape(&mut self, name: &str, rank: u32) -> Result<Vec<u64>> {
-        let (stored, _) = self.stored_variable(name, rank)?;
-        Ok(stored.shape)
+        let stored = self.stored_variable(name, rank)?;
+        Ok(stored.descriptor.shape)
     }
 
-    fn stored_variable(
-        &mut self,
-        name: &str,
-        rank: u32,
-    ) -> Result<(VariableDescriptor, StreamRoot)> {
+    fn stored_variable(&mut self, name: &str, rank: u32) -> Result<StoredSlab> {
         self.find_committed()?;
         let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
         let id = *self.policy.complete.last().ok_or_else(none)?;
-        let part = read_part(
-            self.stores()?.rank.reserve().reader(),
-            &self.entry(id, rank)?,
-        )?;
+        let (reader, entry) = self.entry(id, rank)?;
+        let part = read_part(&reader, &entry)?;
         if let Some((stored, stream)) = part.find(name) {
-            return Ok((stored.clone(), *stream));
+            return Ok(StoredSlab {
+                reader,
+                descriptor: stored.clone(),
+                stream: *stream,
+            });
         }
         let names: Vec<&str> = part.descriptors.iter().map(|d| &*d.name).take(16).collect();
         let context =
@@ -343,7 +397,11 @@ impl Session {
         address: *mut u8,
         bytes: u64,
     ) -> Result<()> {
-        let (stored, stream) = self.stored_variable(name, rank)?;
+        let StoredSlab {
+            reader,
+            descriptor: stored,
+            stream,
+        } = self.stored_variable(name, rank)?;
         if stream.length_bytes != bytes || (address.is_null() && bytes > 0) {
             let context = format!(
                 "{} of rank {rank} has {} bytes, the buffer has {bytes}",
@@ -354,7 +412,6 @@ impl Session {
         }
         // SAFETY: the caller promises that `address` is valid for `bytes`; used until we return.
         let mut region = unsafe { Region::new(address, bytes) };
-        let reader = self.stores()?.rank.reserve().reader();
-        read_stream(reader, &stream, "block", &mut region).map(|_| ())
+        read_stream(&reader, &stream, "block", &mut region).map(|_| ())
     }
 }

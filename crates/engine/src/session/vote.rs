@@ -14,11 +14,24 @@ const BYTES_A_WORD: usize = 7;
 /// equal ones that of a rank which does not only repeat another's.
 /// `same` must be equal on all ranks (the number of the checkpoint, say).
 pub(super) fn vote<T>(comm: &Watched, what: &str, same: i64, mine: Result<T>) -> Result<T> {
+    vote_with(comm, what, same, mine, &mut [])
+}
+
+/// As [`vote`]; `highest` leaves with the highest of all ranks' values.
+pub(super) fn vote_with<T>(
+    comm: &Watched,
+    what: &str,
+    same: i64,
+    mine: Result<T>,
+    highest: &mut [i64],
+) -> Result<T> {
     let status = mine.as_ref().err().map_or(0, |error| {
         (i64::from(error.kind().code()) << 1) | i64::from(!error.is_second_hand())
     });
-    let mut values = [(status << 32) | i64::from(comm.rank()), same, -same];
+    let mut values = vec![(status << 32) | i64::from(comm.rank()), same, -same];
+    values.extend_from_slice(highest);
     comm.allreduce_max(what, &mut values)?;
+    highest.copy_from_slice(&values[3..]);
     let (code, rank) = (values[0] >> 33, values[0] & 0xffff_ffff);
     if code == 0 {
         if values[1] != -values[2] {
@@ -77,6 +90,16 @@ fn share_message(comm: &Watched, what: &str, mine: Option<&str>) -> Result<Strin
 pub(super) fn as_number(id: backstay_format::CheckpointId) -> i64 {
     let (number, incarnation) = (id.number.min(1 << 42), id.incarnation.min((1 << 20) - 1));
     i64::try_from((number << 20) | incarnation).unwrap_or(i64::MAX)
+}
+
+/// The checkpoint of such a number; `None` for 0.
+pub(super) fn as_checkpoint(number: i64) -> Option<backstay_format::CheckpointId> {
+    let number = u64::try_from(number).ok().filter(|number| *number > 0)?;
+    let incarnation = number & ((1 << 20) - 1);
+    Some(backstay_format::CheckpointId::new(
+        incarnation,
+        number >> 20,
+    ))
 }
 
 /// The newest of `mine` (ascending) that every rank has, then the next, and so on: ascending.

@@ -198,6 +198,14 @@ impl Control {
         self.set_filled(slot, 0);
         self.slot_word(slot, 0).store(0, Ordering::Release);
     }
+    /// Gives all slots of `owner` back.
+    pub fn free_slots_of(&self, owner: Owner) {
+        for slot in 0..self.slots() {
+            if self.slot_word(slot, 0).load(Ordering::Acquire) == owner.word() {
+                self.free_slot(slot);
+            }
+        }
+    }
     /// Takes `slot` from its owner, who needs it no longer, while parity may still cover it.
     pub fn retire_slot(&self, slot: u64) {
         self.slot_word(slot, 0)

@@ -6,9 +6,16 @@
 //! Invariants: every wait has a limit; bytes that were pulled have the digest that their owner saw;
 //! a peer that stalls, dies or talks nonsense is an error, never a panic.
 
+mod address;
 mod expose;
+mod same_node;
+mod secret;
+pub mod tcp;
 
+pub use address::{announced_host, host_address};
 pub use expose::{Exposed, Exposures};
+pub use secret::Secret;
+pub use tcp::{TcpEndpoint, TcpOptions};
 
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::{Digest, StoreId};
@@ -17,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest request, and longest answer, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+pub use backstay_format::wire::MESSAGE_BYTES_MAX;
 
 /// An endpoint of the job, as others know it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,6 +11,7 @@ mod agreement;
 mod job;
 mod crash;
 mod lives;
+mod nodes;
 mod parity;
 mod ranks;
 mod tracking;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every transport of the workspace through the suite.
 
-use backstay::transport::{Endpoint, Peer};
+use backstay::transport::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
 use backstay_testkit::SimNetwork;
 use backstay_testkit::conformance::{TransportLab, transport_conformance};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 impl TransportLab for Simulated {
     fn endpoint(&self, name: &str) -> Arc<dyn Endpoint> {
@@ -26,4 +28,47 @@ struct Simulated(SimNetwork);
 #[test]
 fn the_simulated_network_conforms() {
     transport_conformance(&Simulated(SimNetwork::new(1)));
+}
+
+/// Endpoints on the loopback interface, with or without the way past the sockets.
+struct Tcp {
+    same_node: bool,
+    stalled: Arc<AtomicBool>,
+}
+
+impl TransportLab for Tcp {
+    fn endpoint(&self, name: &str) -> Arc<dyn Endpoint> {
+        let mut options = TcpOptions::new(name, "a job", Secret::from_bytes([9; 32]));
+        options.listen = ([127, 0, 0, 1], 0).into();
+        options.same_node = self.same_node;
+        Arc::new(TcpEndpoint::open(options).unwrap())
+    }
+    fn stall(&self, endpoint: &dyn Endpoint) {
+        self.stalled.store(true, Ordering::SeqCst);
+        let stalled = Arc::clone(&self.stalled);
+        endpoint.serve(Arc::new(move |_: &[u8], _: Duration| {
+            while stalled.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(Vec::new())
+        }));
+    }
+    fn go_on(&self, _: &dyn Endpoint) {
+        self.stalled.store(false, Ordering::SeqCst);
+    }
+    fn nobody(&self) -> Peer {
+        // A port that was free a moment ago.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Peer::new("nobody", listener.local_addr().unwrap().to_string())
+    }
+}
+
+#[test]
+fn tcp_conforms() {
+    for same_node in [false, true] {
+        transport_conformance(&Tcp {
+            same_node,
+            stalled: Arc::default(),
+        });
+    }
 }

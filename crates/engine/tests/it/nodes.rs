@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Level 2: jobs of one rank a node, nodes that are lost with their stores, and what comes back.
+
+use crate::job::{Rank, config};
+use backstay::config::Redundancy;
+use backstay::{CheckpointId, Config, ErrorKind, Level};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use std::path::Path;
+
+/// The configuration of the node at `place`, its store in a folder of its own.
+fn node(folder: &Path, redundancy: Redundancy, place: usize) -> Config {
+    Config {
+        node: Some(format!("n{place}")),
+        store_path: Some(folder.join(format!("n{place}"))),
+        redundancy,
+        listen_address: Some("127.0.0.1:0".to_owned()),
+        ..config(folder)
+    }
+}
+
+/// One life on the nodes at `places`, one rank each.
+fn life<T: Send>(
+    folder: &Path,
+    redundancy: Redundancy,
+    places: &[usize],
+    body: impl Fn(&mut Rank) -> T + Sync,
+) -> Vec<T> {
+    run_ranks(ThreadComm::new(places.len()), |comm| {
+        let place = places[usize::try_from(backstay::Communicator::rank(&comm)).unwrap()];
+        let mut rank = Rank::open(comm, node(folder, redundancy, place)).expect("opening");
+        rank.settle().expect("protecting");
+        body(&mut rank)
+    })
+}
+
+fn wipe(folder: &Path, place: usize) {
+    std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
+}
+
+/// Takes `count` checkpoints, the last of them protected.
+fn go_on(rank: &mut Rank, count: u64) {
+    for _ in 0..count {
+        rank.compute();
+        let handle = rank.session.checkpoint_start().unwrap();
+        rank.session.wait(handle, Level::Node).unwrap();
+    }
+    rank.compute();
+    let handle = rank.session.checkpoint_start().unwrap();
+    rank.session.wait(handle, Level::Protected).unwrap();
+    assert_eq!(
+        rank.session.protected_checkpoint(),
+        Some(handle.checkpoint())
+    );
+}
+
+fn survives(redundancy: Redundancy, wiped: &[usize], then: &[usize]) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, redundancy, &[0, 1, 2, 3], |rank| go_on(rank, 5));
+    for &place in wiped {
+        wipe(folder, place);
+    }
+    life(folder, redundancy, then, |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 6));
+        assert_eq!(rank.step, 6);
+        rank.check();
+        go_on(rank, 3);
+    });
+    // Protected again: any one node may go, also one that made another's store again.
+    wipe(folder, then[1]);
+    life(folder, redundancy, then, |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(2, 10));
+        rank.check();
+    });
+}
+
+#[test]
+fn a_lost_node_comes_back_under_xor() {
+    survives(Redundancy::Xor, &[2], &[0, 1, 2, 3]);
+}
+
+#[test]
+fn a_lost_node_comes_back_under_partner() {
+    survives(Redundancy::Partner, &[1], &[0, 1, 2, 3]);
+}
+
+#[test]
+fn two_lost_nodes_come_back_under_reed_solomon() {
+    survives(Redundancy::Rs, &[0, 1], &[0, 1, 2, 3]);
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_lost_node_and_the_order_is_reversed() {
+    survives(Redundancy::Xor, &[2], &[9, 3, 1, 0]);
+}
+
+#[test]
+fn two_losses_under_xor_are_more_than_it_covers() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        go_on(rank, 2)
+    });
+    wipe(folder, 1);
+    wipe(folder, 3);
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        let error = rank.session.restore().unwrap_err();
+        assert_ne!(error.kind(), ErrorKind::NoCheckpoint, "{error}");
+        assert_eq!(rank.step, 0, "nothing was touched");
+    });
+}

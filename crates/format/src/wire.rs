@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what endpoints of a job say to each other over a stream of bytes.
+//! In: messages, or bytes that somebody sent. Out: frames, or messages that were checked.
+//! Invariants: the head of a frame has a checksum of its own, so no length is believed that was not
+//! sent; each kind has a longest body, and short ones have short ones; the job secret is in no frame.
+//! Format: docs/format/wire.md.
+
+use crate::bytes::{Decoder, Encoder, FormatError};
+use crate::hash::{Digest, checksum, checksum_of};
+use crate::limits::LABEL_BYTES_MAX;
+use crate::width::{index, to_u64};
+
+const STRUCTURE: &str = "frame";
+/// What every frame begins with.
+pub const MAGIC: [u8; 8] = *b"BKSTWIRE";
+/// Major version of the protocol. An endpoint talks to no other one.
+pub const WIRE_VERSION_MAJOR: u16 = 1;
+/// Minor version of the protocol.
+pub const WIRE_VERSION_MINOR: u16 = 0;
+/// Bytes of a frame before its body.
+pub const HEAD_BYTES: usize = 32;
+/// Bytes of a frame after its body: XXH3-64 of the body. A piece has none.
+pub const TAIL_BYTES: usize = 8;
+/// Longest request and longest answer, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Longest piece of pulled bytes.
+pub const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Longest body of every other message.
+pub const SMALL_BYTES_MAX: usize = 8 << 10;
+/// Longest text of a failure or a refusal, and longest path, in bytes of UTF-8.
+pub const WORDS_BYTES_MAX: usize = 4 << 10;
+/// Bytes of a call before its request.
+pub const CALL_HEAD_BYTES: usize = 8;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// [`Hello`]: the first frame of who connects.
+    Hello = 1,
+    /// [`Welcome`]: the answer to it.
+    Welcome = 2,
+    /// [`Proof`]: the answer to that.
+    Proof = 3,
+    /// Nothing more: calls and pulls may begin.
+    Accepted = 4,
+    /// [`Refused`]: the sender closes the connection.
+    Refused = 5,
+    /// [`Call`].
+    Call = 16,
+    /// The answer to a call, as it is.
+    Answer = 17,
+    /// [`Failure`]: instead of an answer, or of what a pull still lacks.
+    Failure = 18,
+    /// [`Pull`].
+    Pull = 19,
+    /// The next bytes of a pull, as they are, without a checksum behind them.
+    Piece = 20,
+    /// [`Pulled`]: the end of a pull.
+    Pulled = 21,
+    /// [`Located`]: instead of pieces.
+    Located = 22,
+}
+
+impl Kind {
+    /// Every kind, in order of their numbers.
+    pub const ALL: [Self; 12] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Proof,
+        Self::Accepted,
+        Self::Refused,
+        Self::Call,
+        Self::Answer,
+        Self::Failure,
+        Self::Pull,
+        Self::Piece,
+        Self::Pulled,
+        Self::Located,
+    ];
+
+    /// Its number.
+    pub const fn id(self) -> u16 {
+        self as u16
+    }
+
+    /// Longest body of this kind, in bytes.
+    pub const fn body_bytes_max(self) -> usize {
+        match self {
+            Self::Call => MESSAGE_BYTES_MAX + CALL_HEAD_BYTES,
+            Self::Answer => MESSAGE_BYTES_MAX,
+            Self::Piece => PIECE_BYTES_MAX,
+            _ => SMALL_BYTES_MAX,
+        }
+    }
+
+    /// Bytes after the body.
+    pub const fn tail_bytes(self) -> usize {
+        match self {
+            Self::Piece => 0,
+            _ => TAIL_BYTES,
+        }
+    }
+}
+
+/// The head of a frame: the same in every version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Major version of the sender.
+    pub major: u16,
+    /// Minor version of the sender.
+    pub minor: u16,
+    /// Number of the kind.
+    pub kind: u16,
+    /// Bytes of the body.
+    pub body_bytes: u32,
+}
+
+impl Head {
+    /// The head of a frame of this version.
+    pub fn new(kind: Kind, body_bytes: usize) -> Self {
+        Self {
+            major: WIRE_VERSION_MAJOR,
+            minor: WIRE_VERSION_MINOR,
+            kind: kind.id(),
+            body_bytes: u32::try_from(body_bytes).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut encoder = Encoder::with_capacity(HEAD_BYTES);
+        encoder.raw(&MAGIC).u16(self.major).u16(self.minor);
+        encoder.u16(self.kind).u16(0).u32(self.body_bytes).u32(0);
+        let mut bytes = [0; HEAD_BYTES];
+        let (summed, tail) = bytes.split_at_mut(HEAD_BYTES - 8);
+        summed.copy_from_slice(&encoder.finish());
+        tail.copy_from_slice(&checksum(summed).to_le_bytes());
+        bytes
+    }
+
+    /// The head that `bytes` are, of whatever version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut head = Decoder::new(STRUCTURE, bytes);
+        let magic: [u8; 8] = head.array("magic")?;
+        if magic != MAGIC {
+            let shown = [MAGIC, magic].map(|magic| magic.escape_ascii().to_string());
+            return Err(head.refuse("magic", 8, &shown[0], &shown[1]));
+        }
+        let (major, minor) = (head.u16("version")?, head.u16("minor version")?);
+        let kind = head.u16("kind")?;
+        let reserved = head.u16("reserved")?;
+        let body_bytes = head.u32("body length")?;
+        let reserved = u32::from(reserved) | head.u32("reserved")?;
+        let (stored, computed) = (head.u64("checksum")?, checksum(&bytes[..HEAD_BYTES - 8]));
+        if stored != computed {
+            let shown = [computed, stored].map(|sum| format!("{sum:#018x}"));
+            return Err(head.refuse("checksum", 8, &shown[0], &shown[1]));
+        }
+        if reserved != 0 {
+            return Err(head.refuse("reserved", 12, "zeros", "other bytes"));
+        }
+        Ok(Self {
+            major,
+            minor,
+            kind,
+            body_bytes,
+        })
+    }
+
+    /// The kind of a frame of this major version, whose body is not too long for it. A refusal is
+    /// read whatever the version.
+    pub fn check(&self) -> Result<Kind, FormatError> {
+        let refuse = |field, offset, expected: String, found: String| {
+            Err(FormatError::new(STRUCTURE, field, offset, expected, found))
+        };
+        if self.major != WIRE_VERSION_MAJOR && self.kind != Kind::Refused.id() {
+            let (wanted, found) = (WIRE_VERSION_MAJOR.to_string(), self.major.to_string());
+            return refuse("version", 8, wanted, found);
+        }
+        let kind = Kind::ALL.into_iter().find(|kind| kind.id() == self.kind);
+        let Some(kind) = kind else {
+            return refuse("kind", 12, "a known kind".to_owned(), self.kind.to_string());
+        };
+        if index(self.body_bytes) > kind.body_bytes_max() {
+            let wanted = format!("at most {} of {kind:?}", kind.body_bytes_max());
+            return refuse("body length", 16, wanted, self.body_bytes.to_string());
+        }
+        Ok(kind)
+    }
+
+    /// Checks a body against the checksum that came behind it.
+    pub fn check_body(&self, body: &[u8], tail: [u8; TAIL_BYTES]) -> Result<(), FormatError> {
+        let (stored, computed) = (u64::from_le_bytes(tail), checksum(body));
+        if stored == computed {
+            return Ok(());
+        }
+        let offset = to_u64(HEAD_BYTES + body.len());
+        let shown = [computed, stored].map(|sum| format!("{sum:#018x}"));
+        Err(FormatError::new(
+            STRUCTURE, "checksum", offset, &shown[0], &shown[1],
+        ))
+    }
+
+    /// A decoder of the body of this frame.
+    fn body<'a>(&self, structure: &'static str, body: &'a [u8]) -> Decoder<'a> {
+        let newer = self.minor > WIRE_VERSION_MINOR;
+        Decoder::of_version(structure, body, newer)
+    }
+}
+
+/// The checksum behind a body that is cut into `parts`.
+pub fn tail(parts: &[&[u8]]) -> [u8; TAIL_BYTES] {
+    checksum_of(parts).to_le_bytes()
+}
+
+/// A whole frame of this version.
+pub fn seal(kind: Kind, body: &[u8]) -> Vec<u8> {
+    let mut frame = Encoder::with_capacity(HEAD_BYTES + body.len() + TAIL_BYTES);
+    frame.raw(&Head::new(kind, body.len()).encode()).raw(body);
+    frame.raw(&tail(&[body])[..kind.tail_bytes()]);
+    frame.finish()
+}
+
+/// The frame that `bytes` are, all of them: its head, its kind, its body.
+pub fn open(bytes: &[u8]) -> Result<(Head, Kind, &[u8]), FormatError> {
+    let head = Head::decode(bytes)?;
+    let kind = head.check()?;
+    let mut rest = Decoder::new(STRUCTURE, &bytes[HEAD_BYTES..]);
+    let body = rest.raw("body", index(head.body_bytes))?;
+    if kind.tail_bytes() > 0 {
+        head.check_body(body, rest.array("checksum")?)?;
+    }
+    rest.end()?;
+    Ok((head, kind, body))
+}
+
+/// Who takes which part in proving the job secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Who connected.
+    Client,
+    /// Who listened.
+    Server,
+}
+
+/// What is authenticated by the job secret, by HMAC-SHA256: who proves it, the body of the hello, and that
+/// of the welcome behind its proof.
+pub fn proven(role: Role, hello: &[u8], welcome: &[u8]) -> Vec<u8> {
+    let label = match role {
+        Role::Client => b"BKSTWIRE client ",
+        Role::Server => b"BKSTWIRE server ",
+    };
+    let welcome = welcome.get(Welcome::PROOF_BYTES..).unwrap_or_default();
+    let mut encoder = Encoder::new();
+    encoder.raw(label).u32(short(hello)).raw(hello);
+    encoder.u32(short(welcome)).raw(welcome);
+    encoder.finish()
+}
+
+fn short(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+/// `text` cut to what a message may hold.
+fn clip(text: &str) -> &str {
+    let mut end = text.len().min(WORDS_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Who connects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Drawn for this connection.
+    pub nonce: [u8; 32],
+    /// The job it belongs to.
+    pub job: String,
+    /// Name of the endpoint.
+    pub name: String,
+}
+
+impl Hello {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.raw(&self.nonce).text(&self.job).text(&self.name);
+        body.finish()
+    }
+
+    /// The hello in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("hello", body);
+        let hello = Self {
+            nonce: body.array("nonce")?,
+            job: body.text("job", LABEL_BYTES_MAX)?,
+            name: body.text("name", LABEL_BYTES_MAX)?,
+        };
+        body.end()?;
+        Ok(hello)
+    }
+}
+
+/// Who listened, and that it knows the job secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// HMAC-SHA256 of [`proven`] as [`Role::Server`].
+    pub proof: [u8; 32],
+    /// Drawn for this connection.
+    pub nonce: [u8; 32],
+    /// Names the running kernel: the same on one machine until it is booted again.
+    pub machine: [u8; 16],
+    /// The job it belongs to.
+    pub job: String,
+    /// Name of the endpoint.
+    pub name: String,
+}
+
+impl Welcome {
+    /// Bytes of the proof at the front of the body.
+    pub const PROOF_BYTES: usize = 32;
+
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.raw(&self.proof).raw(&self.nonce).raw(&self.machine);
+        body.text(&self.job).text(&self.name);
+        body.finish()
+    }
+
+    /// The welcome in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("welcome", body);
+        let welcome = Self {
+            proof: body.array("proof")?,
+            nonce: body.array("nonce")?,
+            machine: body.array("machine")?,
+            job: body.text("job", LABEL_BYTES_MAX)?,
+            name: body.text("name", LABEL_BYTES_MAX)?,
+        };
+        body.end()?;
+        Ok(welcome)
+    }
+}
+
+/// That who connected knows the job secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// HMAC-SHA256 of [`proven`] as [`Role::Client`].
+    pub proof: [u8; 32],
+}
+
+impl Proof {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        self.proof.to_vec()
+    }
+
+    /// The proof in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("proof", body);
+        let proof = body.array("proof")?;
+        body.end()?;
+        Ok(Self { proof })
+    }
+}
+
+/// Why a connection is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Reason {
+    /// Another major version.
+    Version = 1,
+    /// Another job.
+    Job = 2,
+    /// Another job secret.
+    Secret = 3,
+    /// As many connections as there may be.
+    Busy = 4,
+    /// A frame that is none, or that does not belong here.
+    Protocol = 5,
+}
+
+impl Reason {
+    /// Every reason, in order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::Version,
+        Self::Job,
+        Self::Secret,
+        Self::Busy,
+        Self::Protocol,
+    ];
+}
+
+/// The last frame of a connection. Its body is the same in every version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Why, for programs.
+    pub reason: Reason,
+    /// Why, for people.
+    pub words: String,
+}
+
+impl Refused {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.u16(self.reason as u16).text(clip(&self.words));
+        body.finish()
+    }
+
+    /// The refusal in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let newer = head.major > WIRE_VERSION_MAJOR || head.minor > WIRE_VERSION_MINOR;
+        let mut body = Decoder::of_version("refusal", body, newer);
+        let id = body.u16("reason")?;
+        let reason = Reason::ALL.into_iter().find(|reason| *reason as u16 == id);
+        let reason = reason.ok_or_else(|| body.refuse("reason", 2, "a known reason", id))?;
+        let words = body.text("words", WORDS_BYTES_MAX)?;
+        body.end()?;
+        Ok(Self { reason, words })
+    }
+}
+
+/// A control message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// How long the caller still waits, in microseconds.
+    pub within_us: u64,
+    /// The request.
+    pub request: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    /// What stands before the request.
+    pub fn front(within_us: u64) -> [u8; CALL_HEAD_BYTES] {
+        within_us.to_le_bytes()
+    }
+
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        [&Self::front(self.within_us), self.request].concat()
+    }
+
+    /// The call in `body`: of any minor version, since what follows is the request.
+    pub fn decode(body: &'a [u8]) -> Result<Self, FormatError> {
+        let mut body = Decoder::new("call", body);
+        let within_us = body.u64("within")?;
+        let request = body.raw("request", body.remaining())?;
+        Ok(Self { within_us, request })
+    }
+}
+
+/// An error of the remote side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Number of the error's kind, as in docs/reference/errors.md.
+    pub code: u32,
+    /// What and where.
+    pub words: String,
+}
+
+impl Failure {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.u32(self.code).text(clip(&self.words));
+        body.finish()
+    }
+
+    /// The failure in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("failure", body);
+        let failure = Self {
+            code: body.u32("code")?,
+            words: body.text("words", WORDS_BYTES_MAX)?,
+        };
+        body.end()?;
+        Ok(failure)
+    }
+}
+
+/// Asks for bytes of an exposure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pull {
+    /// Which exposure.
+    pub exposure: [u8; 16],
+    /// From where.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// How long the caller still waits, in microseconds.
+    pub within_us: u64,
+    /// Whether [`Located`] will do as an answer.
+    pub same_machine: bool,
+}
+
+impl Pull {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.raw(&self.exposure).u64(self.offset).u64(self.length);
+        body.u64(self.within_us).u32(u32::from(self.same_machine));
+        body.finish()
+    }
+
+    /// The pull in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("pull", body);
+        let pull = Self {
+            exposure: body.array("exposure")?,
+            offset: body.u64("offset")?,
+            length: body.u64("length")?,
+            within_us: body.u64("within")?,
+            same_machine: body.u32_in("same machine", 0, 1)? == 1,
+        };
+        body.end()?;
+        Ok(pull)
+    }
+}
+
+/// The end of a pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// Of all bytes of the pull, as their owner read them.
+    pub digest: Digest,
+}
+
+impl Pulled {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        self.digest.0.to_vec()
+    }
+
+    /// The end in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("end of a pull", body);
+        let digest = Digest(body.array("digest")?);
+        body.end()?;
+        Ok(Self { digest })
+    }
+}
+
+/// Where the bytes of a pull stand, for a reader on the same machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Device number of the file.
+    pub device: u64,
+    /// Inode number of the file.
+    pub inode: u64,
+    /// Its path, as the owner knows it.
+    pub path: String,
+}
+
+impl Located {
+    /// Its body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.u64(self.device).u64(self.inode).text(clip(&self.path));
+        body.finish()
+    }
+
+    /// The place in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("place", body);
+        let located = Self {
+            device: body.u64("device")?,
+            inode: body.u64("inode")?,
+            path: body.text("path", WORDS_BYTES_MAX)?,
+        };
+        body.end()?;
+        Ok(located)
+    }
+}
