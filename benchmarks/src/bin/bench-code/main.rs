@@ -11,7 +11,7 @@
 
 use backstay::redundancy::code::{Code, Piece, Plan, coefficient};
 use backstay::redundancy::gf256::Kernel;
-use backstay_bench::figures::{Better, Figure, Figures, median, say};
+use backstay_bench::figures::{Better, Figure, Figures, say};
 use backstay_bench::job::cpu_seconds;
 use backstay_bench::options::Options;
 use backstay_bench::{MIB, Outcome, size_f64};
@@ -55,27 +55,26 @@ fn main() -> Outcome<()> {
     if let Err(why) = &isal {
         say(&format!("without ISA-L: {why}"));
     }
-    say(&format!("kernel: {}", Kernel::best().name()));
+    let data_bytes = if options.quick { 64 * MIB } else { 512 * MIB };
     for shape in &SHAPES {
         for mib in [1, 4] {
             for place in ["memory", "cache"] {
-                let data_bytes = if options.quick { 64 * MIB } else { 512 * MIB };
-                let stripe_bytes = shape.data * mib * MIB;
-                let count = match place {
-                    "memory" => data_bytes / stripe_bytes,
-                    _ => 1,
+                let all = data_bytes / (shape.data * mib * MIB);
+                let (count, passes) = if place == "memory" {
+                    (all, 1)
+                } else {
+                    (1, all)
                 };
-                let passes = (data_bytes / stripe_bytes / count).max(1);
-                let mut bench = Bench::new(shape, mib * MIB, count, isal.as_ref().ok())?;
-                for _ in 0..ROUNDS {
-                    bench.round(passes)?;
+                let mut stripes = Stripes::new(shape, mib * MIB, count);
+                let mut operations = operations(shape, isal.as_ref().ok())?;
+                for round in 0..ROUNDS {
+                    for operation in &mut operations {
+                        operation.measure(&mut stripes, round, passes)?;
+                    }
                 }
-                bench.report(
-                    &format!("{}.{place}.{mib}mib", shape.id),
-                    place,
-                    mib,
-                    &mut figures,
-                );
+                let id = format!("code.{}.{place}.{mib}mib", shape.id);
+                let name = format!("{}, {mib} MiB pieces, {place}", shape.name);
+                report(&id, &name, &operations, &mut figures);
             }
         }
     }
@@ -84,43 +83,17 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Stripes in memory, and what was measured on them.
-struct Bench<'a> {
-    shape: &'a Shape,
-    /// By stripe, then by piece.
+/// Stripes in memory: by stripe, then by piece.
+struct Stripes {
+    shape: &'static Shape,
     data: Vec<Vec<Vec<u8>>>,
     copies: Vec<Vec<Vec<u8>>>,
     parity: Vec<Vec<Vec<u8>>>,
     rebuilt: Vec<Vec<Vec<u8>>>,
-    ours: Coder,
-    naive: Coder,
-    isal: Option<(&'a Isal, [Tables; 2])>,
-    /// CPU seconds a data byte: memcpy, then encoding and rebuilding of ours, the naive kernel, ISA-L.
-    samples: [Vec<f64>; 7],
 }
 
-/// A code and the plan of what is lost.
-struct Coder {
-    code: Code,
-    plan: Plan,
-}
-
-impl Coder {
-    fn new(shape: &Shape, kernel: Kernel) -> Outcome<Self> {
-        let code = Code::with_kernel(shape.parities, kernel)?;
-        let columns: Vec<usize> = (0..shape.data).collect();
-        let present = (shape.parities..shape.data).map(Piece::Data);
-        let present: Vec<Piece> = present
-            .chain((0..shape.parities).map(Piece::Parity))
-            .collect();
-        let lost: Vec<Piece> = (0..shape.parities).map(Piece::Data).collect();
-        let plan = code.plan(&columns, &present, &lost)?;
-        Ok(Self { code, plan })
-    }
-}
-
-impl<'a> Bench<'a> {
-    fn new(shape: &'a Shape, length: usize, count: usize, isal: Option<&'a Isal>) -> Outcome<Self> {
+impl Stripes {
+    fn new(shape: &'static Shape, length: usize, count: usize) -> Self {
         let mut random = Seeded::new(1);
         let mut buffers = |pieces: usize| -> Vec<Vec<Vec<u8>>> {
             let mut piece = |_| {
@@ -130,68 +103,29 @@ impl<'a> Bench<'a> {
             let stripe = |_| (0..pieces).map(&mut piece).collect();
             (0..count).map(stripe).collect()
         };
-        let isal = match isal {
-            Some(isal) => Some((isal, isal_tables(isal, shape)?)),
-            None => None,
-        };
-        Ok(Self {
+        Self {
             shape,
             data: buffers(shape.data),
             copies: buffers(shape.data),
             parity: buffers(shape.parities),
             rebuilt: buffers(shape.parities),
-            ours: Coder::new(shape, Kernel::best())?,
-            naive: Coder::new(shape, Kernel::Naive)?,
-            isal,
-            samples: std::array::from_fn(|_| Vec::new()),
-        })
+        }
     }
 
     fn data_bytes(&self) -> f64 {
         size_f64(self.data.len() * self.shape.data * self.data[0][0].len())
     }
 
-    /// One of each, in turn.
-    fn round(&mut self, passes: usize) -> Outcome<()> {
-        self.measure(0, passes, |bench| {
-            for (data, copies) in bench.data.iter().zip(&mut bench.copies) {
-                for (from, to) in data.iter().zip(copies) {
-                    to.copy_from_slice(from);
-                    black_box(to);
-                }
-            }
-            Ok(())
-        })?;
-        self.measure(1, passes, |bench| bench.encode(bench.ours.code))?;
-        self.measure(2, passes, |bench| bench.rebuild(|bench| &bench.ours.plan))?;
-        self.check()?;
-        if self.isal.is_some() {
-            self.measure(5, passes, Self::isal_encode)?;
-            self.measure(6, passes, Self::isal_rebuild)?;
-            self.check()?;
+    fn copy(&mut self) {
+        for (from, to) in self
+            .data
+            .iter()
+            .flatten()
+            .zip(self.copies.iter_mut().flatten())
+        {
+            to.copy_from_slice(from);
+            black_box(to);
         }
-        // Slow, and always the same: once is enough.
-        if self.samples[3].is_empty() {
-            self.measure(3, 1, |bench| bench.encode(bench.naive.code))?;
-            self.measure(4, 1, |bench| bench.rebuild(|bench| &bench.naive.plan))?;
-            self.check()?;
-        }
-        Ok(())
-    }
-
-    fn measure(
-        &mut self,
-        which: usize,
-        passes: usize,
-        mut work: impl FnMut(&mut Self) -> Outcome<()>,
-    ) -> Outcome<()> {
-        let start = cpu_seconds();
-        for _ in 0..passes {
-            work(self)?;
-        }
-        let spent = cpu_seconds() - start;
-        self.samples[which].push(spent / self.data_bytes() / size_f64(passes));
-        Ok(())
     }
 
     fn encode(&mut self, code: Code) -> Outcome<()> {
@@ -204,8 +138,22 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn rebuild(&mut self, plan: impl Fn(&Self) -> &Plan) -> Outcome<()> {
-        let plan = plan(self).clone();
+    /// Encodes as pieces arrive from other members: one after the other.
+    fn accumulate(&mut self, code: Code) -> Outcome<()> {
+        for (data, parity) in self.data.iter().zip(&mut self.parity) {
+            let mut rows: Vec<(usize, &mut [u8])> =
+                slices_mut(parity).into_iter().enumerate().collect();
+            for (column, piece) in data.iter().enumerate() {
+                match column {
+                    0 => code.encode(&[(0, piece)], &mut rows)?,
+                    _ => code.accumulate(&[(column, piece)], &mut rows)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rebuild(&mut self, plan: &Plan) -> Outcome<()> {
         for ((data, parity), rebuilt) in self.data.iter().zip(&self.parity).zip(&mut self.rebuilt) {
             let sources = left(self.shape, data, parity);
             plan.fill(&sources, &mut slices_mut(rebuilt))?;
@@ -213,20 +161,14 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn isal_encode(&mut self) -> Outcome<()> {
-        let Some((isal, [tables, _])) = &self.isal else {
-            return Ok(());
-        };
+    fn isal_encode(&mut self, isal: &Isal, tables: &Tables) -> Outcome<()> {
         for (data, parity) in self.data.iter().zip(&mut self.parity) {
             isal.encode(tables, &slices(data), &mut slices_mut(parity))?;
         }
         Ok(())
     }
 
-    fn isal_rebuild(&mut self) -> Outcome<()> {
-        let Some((isal, [_, tables])) = &self.isal else {
-            return Ok(());
-        };
+    fn isal_rebuild(&mut self, isal: &Isal, tables: &Tables) -> Outcome<()> {
         for ((data, parity), rebuilt) in self.data.iter().zip(&self.parity).zip(&mut self.rebuilt) {
             let sources = left(self.shape, data, parity);
             isal.encode(tables, &sources, &mut slices_mut(rebuilt))?;
@@ -236,66 +178,155 @@ impl<'a> Bench<'a> {
 
     /// That what was rebuilt is what was lost; the buffers are spoilt for the next one.
     fn check(&mut self) -> Outcome<()> {
-        for ((data, rebuilt), parity) in self
-            .data
-            .iter()
-            .zip(&mut self.rebuilt)
-            .zip(&mut self.parity)
-        {
+        for (data, rebuilt) in self.data.iter().zip(&mut self.rebuilt) {
             if data[..self.shape.parities] != rebuilt[..] {
                 return Err("what was rebuilt differs".into());
             }
-            for buffer in rebuilt.iter_mut().chain(parity) {
+            for buffer in rebuilt {
                 buffer.fill(0);
             }
         }
         Ok(())
     }
+}
 
-    fn report(&self, id: &str, place: &str, mib: usize, figures: &mut Figures) {
-        let name = format!("{}, {mib} MiB pieces, {place}", self.shape.name);
-        let rates: Vec<f64> = self.samples[0].iter().map(|cost| 1e-9 / cost).collect();
-        figures.push(Figure::shown(
-            format!("code.{id}.memcpy"),
-            format!("{name}: memcpy"),
-            "GB/s",
-            Better::Higher,
-            &rates,
-        ));
-        let names = ["encode", "rebuild"];
-        let kinds = [
-            ("", "", 1),
-            ("_isal", " by ISA-L", 5),
-            ("_naive", ", naive", 3),
+type Work<'a> = Box<dyn FnMut(&mut Stripes) -> Outcome<()> + 'a>;
+
+/// What is timed.
+struct Operation<'a> {
+    id: String,
+    name: String,
+    reach: Option<f64>,
+    /// Rounds that it takes part in.
+    rounds: usize,
+    /// Whether lost pieces are there afterwards.
+    rebuilds: bool,
+    work: Work<'a>,
+    /// CPU seconds a data byte.
+    costs: Vec<f64>,
+}
+
+impl<'a> Operation<'a> {
+    fn new(id: &str, name: String, work: impl FnMut(&mut Stripes) -> Outcome<()> + 'a) -> Self {
+        Self {
+            id: id.to_owned(),
+            name,
+            reach: None,
+            rounds: ROUNDS,
+            rebuilds: id.starts_with("rebuild"),
+            work: Box::new(work),
+            costs: Vec::new(),
+        }
+    }
+
+    fn measure(&mut self, stripes: &mut Stripes, round: usize, passes: usize) -> Outcome<()> {
+        if round >= self.rounds {
+            return Ok(());
+        }
+        let start = cpu_seconds();
+        for _ in 0..passes {
+            (self.work)(stripes)?;
+        }
+        let spent = cpu_seconds() - start;
+        self.costs
+            .push(spent / stripes.data_bytes() / size_f64(passes));
+        if self.rebuilds {
+            stripes.check()?;
+        }
+        Ok(())
+    }
+}
+
+/// All that is timed in turn; memcpy is the first.
+fn operations<'a>(shape: &'static Shape, isal: Option<&'a Isal>) -> Outcome<Vec<Operation<'a>>> {
+    let mut all = vec![Operation::new("memcpy", "memcpy".to_owned(), |stripes| {
+        stripes.copy();
+        Ok(())
+    })];
+    let best = Kernel::best();
+    let mut others: Vec<Kernel> = Kernel::ALL.into_iter().collect();
+    others.retain(|&kernel| kernel != best && kernel.is_available());
+    for kernel in [best].into_iter().chain(others) {
+        let (code, plan) = coder(shape, kernel)?;
+        let name = kernel.name();
+        let mut pair = [
+            Operation::new("encode", format!("encode, {name}"), move |stripes| {
+                stripes.encode(code)
+            }),
+            Operation::new("rebuild", format!("rebuild, {name}"), move |stripes| {
+                stripes.rebuild(&plan)
+            }),
         ];
-        for (suffix, words, first) in kinds {
-            for (which, operation) in names.iter().enumerate() {
-                let costs = self.samples[first + which].iter();
-                let ratios: Vec<f64> = match suffix {
-                    "_naive" => costs
-                        .map(|cost| median(&self.samples[0]).unwrap_or(0.0) / cost)
-                        .collect(),
-                    _ => costs
-                        .zip(&self.samples[0])
-                        .map(|(cost, copy)| copy / cost)
-                        .collect(),
-                };
-                if ratios.is_empty() {
-                    continue;
-                }
-                let mut figure = Figure::shown(
-                    format!("code.{id}.{operation}{suffix}"),
-                    format!("{name}: {operation}{words} / memcpy"),
-                    "ratio",
-                    Better::Higher,
-                    &ratios,
-                );
-                if suffix.is_empty() {
-                    figure.reach = self.shape.reach[which];
-                }
-                figures.push(figure);
+        for (operation, reach) in pair.iter_mut().zip(shape.reach) {
+            if kernel == best {
+                operation.reach = reach;
+            } else {
+                operation.id = format!("{}.{name}", operation.id);
+                // To compare with; the naive one is slow.
+                operation.rounds = if kernel == Kernel::Naive { 1 } else { 3 };
             }
         }
+        all.extend(pair);
+        if kernel == best {
+            let name = format!("encode one by one, {name}");
+            let work = move |stripes: &mut Stripes| stripes.accumulate(code);
+            all.push(Operation::new("accumulate", name, work));
+        }
+    }
+    if let Some(isal) = isal {
+        let [encode, rebuild] = isal_tables(isal, shape)?;
+        let (names, work) = (["encode.isal", "rebuild.isal"], "ISA-L");
+        all.push(Operation::new(
+            names[0],
+            format!("encode, {work}"),
+            move |stripes| stripes.isal_encode(isal, &encode),
+        ));
+        all.push(Operation::new(
+            names[1],
+            format!("rebuild, {work}"),
+            move |stripes| stripes.isal_rebuild(isal, &rebuild),
+        ));
+    }
+    Ok(all)
+}
+
+/// A code, and the plan that rebuilds its first data pieces.
+fn coder(shape: &Shape, kernel: Kernel) -> Outcome<(Code, Plan)> {
+    let code = Code::with_kernel(shape.parities, kernel)?;
+    let columns: Vec<usize> = (0..shape.data).collect();
+    let present = (shape.parities..shape.data).map(Piece::Data);
+    let present: Vec<Piece> = present
+        .chain((0..shape.parities).map(Piece::Parity))
+        .collect();
+    let lost: Vec<Piece> = (0..shape.parities).map(Piece::Data).collect();
+    let plan = code.plan(&columns, &present, &lost)?;
+    Ok((code, plan))
+}
+
+fn report(id: &str, name: &str, operations: &[Operation<'_>], figures: &mut Figures) {
+    let Some((memcpy, others)) = operations.split_first() else {
+        return;
+    };
+    let rates: Vec<f64> = memcpy.costs.iter().map(|cost| 1e-9 / cost).collect();
+    figures.push(Figure::shown(
+        format!("{id}.memcpy"),
+        format!("{name}: memcpy"),
+        "GB/s",
+        Better::Higher,
+        &rates,
+    ));
+    for operation in others {
+        let pairs = operation.costs.iter().zip(&memcpy.costs);
+        let ratios: Vec<f64> = pairs.map(|(cost, copy)| copy / cost).collect();
+        let mut figure = Figure::shown(
+            format!("{id}.{}", operation.id),
+            format!("{name}: {} / memcpy", operation.name),
+            "ratio",
+            Better::Higher,
+            &ratios,
+        );
+        figure.reach = operation.reach;
+        figures.push(figure);
     }
 }
 

@@ -116,6 +116,9 @@ impl Code {
     /// Adds the share of some data to parity that holds the share of other data, or zeros. Data and
     /// parity are the same range of their pieces; data may end earlier.
     ///
+    /// What arrives together is best added together, and piece by piece in ranges that the second-level
+    /// cache holds: parity is read and written once in each call.
+    ///
     /// Adding is its own inverse: data whose share is already there is taken out of the parity.
     pub fn accumulate(
         &self,
@@ -287,8 +290,11 @@ impl Plan {
     /// Adds the share of one source, the `source`-th of the plan, to lost pieces that hold the share of
     /// other sources, or zeros.
     pub fn accumulate(&self, source: usize, bytes: &[u8], lost: &mut [&mut [u8]]) -> Result<()> {
-        let named = self.sources.get(source).map_or(0, |_| self.sources.len());
-        self.check(named, lost.len())?;
+        self.check(self.sources.len(), lost.len())?;
+        if source >= self.sources.len() {
+            let sources = self.sources.len();
+            return Err(wrong(format!("source {source} of a plan with {sources}")));
+        }
         let rows: Vec<Vec<u8>> = self.rows.iter().map(|row| vec![row[source]]).collect();
         combine_ragged(self.kernel, &rows, &[bytes], lost, Mode::Add);
         Ok(())

@@ -207,10 +207,11 @@ fn reason(
     let all = members.len();
     let why = match domains.lists.first() {
         // Enough members, but too many of them fail together.
-        Some((Some(domain), together)) if all > wanted => {
+        Some((Some(domain), together)) if all > wanted && together.len() > 1 => {
             let count = together.len();
             format!("{count} of all {all} members are in the failure domain {domain}")
         }
+        _ if all > wanted => format!("{all} members need groups of at most {COLUMNS_MAX}"),
         _ => format!("there are {all} members in all"),
     };
     format!("group of {size} ({names}): {has}, {wanted} asked for; {why}")

@@ -281,5 +281,7 @@ proptest! {
             plan.accumulate(source, bytes, &mut [&mut rebuilt]).unwrap();
         }
         prop_assert_eq!(&rebuilt, &data[0].1);
+        let beyond = plan.sources().len();
+        prop_assert!(plan.accumulate(beyond, &[], &mut [&mut rebuilt]).is_err());
     }
 }
