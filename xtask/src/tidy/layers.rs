@@ -55,7 +55,25 @@ pub(crate) struct Edge {
 }
 
 /// Every allowed edge. docs/architecture.md shows this table.
-pub(crate) const ALLOWED: [Edge; 2] = [
+pub(crate) const ALLOWED: [Edge; 3] = [
+    Edge {
+        from: "session",
+        to: "agent",
+        names: &[
+            "Agent",
+            "AgentSettings",
+            "Coordinator",
+            "NodeSeat",
+            "RemoteDevice",
+            "coordinate",
+            "file_exposure",
+            "remove_log",
+            "remove_rebuilt",
+            "restart",
+            "survey",
+        ],
+        why: "a session without an agent process runs the agent in a thread of its own",
+    },
     Edge {
         from: "store",
         to: "region",
