@@ -1,6 +1,6 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-capture bench-capture-sweep bench-code bench-hash
+.PHONY: bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -15,3 +15,6 @@ bench-code: ## Speed of parity and of rebuilding beside memcpy and ISA-L (2 min)
 
 bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 	$(BENCH) bench-hash -- $(BENCH_ARGS)
+
+bench-redundancy: ## Time to protect checkpoints across four nodes, beside plain writes and sends (6 min)
+	$(BENCH) bench-redundancy -- $(BENCH_ARGS)

@@ -34,7 +34,7 @@ HEAD_ADDRESS = "10.77.0.254"
 NOWHERE = "02:00:00:00:00:fe"             # an address that no interface of the bridge has
 NODES_MAX = 200
 # `env`, because the shell stands outside and a builtin, kill say, would work there; and no word about signals.
-WAIT = ("sh", "-c", 'exec 3>&2 2>/dev/null; env "$@" 2>&3 3>&-; exit $?', "wait")
+WAIT = ("sh", "-c", 'exec 3>&2 2>/dev/null; (exec env "$@" 2>&3 3>&-); exit $?', "wait")
 TOOLS = ("unshare", "nsenter", "setpriv", "mount", "ip", "tc")
 
 

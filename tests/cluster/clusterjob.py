@@ -8,15 +8,17 @@ Each node keeps its own store, in its own /dev/shm. `nodes` says how many ranks 
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "multiprocess"))
 
-from job import SURROUNDINGS, Job, send  # noqa: E402
+from job import LIMIT_SECONDS, SURROUNDINGS, Job, send  # noqa: E402
 
 from cluster import HEAD  # noqa: E402
 
 STORE = "/dev/shm/store"
+FINALIZE_SECONDS = 3
 
 
 class ClusterPlace:
@@ -69,6 +71,20 @@ class ClusterJob(Job):
         pid = self.cluster.node_pids(self.node_of[rank]).get(self.pids.get(rank))
         if pid:
             send(pid, number)
+
+    def end(self, limit=LIMIT_SECONDS):
+        """Waits for its own end. MPICH's UCX over TCP at times hangs in MPI_Finalize: that is let pass."""
+        if self.place.mpi == "mpich" and self.wait_for("the last word of every rank", self.all_said, limit):
+            try:
+                self.process.wait(FINALIZE_SECONDS)
+            except subprocess.TimeoutExpired:
+                closed = len(self.all("closed")) == self.ranks
+                self.kill()
+                return 0 if closed else 3
+        return super().end(limit)
+
+    def all_said(self):
+        return len({event.rank for event in self.events if event.name in ("closed", "error")}) == self.ranks
 
     def kill(self):
         """kill -9 for all ranks, as near to at once as may be, then for mpirun and its daemons."""

@@ -39,6 +39,8 @@ enum Command {
     Model(cmd::model::ModelArgs),
     /// When to take which level, and what that is worth.
     Plan(Box<cmd::plan::PlanArgs>),
+    /// Start an application, and start it again when it dies.
+    Run(Box<cmd::run::RunArgs>),
     /// Play job lives and say how well a plan holds.
     Simulate(Box<cmd::simulate::SimulateArgs>),
 }
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Export(args) => cmd::export::run(&args),
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),
+        Command::Run(args) => cmd::run::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
     }
 }

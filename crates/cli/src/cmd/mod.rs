@@ -9,5 +9,6 @@ pub(crate) mod model;
 mod model_bench;
 mod model_figures;
 pub(crate) mod plan;
+pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod verify;

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the lives of an application, one after the other, and how it is asked to leave.
+//! In from: `place` (what to start), signals, the scheduler's clock.
+//! Out to: the launcher's process group, the leave file, the summary.
+//! Invariants: a life ends before the next one begins; asked to leave, no life follows.
+
+use super::agents::Agents;
+use super::child::{Group, TICK, code, words};
+use super::events::Summary;
+use super::place::Start;
+use super::{LEAVE, Options, Parts, RENDEZVOUS};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::IsTerminal;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// From SIGTERM to SIGKILL.
+const KILL_AFTER: Duration = Duration::from_secs(10);
+/// What a shell, and the wrapper, say of a command that is not there.
+const NOT_FOUND: u8 = 127;
+/// For agents to end by themselves.
+const AGENTS_GRACE: Duration = Duration::from_secs(10);
+
+/// The state of `backstay run`.
+pub(crate) struct Supervisor {
+    pub(crate) options: Options,
+    pub(crate) parts: Parts,
+    pub(crate) summary: Summary,
+    /// The hosts are those that the scheduler gives this command anyway.
+    pub(crate) from_scheduler: bool,
+    agents: Option<Agents>,
+    newest: Option<u64>,
+    stalls: u32,
+    leaving: bool,
+    clock_read: Option<Instant>,
+}
+
+impl Supervisor {
+    pub(crate) fn new(mut options: Options, mut parts: Parts) -> Result<Self, String> {
+        let wrong = |what: &Path, error: &dyn std::fmt::Display| {
+            format!("cannot make {}: {error}", what.display())
+        };
+        options.folder =
+            std::path::absolute(&options.folder).map_err(|error| wrong(&options.folder, &error))?;
+        let rendezvous = options.folder.join(RENDEZVOUS);
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder
+            .create(&rendezvous)
+            .map_err(|error| wrong(&rendezvous, &error))?;
+        let mode = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(&rendezvous, mode).map_err(|error| wrong(&rendezvous, &error))?;
+        // Of an earlier run in the same folder.
+        drop(fs::remove_file(rendezvous.join(super::agents::OVER)));
+        let agents = parts
+            .agents
+            .take()
+            .map(|plan| Agents::new(plan, rendezvous));
+        Ok(Self {
+            options,
+            parts,
+            summary: Summary::default(),
+            from_scheduler: false,
+            agents,
+            newest: None,
+            stalls: 0,
+            leaving: false,
+            clock_read: None,
+        })
+    }
+
+    pub(crate) fn tell(&mut self, event: &str, words: &str, values: &Value) {
+        self.parts.events.tell(event, words, values);
+    }
+
+    pub(crate) fn run(mut self) -> Result<Summary, String> {
+        self.newest = self.progress();
+        let outcome = self.lives();
+        if let Some(agents) = &mut self.agents {
+            agents.stop(AGENTS_GRACE);
+        }
+        let summary = self.summary.clone();
+        let text = format!(
+            "{} starts, {} deaths, hosts left out: {}, {:.1} s between deaths and starts; exit {}",
+            summary.starts,
+            summary.failures,
+            if summary.left_out.is_empty() {
+                "none".to_owned()
+            } else {
+                summary.left_out.join(" ")
+            },
+            Duration::from_millis(summary.down_ms).as_secs_f64(),
+            summary.code
+        );
+        self.tell("summary", &text, &json!(summary));
+        outcome.map(|()| summary)
+    }
+
+    fn lives(&mut self) -> Result<(), String> {
+        let mut died: Option<Instant> = None;
+        loop {
+            let start = match self.prepare() {
+                Ok(start) => start,
+                Err(why) if self.summary.starts == 0 => return Err(why),
+                Err(why) => {
+                    self.tell(
+                        "stop",
+                        &format!("not started again: {why}"),
+                        &json!({ "why": why }),
+                    );
+                    return Ok(());
+                }
+            };
+            if self.must_leave().is_some() {
+                self.tell("stop", "not started: asked to leave", &json!({}));
+                return Ok(());
+            }
+            self.start_agents(&start.hosts);
+            if let Some(died) = died {
+                let down = u64::try_from(died.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.summary.down_ms = self.summary.down_ms.saturating_add(down);
+            }
+            let status = self.life(&start)?;
+            died = Some(Instant::now());
+            self.summary.code = code(status);
+            if status.success() || self.leaving {
+                let how = if status.success() {
+                    "ended well".to_owned()
+                } else {
+                    format!("left with {}", words(status))
+                };
+                self.tell(
+                    "end",
+                    &format!("the application {how}"),
+                    &json!({ "code": code(status) }),
+                );
+                return Ok(());
+            }
+            self.summary.failures += 1;
+            if let Some(why) = self.enough(status) {
+                self.tell(
+                    "stop",
+                    &format!("not started again: {why}"),
+                    &json!({ "why": why }),
+                );
+                return Ok(());
+            }
+            let end = Instant::now() + self.options.pause;
+            while Instant::now() < end && !self.parts.signalled.load(Ordering::Relaxed) {
+                std::thread::sleep(TICK);
+            }
+        }
+    }
+
+    /// Why it is not started again, if it is not.
+    fn enough(&mut self, status: ExitStatus) -> Option<String> {
+        let newest = self.progress();
+        let is_stall = newest.is_some() && newest <= self.newest;
+        self.stalls = if is_stall { self.stalls + 1 } else { 0 };
+        self.newest = newest.max(self.newest);
+        let text = format!(
+            "the application died with {}{}",
+            words(status),
+            newest.map_or(String::new(), |number| format!(
+                "; the newest checkpoint is {number}"
+            ))
+        );
+        self.tell(
+            "death",
+            &text,
+            &json!({ "code": code(status), "checkpoint": newest }),
+        );
+        if self.summary.starts == 1 && code(status) == NOT_FOUND {
+            return Some("the command cannot be started".to_owned());
+        }
+        if self.summary.failures > self.options.restarts {
+            return Some(format!(
+                "it died {} times (--restarts)",
+                self.summary.failures
+            ));
+        }
+        if self.stalls >= self.options.stalls {
+            return Some(format!(
+                "it died {} times with no newer checkpoint (--stalls)",
+                self.stalls
+            ));
+        }
+        None
+    }
+
+    fn progress(&mut self) -> Option<u64> {
+        self.parts.progress.as_mut().and_then(|read| read())
+    }
+
+    fn start_agents(&mut self, hosts: &[String]) {
+        let Some(agents) = &mut self.agents else {
+            return;
+        };
+        let wrong = agents.start(hosts);
+        for text in &wrong {
+            self.tell("agents", text, &json!({}));
+        }
+    }
+
+    fn life(&mut self, start: &Start) -> Result<ExitStatus, String> {
+        let leave = self.options.folder.join(LEAVE);
+        drop(fs::remove_file(&leave));
+        let count = self.summary.starts + 1;
+        let at = if start.hosts.is_empty() {
+            String::new()
+        } else {
+            format!(" on {}", start.hosts.join(" "))
+        };
+        let text = format!("start {count}{at}: {}", start.words.join(" "));
+        self.tell(
+            "start",
+            &text,
+            &json!({ "start": count, "hosts": start.hosts, "command": start.words }),
+        );
+        let words = [self.options.wrapper.clone(), start.words.clone()].concat();
+        let input = !std::io::stdin().is_terminal();
+        let mut group = Group::start(&words, &start.variables, input)?;
+        self.summary.starts = count;
+        let mut deadline: Option<(Instant, Signal)> = None;
+        loop {
+            if let Some(status) = group.ended() {
+                // What the launcher left behind on this host.
+                group.signal(Signal::KILL);
+                return Ok(status);
+            }
+            let reason = self.must_leave();
+            match (&deadline, reason) {
+                (None, Some(reason)) => {
+                    self.ask_to_leave(&leave, &reason);
+                    deadline = Some((Instant::now() + self.options.grace, Signal::TERM));
+                }
+                (Some((_, Signal::TERM)), Some(reason)) if reason == SIGNAL => {
+                    deadline = Some((Instant::now(), Signal::TERM));
+                }
+                _ => {}
+            }
+            if let Some((when, signal)) = deadline
+                && Instant::now() >= when
+            {
+                let name = if signal == Signal::TERM {
+                    "SIGTERM"
+                } else {
+                    "SIGKILL"
+                };
+                self.tell(
+                    "signal",
+                    &format!("{name} to the launcher"),
+                    &json!({ "signal": name }),
+                );
+                group.signal(signal);
+                deadline = Some((Instant::now() + KILL_AFTER, Signal::KILL));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn ask_to_leave(&mut self, leave: &Path, reason: &str) {
+        self.leaving = true;
+        let grace = self.options.grace.as_secs();
+        let text = match fs::write(leave, format!("{reason}\n")) {
+            Ok(()) => format!(
+                "{reason}: the application is asked to take a last checkpoint and leave, within {grace} s"
+            ),
+            Err(error) => format!("{reason}: {} cannot be written: {error}", leave.display()),
+        };
+        self.tell("leave", &text, &json!({ "why": reason }));
+    }
+
+    /// Why it is time to leave, if it is.
+    fn must_leave(&mut self) -> Option<String> {
+        if self.parts.signalled.swap(false, Ordering::Relaxed) {
+            return Some(SIGNAL.to_owned());
+        }
+        let least = self.options.leave_before_s.filter(|_| !self.leaving)?;
+        let interval = Duration::from_secs((least / 4).clamp(1, 30));
+        if self
+            .clock_read
+            .is_some_and(|read| read.elapsed() < interval)
+        {
+            return None;
+        }
+        self.clock_read = Some(Instant::now());
+        match self.parts.scheduler.as_mut()?.remaining_s() {
+            Ok(Some(left)) if left < least => Some(format!("{left} s are left of the allocation")),
+            Ok(_) => None,
+            Err(error) => {
+                self.tell(
+                    "unknown",
+                    &format!("the time left is not known: {error}"),
+                    &json!({ "why": error }),
+                );
+                None
+            }
+        }
+    }
+}
+
+const SIGNAL: &str = "a signal came";
