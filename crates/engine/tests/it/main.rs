@@ -13,3 +13,4 @@ mod crash;
 mod lives;
 mod ranks;
 mod tracking;
+mod transport;

@@ -50,7 +50,9 @@ impl Wanted<'_> {
             let (head, kind) = link.receive_head(self.deadline).map_err(broken)?;
             if kind == Kind::Piece {
                 let length = index(head.body_bytes);
-                let Some(piece) = self.into.get_mut(filled..filled + length) else {
+                let piece = self.into.get_mut(filled..filled + length);
+                // Empty ones would come without end.
+                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else {
                     let wanted = format!("{} bytes", pull.length);
                     return Err(broken(Broken::unexpected(&wanted, filled + length)));
                 };
