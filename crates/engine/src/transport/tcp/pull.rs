@@ -16,6 +16,10 @@ use backstay_format::wire::{Kind, Located, Pull, Pulled};
 use backstay_format::{Digest, Digester};
 
 /// Sent in one piece, and hashed at once: what stays in the processor's own cache.
+///
+/// A device is read into memory of our own, hashed and sent from there. Measured by bench-transport on
+/// a Xeon of 2 cores, over the plain copy through a socket: 1.39 so; 1.36 from a mapping made for the
+/// purpose; 1.94 by sendfile, which needs the mapping for the hash as well, and raises SIGPIPE.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// What is to be pulled, and where to.
