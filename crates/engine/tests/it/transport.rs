@@ -541,3 +541,73 @@ fn writing_to_a_reset_connection_raises_no_signal() {
     drop(thread);
     assert_eq!(client.call(&server.peer(), b"x", WITHIN).unwrap(), b"x");
 }
+
+/// A server in a process of its own, for the test below.
+#[test]
+#[ignore = "is started by the test of a process that is stopped and killed"]
+fn a_server_process() {
+    let server = endpoint(options("process"));
+    server.expose(ID, Exposed::Memory(Arc::new(vec![7; 64 << 20])));
+    println!("address={};", server.address());
+    // Ends with the pipe that the test holds.
+    drop(std::io::stdin().read(&mut [0; 1]));
+}
+
+#[test]
+fn a_process_that_is_stopped_or_killed_is_an_error_within_the_limit() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let words = [
+        "--exact",
+        "transport::a_server_process",
+        "--ignored",
+        "--nocapture",
+    ];
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    let mut lines = output.lines().map_while(std::result::Result::ok);
+    let address = lines.find_map(|line| {
+        let (_, rest) = line.split_once("address=")?;
+        Some(rest.split_once(';')?.0.to_owned())
+    });
+    let peer = Peer::new("process", address.unwrap());
+    let pid = Pid::from_child(&process);
+    let client = endpoint(options("client"));
+    let mut into = vec![0; 64 << 20];
+    client.pull(&peer, ID, 0, &mut into, WITHIN).unwrap();
+    assert!(into.iter().all(|&byte| byte == 7));
+
+    kill_process(pid, Signal::STOP).unwrap();
+    for _ in 0..2 {
+        let call = timely(|| client.call(&peer, b"x", SHORT));
+        assert_eq!(kind(call), Some(ErrorKind::Timeout));
+        let pull = timely(|| client.pull(&peer, ID, 0, &mut into, SHORT));
+        assert_eq!(kind(pull), Some(ErrorKind::Timeout));
+    }
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(client.call(&peer, b"x", WITHIN).unwrap(), b"x");
+
+    // Killed while pulls are under way: the last one fails, and every later one.
+    let failed = std::thread::scope(|scope| {
+        let pulls = scope.spawn(|| {
+            loop {
+                if let Err(error) = client.pull(&peer, ID, 0, &mut into, WITHIN) {
+                    return error;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        kill_process(pid, Signal::KILL).unwrap();
+        pulls.join().unwrap()
+    });
+    assert_eq!(failed.kind(), ErrorKind::PeerUnreachable, "{failed}");
+    let call = client.call(&peer, b"x", WITHIN);
+    assert_eq!(kind(call), Some(ErrorKind::PeerUnreachable));
+    process.wait().unwrap();
+}
