@@ -1,6 +1,6 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy
+.PHONY: bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy bench-transport
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -18,3 +18,5 @@ bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 
 bench-redundancy: ## Time to protect checkpoints across four nodes, beside plain writes and sends (6 min)
 	$(BENCH) bench-redundancy -- $(BENCH_ARGS)
+bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
+	$(BENCH) bench-transport -- $(BENCH_ARGS)

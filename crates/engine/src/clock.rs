@@ -30,14 +30,17 @@ impl Stopwatch {
     }
 }
 
+/// Longer than any wait, and short enough to be added to any instant.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// An instant after which a wait gives up.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// `limit` from now.
+    /// `limit` from now; a year from now where it is longer.
     pub fn after(limit: Duration) -> Self {
-        Self(Instant::now() + limit)
+        Self(Instant::now() + limit.min(YEAR))
     }
     /// Time left; `None` when it has passed.
     pub fn left(&self) -> Option<Duration> {

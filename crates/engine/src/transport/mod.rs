@@ -137,7 +137,8 @@ pub trait Endpoint: Debug + Send + Sync {
     fn expose(&self, id: ExposureId, what: Exposed);
     /// Exposes it no more; nothing where it was not exposed.
     fn withdraw(&self, id: ExposureId);
-    /// Sets or replaces the handler. Calls under way end with the former one.
+    /// Sets or replaces the handler. Calls under way end with the former one. The endpoint owns it until it
+    /// is replaced or the endpoint shut down, so a handler that uses the endpoint holds a weak reference.
     fn serve(&self, handler: Arc<dyn Handler>);
     /// Sends `request` to the peer's handler and returns its answer.
     fn call(&self, peer: &Peer, request: &[u8], within: Duration) -> Result<Vec<u8>>;

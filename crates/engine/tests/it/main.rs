@@ -15,3 +15,4 @@ mod nodes;
 mod parity;
 mod ranks;
 mod tracking;
+mod transport;

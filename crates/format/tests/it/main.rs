@@ -3,6 +3,7 @@
 //! earlier version wrote is still read.
 
 mod samples;
+mod wire;
 mod round_trip;
 mod hostile;
 mod fixtures;

@@ -91,6 +91,8 @@ fn carries_messages_of_every_length(lab: &dyn TransportLab) {
     let result = one.call(&other.peer(), &long, WITHIN);
     let rule = "a request that is too long is refused";
     refused(rule, result, ErrorKind::InvalidArgument, &other.peer());
+    let answer = one.call(&other.peer(), b"ab", Duration::MAX);
+    assert_eq!(done("a call without a limit", answer), b"ba");
     done(
         "a refused call breaks nothing",
         one.call(&other.peer(), b"", WITHIN),

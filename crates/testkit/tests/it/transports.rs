@@ -30,6 +30,10 @@ fn the_simulated_network_conforms() {
     transport_conformance(&Simulated(SimNetwork::new(1)));
 }
 
+fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Endpoints on the loopback interface, with or without the way past the sockets.
 struct Tcp {
     same_node: bool,
@@ -41,7 +45,7 @@ impl TransportLab for Tcp {
         let mut options = TcpOptions::new(name, "a job", Secret::from_bytes([9; 32]));
         options.listen = ([127, 0, 0, 1], 0).into();
         options.same_node = self.same_node;
-        Arc::new(TcpEndpoint::open(options).unwrap())
+        Arc::new(must(TcpEndpoint::open(options)))
     }
     fn stall(&self, endpoint: &dyn Endpoint) {
         self.stalled.store(true, Ordering::SeqCst);
@@ -58,8 +62,8 @@ impl TransportLab for Tcp {
     }
     fn nobody(&self) -> Peer {
         // A port that was free a moment ago.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        Peer::new("nobody", listener.local_addr().unwrap().to_string())
+        let listener = must(std::net::TcpListener::bind("127.0.0.1:0"));
+        Peer::new("nobody", must(listener.local_addr()).to_string())
     }
 }
 

@@ -73,7 +73,7 @@ impl fmt::Display for Broken {
             Self::Closed => f.write_str("the connection ended"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
             Self::Nonsense(error) => write!(f, "nonsense: {error}"),
-            Self::Refused(refused) => write!(f, "refused: {}", refused.words),
+            Self::Refused(refused) => f.write_str(&refused.words),
         }
     }
 }

@@ -16,6 +16,10 @@ use backstay_format::wire::{Kind, Located, Pull, Pulled};
 use backstay_format::{Digest, Digester};
 
 /// Sent in one piece, and hashed at once: what stays in the processor's own cache.
+///
+/// A device is read into memory of our own, hashed and sent from there. Measured by bench-transport on
+/// a Xeon of 2 cores, over the plain copy through a socket: 1.39 so; 1.36 from a mapping made for the
+/// purpose; 1.94 by sendfile, which needs the mapping for the hash as well, and raises SIGPIPE.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// What is to be pulled, and where to.
@@ -50,7 +54,9 @@ impl Wanted<'_> {
             let (head, kind) = link.receive_head(self.deadline).map_err(broken)?;
             if kind == Kind::Piece {
                 let length = index(head.body_bytes);
-                let Some(piece) = self.into.get_mut(filled..filled + length) else {
+                let piece = self.into.get_mut(filled..filled + length);
+                // Empty ones would come without end.
+                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else {
                     let wanted = format!("{} bytes", pull.length);
                     return Err(broken(Broken::unexpected(&wanted, filled + length)));
                 };
