@@ -18,5 +18,6 @@ bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 
 bench-redundancy: ## Time to protect checkpoints across four nodes, beside plain writes and sends (6 min)
 	$(BENCH) bench-redundancy -- $(BENCH_ARGS)
+
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)

@@ -35,6 +35,8 @@ enum Command {
     Verify(cmd::verify::VerifyArgs),
     /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
     Export(cmd::export::ExportArgs),
+    /// Keep a node's stores while no application runs, and protect their checkpoints.
+    Agent(cmd::agent::AgentArgs),
     /// Work with the checkpoint model directly.
     Model(cmd::model::ModelArgs),
     /// When to take which level, and what that is worth.
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
+        Command::Agent(args) => cmd::agent::run(&args),
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),
         Command::Run(args) => cmd::run::run(&args),

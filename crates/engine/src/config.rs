@@ -94,6 +94,8 @@ pub struct Config {
     pub encode_nice: u32,
     /// Address at which this node's agent answers; by default any port of the host's own address.
     pub listen_address: Option<String>,
+    /// Take SIGTERM as the wish that the program takes a last checkpoint and leaves.
+    pub leave_on_sigterm: bool,
 }
 
 impl Default for Config {
@@ -124,6 +126,7 @@ impl Default for Config {
             encode_rate_bytes: None,
             encode_nice: 10,
             listen_address: None,
+            leave_on_sigterm: false,
         }
     }
 }
@@ -141,6 +144,8 @@ pub enum Form {
     PowerOfTwo(u32, u32),
     /// A number from 0 to 1.
     Share,
+    /// `true` or `false`.
+    Flag,
 }
 
 /// What there is to know about a setting.
@@ -186,7 +191,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 25] = [
+pub const REFERENCE: [Setting; 26] = [
     setting(
         "job",
         Form::Text,
@@ -373,6 +378,14 @@ pub const REFERENCE: [Setting; 25] = [
         "Address at which this node's agent answers, as in `10.0.0.1:0`. By default the host's own, and \
          any port.",
     ),
+    setting(
+        "leave_on_sigterm",
+        Form::Flag,
+        Some("false"),
+        "",
+        "Take SIGTERM as the wish that the program takes a last checkpoint and leaves: `should_leave` then \
+         says so. A file that `backstay run` names does the same.",
+    ),
 ];
 
 /// Limits of `key`.
@@ -476,6 +489,11 @@ impl Config {
     }
 }
 
+/// The file whose presence asks the program to leave, as `backstay run` names it.
+pub(crate) fn leave_file() -> Option<PathBuf> {
+    std::env::var_os(crate::leave::LEAVE_FILE).map(PathBuf::from)
+}
+
 fn wrong(context: &str) -> Error {
     Error::new(ErrorKind::Configuration, context)
 }
@@ -484,7 +502,7 @@ fn in_range(key: &str, value: u64) -> Result<()> {
     let (low, high, power) = match form(key) {
         Form::Whole(low, high) => (low, high, false),
         Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high), true),
-        Form::Text | Form::Word | Form::Share => return Ok(()),
+        Form::Text | Form::Word | Form::Share | Form::Flag => return Ok(()),
     };
     if !(low..=high).contains(&value) || (power && !value.is_power_of_two()) {
         let what = if power { "a power of two from " } else { "" };
@@ -506,6 +524,11 @@ fn read_table(path: &Path) -> Result<toml::Table> {
 fn environment_value(form: Form, text: &str, variable: &str) -> Result<toml::Value> {
     match form {
         Form::Text | Form::Word => Ok(toml::Value::String(text.to_owned())),
+        Form::Flag => match text {
+            "true" | "1" => Ok(toml::Value::Boolean(true)),
+            "false" | "0" => Ok(toml::Value::Boolean(false)),
+            _ => Err(wrong(&format!("{variable} is {text:?}, not true or false"))),
+        },
         Form::Share => match text.parse() {
             Ok(number) => Ok(toml::Value::Float(number)),
             Err(_) => Err(wrong(&format!("{variable} is {text:?}, no number"))),
@@ -554,7 +577,7 @@ mod tests {
             let (low, high) = match setting.form {
                 Form::Whole(low, high) => (low, high),
                 Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high)),
-                Form::Text | Form::Word | Form::Share => continue,
+                Form::Text | Form::Word | Form::Share | Form::Flag => continue,
             };
             let with = |value: i128| parse(&format!("{} = {value}", setting.key));
             for good in [low, high] {

@@ -17,6 +17,7 @@
 //! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
 //! | [`inspect`] | looks into stores: lists, verifies, reads for tools |
+//! | [`leave`] | the wish that the program takes a last checkpoint and leaves |
 //! | [`comm`], [`io`], [`config`], [`error`], [`clock`], [`metrics`] | what all stages use |
 //!
 //! A program of one process that goes on where it was:
@@ -73,6 +74,7 @@ pub mod restart;
 pub mod agent;
 pub mod inspect;
 pub mod schedule;
+pub mod leave;
 pub mod comm;
 pub mod io;
 pub mod config;

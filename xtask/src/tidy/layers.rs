@@ -21,7 +21,7 @@ pub(crate) enum Role {
 }
 
 /// Every module of the engine, in the order of a block's path. A stage may be listed before it exists.
-pub(crate) const MODULES: [(&str, Role); 21] = [
+pub(crate) const MODULES: [(&str, Role); 22] = [
     ("session", Role::Composer),
     ("agent", Role::Composer),
     ("inspect", Role::Composer),
@@ -41,6 +41,7 @@ pub(crate) const MODULES: [(&str, Role); 21] = [
     ("clock", Role::Service),
     ("metrics", Role::Service),
     ("schedule", Role::Service),
+    ("leave", Role::Service),
     ("notice", Role::Service),
     ("cpu", Role::Service),
 ];
@@ -61,15 +62,23 @@ pub(crate) const ALLOWED: [Edge; 3] = [
         to: "agent",
         names: &[
             "Agent",
+            "AgentClient",
             "AgentSettings",
+            "Ask",
+            "Asker",
+            "CONTROL_FILE",
             "Coordinator",
+            "CoordinatorThread",
             "NodeSeat",
             "RemoteDevice",
             "coordinate",
             "file_exposure",
+            "local",
+            "process",
+            "quiesce",
             "remove_log",
-            "remove_rebuilt",
             "restart",
+            "scheme_numbers",
             "survey",
         ],
         why: "a session without an agent process runs the agent in a thread of its own",

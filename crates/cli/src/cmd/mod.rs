@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The subcommands, one file each.
 
+pub(crate) mod agent;
 pub(crate) mod export;
 pub(crate) mod inspect;
 mod job;

@@ -9,11 +9,13 @@
 //! A stripe goes when all its extents are dead. When more than half of its bytes are, the living ones
 //! are encoded anew with the others that wait, and the old stripe goes with the same record.
 
-use super::{Agent, SaidOnce, peer};
+use super::{Agent, Ask, SaidOnce, peer};
+use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::redundancy::group::{self, Scheme};
 use crate::redundancy::stripe::{self, Contribution};
+use crate::store::control::{Control, wait_until};
 use crate::store::stripe_log::StripeTable;
 use crate::transport::Peer;
 use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan, Survey, SurveyedGroup};
@@ -22,6 +24,8 @@ use backstay_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A node of the job, as all leaders know it.
@@ -264,20 +268,8 @@ impl Coordinator {
     /// other nodes.
     fn form_groups(&mut self) -> Result<()> {
         let within = self.within();
-        let surveys = all(each(&self.nodes, |_, node| {
-            match self.agent.ask(&node.peer(), &Request::Survey, within)? {
-                Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|survey| !survey.rebuilt)),
-                other => Err(unexpected(&node.peer(), &other)),
-            }
-        }))?;
-        let mut own = Vec::with_capacity(surveys.len());
-        for (node, survey) in self.nodes.iter().zip(surveys) {
-            let Some(survey) = survey else {
-                let context = format!("node {} has no store yet", node.name);
-                return Err(Error::new(ErrorKind::NoCheckpoint, context));
-            };
-            own.push(survey);
-        }
+        let deadline = Deadline::after(within);
+        let own = all(each(&self.nodes, |_, node| self.own_store(node, &deadline)))?;
         let mut epoch = 0;
         for survey in &own {
             epoch = epoch.max(survey.group.as_ref().map_or(0, |group| group.epoch));
@@ -293,6 +285,26 @@ impl Coordinator {
         self.groups = groups;
         self.bare = bare;
         Ok(())
+    }
+
+    /// What a node has of its own; in the first checkpoint of a job some make it later than others.
+    fn own_store(&self, node: &NodeSeat, deadline: &Deadline) -> Result<Survey> {
+        loop {
+            let asked = self
+                .agent
+                .ask(&node.peer(), &Request::Survey, self.within())?;
+            let Answer::Surveys(surveys) = asked else {
+                return Err(unexpected(&node.peer(), &asked));
+            };
+            if let Some(own) = surveys.into_iter().find(|survey| !survey.rebuilt) {
+                return Ok(own);
+            }
+            if deadline.left().is_none() {
+                let context = format!("node {} has no store", node.name);
+                return Err(Error::new(ErrorKind::NoCheckpoint, context));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// The groups of the logs that are as they were, and the nodes that are in none of them.
@@ -680,4 +692,73 @@ fn bytes_of(stripes: &[Stripe]) -> u64 {
     pieces
         .map(|piece| u64::from(piece.extent.length_bytes))
         .sum()
+}
+
+/// How long after a failed round the next is tried.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// The thread that protects what is committed.
+#[derive(Debug)]
+pub struct CoordinatorThread {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    /// Leave at once, protected or not.
+    now: Arc<AtomicBool>,
+}
+
+impl CoordinatorThread {
+    /// Starts it; without a thread nothing is protected, which is said.
+    pub fn start(agent: Arc<Agent>, mut coordinator: Coordinator) -> Option<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let now = Arc::new(AtomicBool::new(false));
+        let (stopped, at_once) = (Arc::clone(&stop), Arc::clone(&now));
+        let work = move || {
+            let mut done = CheckpointId::default();
+            let mut failed: Option<(CheckpointId, Stopwatch)> = None;
+            while !at_once.load(Ordering::Acquire) {
+                let control = agent.control();
+                let committed = control.as_ref().map_or(done, Control::committed);
+                let waits = failed
+                    .as_ref()
+                    .is_some_and(|(id, since)| *id == committed && since.elapsed() < AGAIN);
+                if committed > done && !waits {
+                    if let Some(control) = &control {
+                        control.set_encoding(committed);
+                    }
+                    match coordinator.protect(committed) {
+                        Ok(_) => (done, failed) = (committed, None),
+                        Err(_) if stopped.load(Ordering::Acquire) => break,
+                        Err(_) => failed = Some((committed, Stopwatch::start())),
+                    }
+                } else if stopped.load(Ordering::Acquire) {
+                    break;
+                } else {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("backstay-protect".to_owned())
+            .spawn(work);
+        match spawned {
+            Ok(thread) => Some(Self { thread, stop, now }),
+            Err(error) => {
+                notice::warn(&format!("nothing is protected: no thread for it: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Ends it: when what is committed is protected, or after `limit` when the round under way is over.
+    pub fn stop(self, limit: Duration) {
+        self.stop.store(true, Ordering::Release);
+        let over = wait_until("the last protection round", limit, || {
+            self.thread.is_finished()
+        });
+        if over.is_err() {
+            self.now.store(true, Ordering::Release);
+        }
+        // A round has its own limits.
+        drop(self.thread.join());
+    }
 }

@@ -7,7 +7,7 @@
 //! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
 
 use super::member::Pace;
-use super::{Agent, lock, peer};
+use super::{Agent, Ask, lock, peer};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::redundancy::code::Code;

@@ -11,18 +11,23 @@
 //! | `coordinate` | the rounds of the job, on the node of rank 0: collect, form stripes, encode, record, settle |
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
 //! | `encode` | gathers the pieces of stripes and sends their parity away |
+//! | `local` | how a node's leader and an agent process find and talk to each other |
+//! | `process` | the agent as a process of its own |
 //! | `rebuild` | the way back: a lost store from its stripes, a damaged extent in place |
 //! | `restart` | before any store is opened: what all nodes have, and which lost stores are made again |
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
 pub mod coordinate;
 mod encode;
+pub mod local;
 mod member;
+pub mod process;
 mod rebuild;
 pub mod restart;
 pub mod survey;
 mod view;
 
+pub use coordinate::CoordinatorThread;
 pub use view::RemoteDevice;
 
 use crate::config::Config;
@@ -128,10 +133,7 @@ impl Agent {
 
     /// Takes the node's store, which is open for writing, under its protection.
     pub fn attach(&self, reserve: &Reserve, directory: &Path) -> Result<()> {
-        *self
-            .directory
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = directory.to_owned();
+        self.set_directory(directory);
         let store = reserve.reader().superblock().store;
         if lock(&self.member)
             .as_ref()
@@ -187,13 +189,21 @@ impl Agent {
         }
     }
 
-    /// Sends a request to another agent, or does it here.
-    pub fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
-        if to.address == self.endpoint.address() {
-            return self.answer(request, within);
+    /// The folder of the node's store, where it is, or is going to be.
+    pub fn set_directory(&self, directory: &Path) {
+        let mut own = self
+            .directory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        directory.clone_into(&mut own);
+    }
+
+    /// Removes stores that were made again for reading.
+    pub fn drop_rebuilt(&self) {
+        for store in self.local_stores().iter().filter(|s| s.survey.rebuilt) {
+            self.forget(store.survey.store);
         }
-        let bytes = self.endpoint.call(to, &request.encode(), within)?;
-        Answer::decode(&bytes).map_err(|error| Error::corrupt(format!("the answer of {to}"), error))
+        survey::remove_rebuilt(&self.directory());
     }
 
     fn answer(&self, request: &Request, within: Duration) -> Result<Answer> {
@@ -275,6 +285,48 @@ impl Agent {
         if kind != 0 {
             tracing::warn!("protection round {round}: {text}");
         }
+    }
+}
+
+/// Who sends requests to agents.
+pub trait Ask: Sync {
+    /// Sends a request to an agent and returns its answer.
+    fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer>;
+}
+
+fn ask_by(
+    endpoint: &dyn Endpoint,
+    to: &Peer,
+    request: &Request,
+    within: Duration,
+) -> Result<Answer> {
+    let bytes = endpoint.call(to, &request.encode(), within)?;
+    Answer::decode(&bytes).map_err(|error| Error::corrupt(format!("the answer of {to}"), error))
+}
+
+/// An agent does what it asks of itself.
+impl Ask for Agent {
+    fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
+        if to.address == self.endpoint.address() {
+            return self.answer(request, within);
+        }
+        ask_by(&*self.endpoint, to, request, within)
+    }
+}
+
+impl<A: Ask + Send> Ask for Arc<A> {
+    fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
+        (**self).ask(to, request, within)
+    }
+}
+
+/// Somebody who is no agent.
+#[derive(Debug)]
+pub struct Asker(pub Arc<dyn Endpoint>);
+
+impl Ask for Asker {
+    fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
+        ask_by(&*self.0, to, request, within)
     }
 }
 

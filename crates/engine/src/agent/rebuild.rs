@@ -6,7 +6,7 @@
 //! stripe has; a damaged piece counts as lost; the superblock, which makes a file a store, goes last.
 
 use super::survey::REBUILT_PREFIX;
-use super::{Agent, file_exposure, lock, peer};
+use super::{Agent, Ask, file_exposure, lock, peer};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;

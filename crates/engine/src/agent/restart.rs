@@ -6,7 +6,7 @@
 //! before anybody writes; what could not be made again is left out, and the next choice is tried.
 
 use super::coordinate::{NodeSeat, each};
-use super::{Agent, peer};
+use super::{Ask, peer};
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const TRIES_MAX: usize = 3;
 
 /// What all nodes have after lost stores were made again.
-pub fn prepare(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
     let mut given_up: Vec<StoreId> = Vec::new();
     for _ in 0..TRIES_MAX {
         let located = look(agent, nodes, within)?;
@@ -57,7 +57,7 @@ pub fn prepare(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Lo
 }
 
 /// Surveys all nodes, sets aside what is stale, and brings the logs of each group to one state.
-fn look(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+fn look(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
     let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
     let surveys = survey_all(agent, nodes, within)?;
     let located = locate(&surveys, &names);
@@ -69,7 +69,7 @@ fn look(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Located> 
     Ok(located)
 }
 
-fn survey_all(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Vec<Vec<Survey>>> {
+fn survey_all(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Vec<Vec<Survey>>> {
     each(nodes, |_, node| {
         match agent.ask(&node.peer(), &Request::Survey, within)? {
             Answer::Surveys(surveys) => Ok(surveys),
@@ -86,7 +86,7 @@ fn survey_all(agent: &Agent, nodes: &[NodeSeat], within: Duration) -> Result<Vec
 /// A member that missed its group's last record does not know what parity it keeps: it is told before
 /// anybody writes there.
 fn align_logs(
-    agent: &Agent,
+    agent: &dyn Ask,
     nodes: &[NodeSeat],
     surveys: &[Vec<Survey>],
     within: Duration,
@@ -123,7 +123,7 @@ fn align_logs(
 }
 
 fn make(
-    agent: &Agent,
+    agent: &dyn Ask,
     nodes: &[NodeSeat],
     rebuild: &Rebuild,
     checkpoint: backstay_format::CheckpointId,
@@ -163,7 +163,7 @@ fn only_here(mut located: Located) -> Located {
 /// Has every node read what its stripes say it holds, and make damaged extents again from the others.
 /// Extents made again, and extents that could not be.
 pub fn repair_all(
-    agent: &Agent,
+    agent: &dyn Ask,
     nodes: &[NodeSeat],
     located: &Located,
     within: Duration,

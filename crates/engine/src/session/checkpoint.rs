@@ -319,11 +319,13 @@ impl Session {
         };
         let what = format!("checkpoint {}", underway.id.number);
         let control = &self.node.control;
-        let mut known = [control.protected(), control.encoding()].map(as_number);
+        let [protected, encoding] = [control.protected(), control.encoding()].map(as_number);
+        let mut known = [protected, encoding, i64::from(self.leave.is_there())];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
         self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
         self.policy.encoding = as_checkpoint(known[1]);
+        self.leaving |= known[2] > 0;
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));

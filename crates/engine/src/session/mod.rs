@@ -6,6 +6,7 @@
 
 mod assemble;
 mod checkpoint;
+mod helper;
 mod node;
 mod protection;
 mod restore;
@@ -22,6 +23,7 @@ pub use variable::Variable;
 use crate::comm::Communicator;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::leave::LeaveWish;
 use crate::metrics::MetricsFile;
 use crate::notice;
 use crate::restart::locate::Choice;
@@ -78,6 +80,9 @@ pub struct Session {
     made_room: bool,
     underway: Option<Underway>,
     protection: Protection,
+    leave: LeaveWish,
+    /// All ranks know that it is time to leave.
+    leaving: bool,
     metrics: Option<MetricsFile>,
     /// Rank 0's.
     pacer: Option<Pacer>,
@@ -110,6 +115,7 @@ impl Session {
         let comm = Watched::new(comm, limit, config.cpu_set.clone());
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
+        let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
         let protection = Protection::prepare(&comm, &config, &node, endpoint)?;
         if node.leads() {
             node.control.set_redundant(protection.is_on());
@@ -141,6 +147,8 @@ impl Session {
             made_room: false,
             underway: None,
             protection,
+            leave,
+            leaving: false,
             metrics: None,
             pacer: None,
             due_calls: 0,
@@ -205,8 +213,7 @@ impl Session {
             lock(&stores.node).set_reuse(Reuse::Segments);
             self.protection.attach(stores.rank.reserve(), &self.node)?;
         }
-        self.protection.coordinate(&self.config, self.comm.rank());
-        Ok(())
+        self.protection.coordinate(&self.config, self.comm.rank())
     }
 
     /// Derives this rank's state, and the leader the node's, from the newest root.
@@ -444,11 +451,21 @@ impl Session {
             Some(pacer) => pacer.ask(calls),
             None => (0, 0),
         };
-        let mut answer = [due, skip];
+        let wish = i64::from(self.leave.is_there());
+        let mut answer = [due, skip, wish];
         self.comm
             .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
         self.due_skip = answer[1];
-        Ok((answer[0] > 0).then_some(Level::Node))
+        let first = answer[2] > 0 && !self.leaving;
+        self.leaving |= answer[2] > 0;
+        Ok((answer[0] > 0 || first).then_some(Level::Node))
+    }
+
+    /// Whether the program should take a last checkpoint, close the session and leave: the scheduler or
+    /// `backstay run` asked for it. Known after [`Session::due`], which then says yes once, and after each
+    /// checkpoint; the same on all ranks. Local.
+    pub fn should_leave(&self) -> bool {
+        self.leaving
     }
 
     /// This rank.
@@ -601,7 +618,7 @@ impl Session {
         let Some(store) = &mut self.store else { return };
         store.rank.retain(|id| keep.contains(&id));
         let oldest = self.policy.complete.first().copied();
-        self.protection.drop_rebuilt(oldest, &self.node);
+        self.protection.drop_rebuilt(oldest);
         let (id, complete) = settled.unwrap_or((CheckpointId::default(), false));
         lock(&store.node).settle(id, complete, &keep);
     }
@@ -623,7 +640,11 @@ impl Session {
                 notice::warn(&error.to_string());
             }
         }
-        vote(&self.comm, "closing the session", 0, settled.and(noted))
+        let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
+        if closed.is_ok() {
+            self.protection.goodbye();
+        }
+        closed
     }
 }
 

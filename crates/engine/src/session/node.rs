@@ -6,6 +6,8 @@
 
 use super::vote::vote;
 use super::watch::Watched;
+use crate::agent::local::{AgentClient, quiesce};
+use crate::agent::process::CONTROL_FILE;
 use crate::clock::unix_ns;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const CONTROL_FILE: &str = "control.backstay";
-
 /// This rank's place on its node.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -45,6 +45,8 @@ pub(super) struct Node {
     pub(super) settings: ReserveSettings,
     /// The run of the job, for stores that are made.
     pub(super) run: u32,
+    /// The agent process of the node, which let go of the store for this life to open it.
+    pub(super) agent: RefCell<Option<AgentClient>>,
     _lock: Option<StoreLock>,
     lock_elsewhere: RefCell<Option<StoreLock>>,
 }
@@ -72,9 +74,9 @@ impl Node {
         };
         let opened = vote(comm, "opening the store", 0, opened)?;
         let directory = share_directory(comm, opened.as_ref().map(|(path, ..)| path), ranks[0])?;
-        let (control, lock) = match opened {
-            Some((_, control, lock)) => (Ok(control), Some(lock)),
-            None => (follow(&directory), None),
+        let (control, lock, agent) = match opened {
+            Some((_, control, lock, agent)) => (Ok(control), Some(lock), agent),
+            None => (follow(&directory), None, None),
         };
         let control = vote(comm, "joining the store", 0, control)?;
         let settings = ReserveSettings {
@@ -92,6 +94,7 @@ impl Node {
             control,
             settings,
             run: 1,
+            agent: RefCell::new(agent),
             _lock: lock,
             lock_elsewhere: RefCell::new(None),
         })
@@ -359,19 +362,23 @@ fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32, u
     Ok((ranks, number(nodes.len()), number(place.unwrap_or(0))))
 }
 
+/// What a leader has: directory, control words, lock, and the node's agent process.
+type Led = (PathBuf, Control, StoreLock, Option<AgentClient>);
+
 /// The leader's part: directory, lock, control file.
-fn lead(config: &Config, job: &str, node: &str) -> Result<(PathBuf, Control, StoreLock)> {
+fn lead(config: &Config, job: &str, node: &str) -> Result<Led> {
     let directory = match place::existing(config, job, node) {
         Some(directory) => directory,
         None => place::choose(config, job, node, None)?.directory,
     };
     let lock = StoreLock::take(&directory, job)?;
+    let agent = quiesce(&directory)?;
     let path = directory.join(CONTROL_FILE);
     StoreLock::wait_for_former_ranks(&path)?;
     let count = Control::words_for(SEGMENTS_MAX);
     let words = SharedWords::map(&path, Some(count))
         .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
-    Ok((directory, Control::start(words, SEGMENTS_MAX)?, lock))
+    Ok((directory, Control::start(words, SEGMENTS_MAX)?, lock, agent))
 }
 
 fn follow(directory: &Path) -> Result<Control> {

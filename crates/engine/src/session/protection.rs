@@ -5,12 +5,13 @@
 //! Invariants: whether this life is protected is the same on all ranks; without any agent the
 //! session works as without level 2, and says so.
 
+use super::helper::NodeAgent;
 use super::node::Node;
 use super::vote::vote;
 use super::watch::Watched;
 use super::{Session, lock};
-use crate::agent::coordinate::{Coordinator, NodeSeat};
-use crate::agent::{Agent, AgentSettings, RemoteDevice, file_exposure, restart};
+use crate::agent::coordinate::NodeSeat;
+use crate::agent::{RemoteDevice, file_exposure, restart};
 use crate::clock::Stopwatch;
 use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,23 +19,20 @@ use crate::io::file::FileDevice;
 use crate::notice;
 use crate::redundancy::group::Scheme;
 use crate::restart::locate::{Choice, Here, Located};
-use crate::store::control::{Control, wait_until};
+use crate::store::control::wait_until;
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
+use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, Secret, TcpEndpoint, TcpOptions};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Choices that all ranks are told of.
 const CHOICES_MAX: usize = 4;
-/// How long after a failed round the next is tried.
-const AGAIN: Duration = Duration::from_millis(500);
 /// Most bytes of a node's name, failure domain and address together.
 const SEAT_BYTES: usize = 560;
 
@@ -42,7 +40,7 @@ const SEAT_BYTES: usize = 560;
 #[derive(Debug, Default)]
 pub(super) struct Protection {
     /// The leader's.
-    agent: Option<Arc<Agent>>,
+    agent: Option<NodeAgent>,
     /// How this rank reaches others: the agent's endpoint, or one of its own when it needs one.
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The job secret, and the address to listen at.
@@ -51,8 +49,8 @@ pub(super) struct Protection {
     /// What all nodes have, as rank 0 found it.
     located: Located,
     scheme: Option<Scheme>,
-    /// Rank 0's.
-    coordinator: Option<CoordinatorThread>,
+    /// Rank 0's node coordinates.
+    coordinates: bool,
     /// Stores on other nodes, and made again ones on this, as they are asked for.
     readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
     repaired: bool,
@@ -95,16 +93,16 @@ impl Protection {
             (true, None) => way.open().map(Some),
             (_, given) => Ok(given),
         };
-        let opened = vote(comm, "starting the agents", 0, opened)?;
-        if let (true, Some(endpoint)) = (node.leads(), &opened) {
-            protection.agent = Some(Agent::start(
-                Arc::clone(endpoint),
-                AgentSettings::of(config),
-                &node.name,
-                &node.store_directory(),
-            ));
-        }
-        protection.endpoint = Mutex::new(opened);
+        let opened = opened.and_then(|endpoint| match (node.leads(), endpoint) {
+            (true, Some(endpoint)) => {
+                let agent = NodeAgent::begin(config, node, &way.secret, &endpoint)?;
+                Ok((Some(endpoint), Some(agent)))
+            }
+            (_, endpoint) => Ok((endpoint, None)),
+        });
+        let (endpoint, agent) = vote(comm, "starting the agents", 0, opened)?;
+        protection.agent = agent;
+        protection.endpoint = Mutex::new(endpoint);
         protection.way = Some(way);
         protection.share_seats(comm, config, node)?;
         protection.locate(comm, config)?;
@@ -122,7 +120,7 @@ impl Protection {
             let mut seat = Encoder::new();
             seat.text(&node.name)
                 .text(domain.as_deref().unwrap_or(&node.name))
-                .text(&agent.endpoint().address());
+                .text(&agent.address());
             (index(node.place), seat.finish())
         });
         let parts = share_parts(
@@ -144,7 +142,7 @@ impl Protection {
         let mut found = None;
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
-            match restart::prepare(agent, &self.nodes, within) {
+            match restart::prepare(&*agent.asker(), &self.nodes, within) {
                 Ok(located) => {
                     for text in &located.beyond {
                         notice::warn(text);
@@ -203,10 +201,10 @@ impl Protection {
 
     fn open(&self, here: &Here, config: &Config) -> Result<StoreReader> {
         let local = self.agent.as_ref().and_then(|agent| {
-            let stores = agent.local_stores().into_iter();
-            let mut found = stores.filter(|found| found.survey.store == here.store);
-            found.next().map(|found| found.directory)
+            let mut stores = agent.stores().into_iter();
+            stores.find(|found| found.store == here.store)
         });
+        let local = local.map(|found| found.directory);
         let device: Arc<dyn crate::io::Device> = if let Some(directory) = local {
             let path = directory.join(STORE_FILE);
             let file = FileDevice::open_read_only(&path)
@@ -239,30 +237,22 @@ impl Protection {
     }
 
     /// Takes the node's store, now that its ranks have claimed what is theirs.
-    pub(super) fn attach(
-        &self,
-        reserve: &crate::store::reserve::Reserve,
-        node: &Node,
-    ) -> Result<()> {
+    pub(super) fn attach(&self, reserve: &Reserve, node: &Node) -> Result<()> {
         match &self.agent {
-            Some(agent) => agent.attach(reserve, &node.store_directory()),
+            Some(agent) => agent.attach(reserve, node),
             None => Ok(()),
         }
     }
 
     /// Rank 0's node coordinates from now on.
-    pub(super) fn coordinate(&mut self, config: &Config, rank: u32) {
-        if let (0, Some(agent), Some(scheme), None) =
-            (rank, &self.agent, self.scheme, &self.coordinator)
+    pub(super) fn coordinate(&mut self, config: &Config, rank: u32) -> Result<()> {
+        if let (0, Some(agent), Some(scheme), false) =
+            (rank, &mut self.agent, self.scheme, self.coordinates)
         {
-            let coordinator = Coordinator::new(
-                Arc::clone(agent),
-                self.nodes.clone(),
-                scheme,
-                index(config.group_size),
-            );
-            self.coordinator = CoordinatorThread::start(Arc::clone(agent), coordinator);
+            agent.coordinate(&self.nodes, scheme, config)?;
+            self.coordinates = true;
         }
+        Ok(())
     }
 
     /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether
@@ -274,7 +264,7 @@ impl Protection {
         let mut made = [0];
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
-            match restart::repair_all(agent, &self.nodes, &self.located, within) {
+            match restart::repair_all(&*agent.asker(), &self.nodes, &self.located, within) {
                 Ok((extents, _)) => made[0] = i64::try_from(extents).unwrap_or(i64::MAX),
                 Err(error) => notice::warn(&format!("damage cannot be repaired: {error}")),
             }
@@ -284,7 +274,7 @@ impl Protection {
     }
 
     /// Removes what was made again for reading, which no retained checkpoint needs any more.
-    pub(super) fn drop_rebuilt(&mut self, oldest: Option<CheckpointId>, node: &Node) {
+    pub(super) fn drop_rebuilt(&mut self, oldest: Option<CheckpointId>) {
         let needed = self
             .located
             .choices
@@ -296,27 +286,31 @@ impl Protection {
         self.located.choices.clear();
         lock(&self.readers).clear();
         if let Some(agent) = &self.agent {
-            for store in agent.local_stores() {
-                if store.survey.rebuilt {
-                    agent.forget(store.survey.store);
-                }
-            }
-            crate::agent::survey::remove_rebuilt(&node.store_directory());
+            agent.drop_rebuilt();
         }
     }
 
     /// Ends the coordination; what is committed is protected first, if that takes no longer than
     /// `limit`.
     pub(super) fn stop(&mut self, limit: Duration) {
-        if let Some(thread) = self.coordinator.take() {
-            thread.stop(limit);
+        if let Some(agent) = &mut self.agent {
+            agent.stop(limit);
+        }
+    }
+
+    /// The job is over.
+    pub(super) fn goodbye(&self) {
+        if let Some(agent) = &self.agent {
+            agent.goodbye();
         }
     }
 }
 
 impl Drop for Protection {
     fn drop(&mut self) {
-        self.stop(Duration::ZERO);
+        if let Some(agent) = &mut self.agent {
+            agent.leave();
+        }
         if let Some(endpoint) = &*lock(&self.endpoint) {
             endpoint.shut_down();
         }
@@ -496,70 +490,6 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<Located, FormatError> {
     Ok(located)
 }
 
-/// The thread that protects what is committed.
-#[derive(Debug)]
-struct CoordinatorThread {
-    thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-    /// Leave at once, protected or not.
-    now: Arc<AtomicBool>,
-}
-
-impl CoordinatorThread {
-    fn start(agent: Arc<Agent>, mut coordinator: Coordinator) -> Option<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let now = Arc::new(AtomicBool::new(false));
-        let (stopped, at_once) = (Arc::clone(&stop), Arc::clone(&now));
-        let work = move || {
-            let mut done = CheckpointId::default();
-            let mut failed: Option<(CheckpointId, Stopwatch)> = None;
-            while !at_once.load(Ordering::Acquire) {
-                let control = agent.control();
-                let committed = control.as_ref().map_or(done, Control::committed);
-                let waits = failed
-                    .as_ref()
-                    .is_some_and(|(id, since)| *id == committed && since.elapsed() < AGAIN);
-                if committed > done && !waits {
-                    if let Some(control) = &control {
-                        control.set_encoding(committed);
-                    }
-                    match coordinator.protect(committed) {
-                        Ok(_) => (done, failed) = (committed, None),
-                        Err(_) if stopped.load(Ordering::Acquire) => break,
-                        Err(_) => failed = Some((committed, Stopwatch::start())),
-                    }
-                } else if stopped.load(Ordering::Acquire) {
-                    break;
-                } else {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-            }
-        };
-        let spawned = std::thread::Builder::new()
-            .name("backstay-protect".to_owned())
-            .spawn(work);
-        match spawned {
-            Ok(thread) => Some(Self { thread, stop, now }),
-            Err(error) => {
-                notice::warn(&format!("nothing is protected: no thread for it: {error}"));
-                None
-            }
-        }
-    }
-
-    fn stop(self, limit: Duration) {
-        self.stop.store(true, Ordering::Release);
-        let over = wait_until("the last protection round", limit, || {
-            self.thread.is_finished()
-        });
-        if over.is_err() {
-            self.now.store(true, Ordering::Release);
-        }
-        // A round has its own limits.
-        drop(self.thread.join());
-    }
-}
-
 impl Session {
     /// Waits until checkpoint `id`, which is committed, is protected on all nodes. Local.
     pub(super) fn wait_protected(&self, id: CheckpointId) -> Result<()> {
@@ -630,8 +560,8 @@ impl Session {
     /// Where stores of lost nodes were made again for reading, on this node.
     pub fn rebuilt_directories(&self) -> Vec<PathBuf> {
         let agent = self.protection.agent.as_ref();
-        let stores = agent.map(|agent| agent.local_stores()).unwrap_or_default();
-        let rebuilt = stores.into_iter().filter(|store| store.survey.rebuilt);
+        let stores = agent.map(NodeAgent::stores).unwrap_or_default();
+        let rebuilt = stores.into_iter().filter(|store| store.rebuilt);
         rebuilt.map(|store| store.directory).collect()
     }
 }

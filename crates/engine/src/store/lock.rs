@@ -43,6 +43,12 @@ impl StoreLock {
         Ok(Self { _file: file })
     }
 
+    /// Whether a leader that lives holds the lock in `directory`.
+    pub fn is_held(directory: &Path) -> bool {
+        let file = File::open(directory.join("lock.backstay"));
+        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// Waits until no process of an earlier life holds the control file at `path`.
     pub fn wait_for_former_ranks(path: &Path) -> Result<()> {
         let Ok(file) = File::open(path) else {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay agent`: keeps a node's stores while no application runs, and protects their checkpoints.
+//!
+//! Purpose: from arguments to the agent process of the engine.
+//! In from: a job's name, or a folder; SIGTERM and SIGINT. Out to: messages on standard error.
+//! Invariants: one agent a store; it ends when its job is over, when it was alone for too long, or when it
+//! is told to, and then finishes what it can.
+
+use crate::output::complain;
+use backstay::agent::process::{Ended, ProcessOptions, run as run_agent};
+use backstay::store::place;
+use backstay::{Config, Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Keeps a node's stores while no application runs, and protects their checkpoints.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentArgs {
+    /// Name of the job whose store it keeps
+    #[arg(long, env = "BACKSTAY_JOB")]
+    job: Option<String>,
+    /// The folder of the store, instead of where the configuration puts it
+    #[arg(long, value_name = "DIR", conflicts_with = "job")]
+    directory: Option<PathBuf>,
+    /// Seconds to stay while no application runs
+    #[arg(long, value_name = "S", default_value_t = 3600)]
+    linger_s: u64,
+}
+
+pub(crate) fn run(args: &AgentArgs) -> ExitCode {
+    match serve(args) {
+        Ok(ended) => {
+            let why = match ended {
+                Ended::JobOver => "its job is over",
+                Ended::Alone => "no application came",
+                Ended::Asked => "it was told to",
+            };
+            complain(&format!("backstay: the agent ends: {why}"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            complain(&format!("backstay: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &AgentArgs) -> Result<Ended> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
+            Error::caused(ErrorKind::Unsupported, "watching for signals", error)
+        })?;
+    }
+    let options = ProcessOptions {
+        directory: directory(args)?,
+        linger: Duration::from_secs(args.linger_s),
+        over: std::env::var_os("BACKSTAY_RENDEZVOUS").map(|folder| Path::new(&folder).join("over")),
+    };
+    run_agent(&options, &stop)
+}
+
+/// Where the application will look: what an earlier life left, or where a first one would put its store.
+fn directory(args: &AgentArgs) -> Result<PathBuf> {
+    if let Some(directory) = &args.directory {
+        return Ok(directory.clone());
+    }
+    let config = Config::from_environment()?;
+    let Some(job) = args.job.clone().or_else(|| config.job.clone()) else {
+        let context = "which job? Give --job as the application names it, or --directory";
+        return Err(Error::new(ErrorKind::InvalidArgument, context));
+    };
+    let node = config.node.clone().unwrap_or_else(place::node_name);
+    if let Some(directory) = place::existing(&config, &job, &node) {
+        return Ok(directory);
+    }
+    Ok(place::choose(&config, &job, &node, None)?.directory)
+}

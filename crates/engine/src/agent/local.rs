@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: how the leader of a node's ranks and an agent process on the same node find and talk to each
+//! other: a locked file that names the agent, and a socket, both in the folder of the node's store.
+//! In from: `session` (client), the agent process (server). Out to: Unix sockets.
+//! Invariants: only processes of the same user are talked to; every wait has a limit; an agent that does
+//! not let go of a store in time is ended before anybody else writes it.
+//! Format: docs/format/agent.md.
+
+use crate::clock::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use backstay_format::agent::{LocalAnswer, LocalRequest};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, getuid, kill_process};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Names the agent of a node and is locked by it while it lives.
+const AGENT_FILE: &str = "agent.backstay";
+const SOCKET: &str = "agent.socket";
+/// Longest message between a rank and an agent, in bytes.
+const MESSAGE_BYTES_MAX: u32 = 64 << 20;
+/// How long an agent may take to answer what it does at once, and to die.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The place of an agent process in a folder: held as long as it lives.
+#[derive(Debug)]
+pub struct AgentPlace {
+    _file: File,
+    listener: UnixListener,
+    socket: PathBuf,
+}
+
+impl AgentPlace {
+    /// Takes the place in `directory`; an error names the agent that has it.
+    pub fn take(directory: &Path) -> Result<Self> {
+        let path = directory.join(AGENT_FILE);
+        let failed = |error| Error::io(format!("opening {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        let mut file = options.open(&path).map_err(failed)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut text = String::new();
+            drop(file.read_to_string(&mut text));
+            let context = format!("node's agent is already process {}", text.trim());
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(failed)?;
+        let socket = directory.join(SOCKET);
+        drop(std::fs::remove_file(&socket));
+        let listener = UnixListener::bind(short(directory, &socket)?.path())
+            .map_err(|error| Error::io(format!("listening on {}", socket.display()), error))?;
+        Ok(Self {
+            _file: file,
+            listener,
+            socket,
+        })
+    }
+
+    /// The next leader that calls, if one does within `limit`.
+    pub fn accept(&self, limit: Duration) -> Option<UnixStream> {
+        self.listener.set_nonblocking(true).ok()?;
+        let deadline = Deadline::after(limit);
+        while deadline.left().is_some() {
+            if let Ok((stream, _)) = self.listener.accept() {
+                stream.set_nonblocking(false).ok()?;
+                return is_ours(&stream).then_some(stream);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    }
+}
+
+impl Drop for AgentPlace {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.socket));
+    }
+}
+
+/// A socket's path may be longer than the kernel takes: then it goes by the descriptor of its folder.
+struct Short {
+    path: PathBuf,
+    _folder: Option<File>,
+}
+
+impl Short {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn short(directory: &Path, socket: &Path) -> Result<Short> {
+    use std::os::fd::AsRawFd;
+    if socket.as_os_str().len() < 100 {
+        return Ok(Short {
+            path: socket.to_owned(),
+            _folder: None,
+        });
+    }
+    let folder = File::open(directory)
+        .map_err(|error| Error::io(format!("opening {}", directory.display()), error))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()));
+    Ok(Short {
+        path,
+        _folder: Some(folder),
+    })
+}
+
+fn is_ours(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == getuid())
+}
+
+/// Sends one message: its length, and its frame.
+pub fn send(mut stream: &UnixStream, frame: &[u8]) -> std::io::Result<()> {
+    let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+    stream.write_all(&length.to_le_bytes())?;
+    stream.write_all(frame)
+}
+
+/// Receives one message; `None` at the end of the connection.
+pub fn receive(mut stream: &UnixStream) -> std::io::Result<Option<Vec<u8>>> {
+    let mut length = [0; 4];
+    match stream.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = u32::from_le_bytes(length);
+    if length > MESSAGE_BYTES_MAX {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    // Grows with what arrives, not with what was promised.
+    let mut bytes = Vec::new();
+    stream.take(u64::from(length)).read_to_end(&mut bytes)?;
+    if bytes.len() < backstay_format::width::index(length) {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some(bytes))
+}
+
+/// An agent process of this node, as its leader sees it.
+#[derive(Debug)]
+pub struct AgentClient {
+    stream: UnixStream,
+    pid: i32,
+}
+
+impl AgentClient {
+    /// The agent that lives in `directory`, if there is one.
+    pub fn find(directory: &Path) -> Option<Self> {
+        let pid = living(directory)?;
+        let socket = directory.join(SOCKET);
+        let path = short(directory, &socket).ok()?;
+        let stream = match UnixStream::connect(path.path()) {
+            Ok(stream) if is_ours(&stream) => stream,
+            _ => {
+                notice::warn(&format!(
+                    "agent {pid} of this node does not answer; going on without"
+                ));
+                return None;
+            }
+        };
+        Some(Self { stream, pid })
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&self, request: &LocalRequest, within: Duration) -> Result<LocalAnswer> {
+        let failed = |error| {
+            let context = format!("agent {} of this node: {request:?}", self.pid);
+            Error::caused(ErrorKind::PeerUnreachable, context, error)
+        };
+        self.stream.set_read_timeout(Some(within)).map_err(failed)?;
+        self.stream
+            .set_write_timeout(Some(within))
+            .map_err(failed)?;
+        send(&self.stream, &request.encode()).map_err(failed)?;
+        let bytes = receive(&self.stream).map_err(failed)?;
+        let bytes = bytes.ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))?;
+        let answer = LocalAnswer::decode(&bytes).map_err(|error| {
+            Error::caused(
+                ErrorKind::Unsupported,
+                "the answer of this node's agent",
+                error,
+            )
+        })?;
+        match answer {
+            LocalAnswer::Failed { kind, text } => {
+                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
+                Err(Error::new(kind, text))
+            }
+            other => Ok(other),
+        }
+    }
+}
+
+/// The process that holds the agent's file.
+fn living(directory: &Path) -> Option<i32> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(directory.join(AGENT_FILE))
+        .ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok().filter(|pid| *pid > 1)
+}
+
+/// Before a new life opens the store in `directory`: an agent process lets go of it, or is ended. Returns
+/// the agent where it did.
+pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
+    let Some(pid) = living(directory) else {
+        return Ok(None);
+    };
+    if let Some(client) = AgentClient::find(directory) {
+        match client.ask(&LocalRequest::Detach, PATIENCE) {
+            Ok(_) => return Ok(Some(client)),
+            Err(error) => notice::warn(&format!("agent {pid} is ended: {error}")),
+        }
+    }
+    if let Some(process) = Pid::from_raw(pid)
+        && let Err(error) = kill_process(process, Signal::KILL)
+    {
+        tracing::debug!("agent {pid}: {error}");
+    }
+    let deadline = Deadline::after(PATIENCE);
+    while living(directory).is_some() {
+        if deadline.left().is_none() {
+            let context = format!(
+                "agent {pid} holds the store in {} and cannot be ended; end it by hand",
+                directory.display()
+            );
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(None)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: an agent as a process of its own: it outlives the application, goes on protecting what was
+//! committed, and ends when its job is over.
+//! In from: the leaders of the job's lives, one after the other. Out to: an `Agent`, which does the work.
+//! Invariants: it writes a store only between `Attach` and `Detach`; without a leader for longer than
+//! asked for it ends; a request that cannot be read ends the connection, not the agent.
+//! Format: docs/format/agent.md.
+
+use super::coordinate::{Coordinator, NodeSeat};
+use super::local::{AgentPlace, receive, send};
+use super::{Agent, AgentSettings, CoordinatorThread, lock};
+use crate::clock::Stopwatch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::file::FileDevice;
+use crate::io::shared::SharedWords;
+use crate::notice;
+use crate::redundancy::group::Scheme;
+use crate::store::control::Control;
+use crate::store::lock::StoreLock;
+use crate::store::place::STORE_FILE;
+use crate::store::reserve::{Reserve, ReserveSettings};
+use crate::transport::{Endpoint, Secret, TcpEndpoint, TcpOptions};
+use backstay_format::agent::{LocalAnswer, LocalRequest, LocalStoreEntry};
+use backstay_format::width::index;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Name of the control file beside a store.
+pub const CONTROL_FILE: &str = "control.backstay";
+
+/// How an agent process lives.
+#[derive(Debug, Clone)]
+pub struct ProcessOptions {
+    /// The folder of the node's store.
+    pub directory: PathBuf,
+    /// How long it stays while no application runs.
+    pub linger: Duration,
+    /// A file whose presence says that the job is over.
+    pub over: Option<PathBuf>,
+}
+
+/// Why an agent process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The job said goodbye.
+    JobOver,
+    /// No application came for so long.
+    Alone,
+    /// It was told to.
+    Asked,
+}
+
+/// What the connections of leaders share.
+#[derive(Debug, Default)]
+struct State {
+    agent: Option<Arc<Agent>>,
+    coordinator: Option<CoordinatorThread>,
+    timeout: Duration,
+    goodbye: bool,
+}
+
+/// Runs an agent until its job is over, it has been alone for too long, or `stop` is set.
+pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
+    let place = AgentPlace::take(&options.directory)?;
+    notice::info(&format!(
+        "agent of the store in {}",
+        options.directory.display()
+    ));
+    let state = Mutex::new(State::default());
+    let mut alone = Stopwatch::start();
+    std::thread::scope(|scope| {
+        loop {
+            if let Some(stream) = place.accept(Duration::from_millis(100)) {
+                let state = &state;
+                scope.spawn(move || serve(&stream, state, stop));
+            }
+            if StoreLock::is_held(&options.directory) {
+                alone = Stopwatch::start();
+            }
+            let ended = if stop.load(Ordering::Acquire) {
+                Some(Ended::Asked)
+            } else if lock(&state).goodbye || options.over.as_ref().is_some_and(|p| p.exists()) {
+                Some(Ended::JobOver)
+            } else {
+                (alone.elapsed() > options.linger).then_some(Ended::Alone)
+            };
+            if let Some(ended) = ended {
+                stop.store(true, Ordering::Release);
+                end(&state);
+                return Ok(ended);
+            }
+        }
+    })
+}
+
+/// Finishes what is under way.
+fn end(state: &Mutex<State>) {
+    let (coordinator, agent, timeout) = {
+        let mut state = lock(state);
+        (state.coordinator.take(), state.agent.take(), state.timeout)
+    };
+    if let Some(coordinator) = coordinator {
+        coordinator.stop(timeout.min(Duration::from_secs(30)));
+    }
+    if let Some(agent) = agent {
+        agent.detach();
+        agent.endpoint().shut_down();
+    }
+}
+
+/// Answers one leader until it goes away.
+fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
+    drop(stream.set_read_timeout(Some(Duration::from_millis(200))));
+    while !stop.load(Ordering::Acquire) {
+        let bytes = match receive(stream) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        };
+        let answer = match LocalRequest::decode(&bytes) {
+            Ok(request) => answer(&request, state),
+            Err(error) => Err(Error::corrupt("a request of a rank".to_owned(), error)),
+        };
+        let answer = answer.unwrap_or_else(|error| LocalAnswer::Failed {
+            kind: error.kind().code(),
+            text: error.to_string().chars().take(1000).collect(),
+        });
+        if send(stream, &answer.encode()).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
+    match request {
+        LocalRequest::Begin { .. } => begin(request, state),
+        LocalRequest::Attach {
+            directory,
+            store_directory,
+        } => attach(state, Path::new(directory), Path::new(store_directory)),
+        LocalRequest::Detach => {
+            let (coordinator, agent) = {
+                let mut state = lock(state);
+                (state.coordinator.take(), state.agent.take())
+            };
+            if let Some(coordinator) = coordinator {
+                coordinator.stop(Duration::ZERO);
+            }
+            if let Some(agent) = agent {
+                agent.detach();
+                agent.endpoint().shut_down();
+            }
+            Ok(LocalAnswer::Done)
+        }
+        LocalRequest::Coordinate {
+            scheme,
+            parity,
+            group_size,
+            nodes,
+        } => {
+            let nodes = nodes.iter().map(|seat| NodeSeat {
+                name: seat.node.clone(),
+                domain: seat.domain.clone(),
+                address: seat.address.clone(),
+            });
+            let agent = agent_of(state)?;
+            let scheme = scheme_of(*scheme, *parity)?;
+            let coordinator = Coordinator::new(
+                Arc::clone(&agent),
+                nodes.collect(),
+                scheme,
+                index(*group_size),
+            );
+            lock(state).coordinator = CoordinatorThread::start(agent, coordinator);
+            Ok(LocalAnswer::Done)
+        }
+        LocalRequest::Stop { limit_ms } => {
+            let coordinator = lock(state).coordinator.take();
+            if let Some(coordinator) = coordinator {
+                coordinator.stop(Duration::from_millis(*limit_ms));
+            }
+            Ok(LocalAnswer::Done)
+        }
+        LocalRequest::Stores => {
+            let stores = agent_of(state)?.local_stores();
+            let entry = |store: super::survey::LocalStore| LocalStoreEntry {
+                store: store.survey.store,
+                directory: store.directory.to_string_lossy().into_owned(),
+                rebuilt: store.survey.rebuilt,
+            };
+            Ok(LocalAnswer::Stores(stores.into_iter().map(entry).collect()))
+        }
+        LocalRequest::DropRebuilt => {
+            agent_of(state)?.drop_rebuilt();
+            Ok(LocalAnswer::Done)
+        }
+        LocalRequest::Goodbye => {
+            lock(state).goodbye = true;
+            Ok(LocalAnswer::Done)
+        }
+    }
+}
+
+fn agent_of(state: &Mutex<State>) -> Result<Arc<Agent>> {
+    let none = || Error::new(ErrorKind::InvalidArgument, "no life of the job has begun");
+    lock(state).agent.clone().ok_or_else(none)
+}
+
+/// 1 partner, 2 XOR, 3 Reed-Solomon.
+fn scheme_of(scheme: u8, parity: u8) -> Result<Scheme> {
+    match scheme {
+        1 => Ok(Scheme::Partner),
+        2 => Ok(Scheme::Xor),
+        3 => Ok(Scheme::ReedSolomon {
+            parities: usize::from(parity),
+        }),
+        other => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("no scheme {other}"),
+        )),
+    }
+}
+
+/// The number of a scheme, and its parities.
+pub fn scheme_numbers(scheme: Scheme) -> (u8, u8) {
+    let parities = u8::try_from(scheme.parities()).unwrap_or(u8::MAX);
+    match scheme {
+        Scheme::None => (0, 0),
+        Scheme::Partner => (1, parities),
+        Scheme::Xor => (2, parities),
+        Scheme::ReedSolomon { .. } => (3, parities),
+    }
+}
+
+fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
+    let LocalRequest::Begin {
+        secret,
+        job,
+        node,
+        listen,
+        threads,
+        rate_bytes,
+        nice,
+        cpu_set,
+        timeout_ms,
+    } = request
+    else {
+        return Err(Error::new(ErrorKind::Internal, "not a beginning"));
+    };
+    let mut options = TcpOptions::new(node, job, Secret::from_bytes(*secret));
+    if !listen.is_empty() {
+        options.listen = listen.parse().map_err(|error| {
+            let context = format!("listen_address is {listen:?}");
+            Error::caused(ErrorKind::Configuration, context, error)
+        })?;
+    }
+    let endpoint: Arc<dyn Endpoint> = Arc::new(TcpEndpoint::open(options)?);
+    let address = endpoint.address();
+    let settings = AgentSettings {
+        within: Duration::from_millis(*timeout_ms),
+        threads: index(*threads),
+        rate_bytes: (*rate_bytes > 0).then_some(*rate_bytes),
+        cpu_set: (!cpu_set.is_empty()).then(|| cpu_set.clone()),
+        nice: i32::try_from(*nice).unwrap_or(19),
+    };
+    let directory = std::env::current_dir().unwrap_or_default();
+    let agent = Agent::start(endpoint, settings, node, &directory);
+    let mut state = lock(state);
+    state.timeout = Duration::from_millis(*timeout_ms);
+    state.goodbye = false;
+    state.agent = Some(agent);
+    Ok(LocalAnswer::Ready { address })
+}
+
+fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Result<LocalAnswer> {
+    let agent = agent_of(state)?;
+    let timeout = lock(state).timeout;
+    agent.set_directory(store_directory);
+    let path = store_directory.join(STORE_FILE);
+    if !path.exists() {
+        // Before the first checkpoint there is nothing to hold.
+        return Ok(LocalAnswer::Done);
+    }
+    let control = directory.join(CONTROL_FILE);
+    let words = SharedWords::map(&control, None)
+        .map_err(|error| Error::io(format!("opening {}", control.display()), error))?;
+    let device = FileDevice::open(&path, false)
+        .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+    let settings = ReserveSettings {
+        reserve_bytes_max: None,
+        wait: timeout,
+    };
+    let reserve = Reserve::attach(Arc::new(device), Control::join(words)?, settings)?;
+    agent.attach(&reserve, store_directory)?;
+    Ok(LocalAnswer::Done)
+}
