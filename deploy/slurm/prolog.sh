@@ -15,13 +15,16 @@ folder="$state/$job"
 
 say() { logger -t backstay-prolog -- "$*" 2>/dev/null || echo "backstay-prolog: $*" >&2; }
 
-[ -n "$job" ] && [ -n "$user" ] || { say "not started by Slurm: no SLURM_JOB_ID or SLURM_JOB_USER"; exit 0; }
+if [ -z "$job" ] || [ -z "$user" ]; then
+    say "not started by Slurm: no SLURM_JOB_ID or SLURM_JOB_USER"
+    exit 0
+fi
 [ -x "$backstay" ] || { say "$backstay is not there: no agent"; exit 0; }
 if ! mkdir -p "$state" || ! mkdir -m 0700 "$folder" 2>/dev/null; then
     say "job $job: $folder cannot be made, or has an agent already"
     exit 0
 fi
-chown "$user" "$folder" || { say "job $job: no user $user"; rm -rf "$folder"; exit 0; }
+chown "$user" "$folder" 2>/dev/null || { say "job $job: no user $user"; rm -rf "$folder"; exit 0; }
 
 # A session of its own, so that it outlives this script; the epilog ends it.
 setsid setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the Slurm prolog and epilog with a fake `backstay`: started as the user, ended in every way.
+# shellcheck disable=SC2016,SC2034
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -28,7 +29,10 @@ END
 chmod 755 "$work/backstay"
 export BACKSTAY_DEPLOY_CONF=/dev/null BACKSTAY_PROGRAM="$work/backstay" BACKSTAY_AGENT_STATE="$work/state"
 export BACKSTAY_AGENT_GRACE_S=2 SLURM_JOB_ID=7
-SLURM_JOB_USER=$(getent passwd nobody >/dev/null && [ "$(id -u)" = 0 ] && echo nobody || id -un)
+SLURM_JOB_USER=$(id -un)
+if [ "$(id -u)" = 0 ] && getent passwd nobody >/dev/null; then
+    SLURM_JOB_USER=nobody
+fi
 export SLURM_JOB_USER
 
 started() {
@@ -40,7 +44,7 @@ started() {
 }
 
 # Gone, or dead and not yet waited for by process 1.
-is_gone() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"; }
+is_gone() { ! grep -qs '^State:[[:space:]]*[RSDTtI]' "/proc/$1/status"; }
 
 for script in deploy/slurm/*.sh; do
     check "$script is a POSIX script" "sh -n $script"
@@ -66,6 +70,6 @@ check "a user who is not there is no reason to fail" 'SLURM_JOB_USER=no-such-use
 if command -v systemd-analyze >/dev/null; then
     mkdir "$work/unit"
     sed "s|/usr/local/bin/backstay|$work/backstay|" "deploy/systemd/backstay-agent@.service" >"$work/unit/backstay-agent@.service"
-    check "the unit is well formed" 'systemd-analyze verify --user "$work/unit/backstay-agent@j.service"'
+    check "the unit is well formed" 'XDG_RUNTIME_DIR="$work" systemd-analyze verify --user "$work/unit/backstay-agent@j.service"'
 fi
 echo "$passed passed, 0 failed"
