@@ -2,12 +2,13 @@
 """`backstay run` over the nodes of a test cluster: nodes die under mpirun and are left out."""
 
 import json
+import pathlib
+import signal
 import subprocess
 import sys
 
-from cluster import HEAD, Cluster, wait_until
-from job import expect
-from selftest import arguments, run_all
+from cluster import HEAD, Cluster, send, wait_until
+from selftest import arguments, expect, run_all
 
 
 class Run:
@@ -42,12 +43,12 @@ class Run:
             raise AssertionError(f"{late}: {self.text()}") from None
         expect(self.text().count("of 6 on") >= count, f"it is over: {self.text()}")
 
-    def leave(self):
-        """SIGTERM to `backstay run`, which is not the process that waits for it out here."""
-        self.cluster.run(HEAD, ["pkill", "-TERM", "-x", "-f", f"{self.pattern()}.*"], check=False)
-
-    def pattern(self):
-        return r"\S*/backstay run --events"
+    def send(self, number):
+        """A signal to `backstay run` itself, which is not the process that waits for it out here."""
+        for pid, _ in self.cluster.inside():
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"/backstay") and words[1:3] == [b"run", b"--events"]:
+                send(pid, number)
 
     def end(self):
         try:
@@ -59,7 +60,7 @@ class Run:
 def dead_nodes_are_left_out(settings):
     """A node is wiped, then another one dies; spares take their places."""
     with Cluster(3, spares=2) as cluster:
-        run = Run(cluster, settings, "openmpi", [2, 2, 2], "--spares", "node3,node4", "--grace-s", "1")
+        run = Run(cluster, settings, "openmpi", [2, 2, 2], "--spares", "node3,node4")
         run.wait_ranks(6)
         cluster.wipe_node(1)
         run.wait_ranks(12)
@@ -70,9 +71,9 @@ def dead_nodes_are_left_out(settings):
                f"hosts of the starts: {hosts}")
         for rank, node in enumerate([0, 0, 3, 3, 4, 4]):
             expect(f"rank {rank} of 6 on node{node}\n" in run.text(), f"rank {rank} is not on node{node}: {run.text()}")
-        run.leave()
-        run.end()
-        expect(run.events("leave") and run.events("signal"), f"it was not asked to leave: {run.text()}")
+        run.send(signal.SIGTERM)
+        expect(run.end() == 0 and "done 15" in run.text(), f"it did not leave well: {run.text()}")
+        expect(run.events("leave") and not run.events("signal"), f"it was not asked, but ended: {run.text()}")
         summary = run.events("summary")[0]
         expect(summary["left_out"] == ["node1", "node2"] and summary["starts"] == 3, f"{summary}")
         return f"{summary['down_ms'] / 2e3:.1f} s from a death to the next start"
@@ -90,9 +91,10 @@ def without_spares_it_stops_or_shrinks(settings):
         run.wait_ranks(6)
         cluster.wipe_node(0)
         run.wait_ranks(12)
+        expect(run.events("start")[1]["hosts"] == ["node1", "node2"], run.text())
         for rank, node in enumerate([1, 1, 1, 2, 2, 2]):
             expect(f"rank {rank} of 6 on node{node}\n" in run.text(), f"rank {rank} is not on node{node}: {run.text()}")
-        run.leave()
+        run.send(signal.SIGTERM)
         run.end()
 
 
@@ -101,7 +103,7 @@ def nothing_survives_the_supervisor(settings):
     with Cluster(3) as cluster:
         run = Run(cluster, settings, "openmpi", [2, 2, 2])
         run.wait_ranks(6)
-        cluster.run(HEAD, ["pkill", "-KILL", "-x", "-f", f"{run.pattern()}.*"])
+        run.send(signal.SIGKILL)
         wait_until(lambda: not any(cluster.node_pids(index) for index in range(3)), "the end of all ranks", 30)
         expect(run.text().count("of 6 on") == 6, f"started again: {run.text()}")
 
@@ -113,7 +115,7 @@ def hydra_is_restarted_on_a_spare(settings):
         cluster.kill_node(1)
         run.wait_ranks(12)
         expect(run.events("start")[1]["hosts"] == ["node0", "node3", "node2"], run.text())
-        run.leave()
+        run.send(signal.SIGTERM)
         run.end()
 
 

@@ -102,7 +102,9 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
 /// How something ended, in words.
 pub(crate) fn words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) if code > 128 => format!("exit {code}, which is signal {}", code - 128),
+        (Some(code), _) if (129..=192).contains(&code) => {
+            format!("exit {code}, which is signal {}", code - 128)
+        }
         (Some(code), _) => format!("exit {code}"),
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "an unknown status".to_owned(),

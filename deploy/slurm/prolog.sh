@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Slurm prolog: starts `backstay agent` on this node, as the job's user, if the site or the user wants it.
+# It never fails the job: a prolog that ends with an error drains the node.
+set -u
+
+settings="${BACKSTAY_DEPLOY_CONF:-/etc/backstay/deploy.conf}"
+# shellcheck disable=SC1090
+[ ! -r "$settings" ] || . "$settings"
+backstay="${BACKSTAY_PROGRAM:-/usr/local/bin/backstay}"
+state="${BACKSTAY_AGENT_STATE:-/run/backstay}"
+job="${SLURM_JOB_ID:-}"
+user="${SLURM_JOB_USER:-}"
+folder="$state/$job"
+
+say() { logger -t backstay-prolog -- "$*" 2>/dev/null || echo "backstay-prolog: $*" >&2; }
+
+if [ -z "$job" ] || [ -z "$user" ]; then
+    say "not started by Slurm: no SLURM_JOB_ID or SLURM_JOB_USER"
+    exit 0
+fi
+[ -x "$backstay" ] || { say "$backstay is not there: no agent"; exit 0; }
+if ! mkdir -p "$state" || ! mkdir -m 0700 "$folder" 2>/dev/null; then
+    say "job $job: $folder cannot be made, or has an agent already"
+    exit 0
+fi
+chown "$user" "$folder" 2>/dev/null || { say "job $job: no user $user"; rm -rf "$folder"; exit 0; }
+
+# A session of its own, so that it outlives this script; the epilog ends it.
+setsid setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- \
+    env BACKSTAY_RENDEZVOUS="$folder" "$backstay" agent --job "slurm-$job" \
+    </dev/null >"$folder/log" 2>&1 &
+echo "$!" >"$folder/pid"
+say "job $job: agent $! for $user"
+exit 0
