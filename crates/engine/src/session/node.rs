@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
 use crate::notice;
-use crate::store::control::{Control, wait_until};
+use crate::store::control::{CONTROL_FILE, Control, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::place::{self, STORE_FILE};
 use crate::store::reserve::{Reserve, ReserveSettings, is_blank};
@@ -25,8 +25,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-const CONTROL_FILE: &str = "control.backstay";
 
 /// This rank's place on its node.
 #[derive(Debug)]
