@@ -9,11 +9,14 @@ use crate::sized;
 use crate::status::invalid;
 use engine::session::{Handle, Level};
 use engine::{CheckpointId, Result};
+use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
 /// The checkpoint is durable on its node: it survives the death of all processes.
 pub const BACKSTAY_LEVEL_NODE: i32 = 1;
+/// The checkpoint is protected across nodes: it survives the loss of as many as the redundancy covers.
+pub const BACKSTAY_LEVEL_PROTECTED: i32 = 2;
 
 /// Which checkpoint: one life of the job, and a number that grows over all its lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,12 +61,44 @@ pub struct Report {
     pub capture_seconds: f64,
     /// Seconds until durable at node level.
     pub commit_seconds: f64,
+    /// Seconds waited after that until protected across nodes.
+    pub protect_seconds: f64,
 }
 
 // SAFETY: repr(C), begins with its size; zero is a number.
 unsafe impl sized::Sized for Report {
     const NAME: &'static str = "backstay_report";
     const FIRST_SIZE: usize = offset_of!(Report, commit_seconds) + size_of::<f64>();
+}
+
+/// Bytes of backstay_protection.shortfall.
+pub const BACKSTAY_SHORTFALL_BYTES: usize = 512;
+
+/// What is durable at which level now, as far as this process's node knows.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Protection {
+    /// sizeof(backstay_protection), set by the caller; so much of the struct is filled.
+    pub struct_size: usize,
+    /// The newest checkpoint of the job that is durable on its nodes; number 0 if there is none. So in
+    /// the next two.
+    pub at_node: Id,
+    /// The newest checkpoint that survives the loss of nodes.
+    pub at_protected: Id,
+    /// The checkpoint that is being encoded.
+    pub encoding: Id,
+    /// Lost nodes of a group that were asked to be survived; 0 without redundancy.
+    pub losses_asked: u32,
+    /// Lost nodes that every group survives.
+    pub losses_covered: u32,
+    /// Why protection is less than was asked for, cut to fit; empty if it is not.
+    pub shortfall: [c_char; BACKSTAY_SHORTFALL_BYTES],
+}
+
+// SAFETY: repr(C), begins with its size; zero is a number.
+unsafe impl sized::Sized for Protection {
+    const NAME: &'static str = "backstay_protection";
+    const FIRST_SIZE: usize = size_of::<Protection>();
 }
 
 /// A checkpoint under way.
@@ -175,6 +210,44 @@ pub unsafe extern "C" fn backstay_wait(
     })
 }
 
+/// What is durable at which level now, and whether that is less than was asked for. Local.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_protection_status(
+    session: *mut Session,
+    protection: *mut Protection,
+) -> i32 {
+    on_session(session, "backstay_protection_status", |state| {
+        let place = pointer::required(protection, "protection")?;
+        let status = state.engine()?.protection();
+        let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let id = |id: Option<CheckpointId>| id.map(Id::from).unwrap_or_default();
+        let now = Protection {
+            struct_size: size_of::<Protection>(),
+            at_node: id(status.node),
+            at_protected: id(status.protected),
+            encoding: id(status.encoding),
+            losses_asked: small(status.asked),
+            losses_covered: small(status.covered),
+            shortfall: text_of(status.shortfall.as_deref().unwrap_or_default()),
+        };
+        // SAFETY: not NULL, so the caller says it is a struct as long as it says.
+        unsafe { sized::write(place, &now) }
+    })
+}
+
+/// As much of a text as fits before its zero byte, cut between characters.
+fn text_of(text: &str) -> [c_char; BACKSTAY_SHORTFALL_BYTES] {
+    let mut cut = text.len().min(BACKSTAY_SHORTFALL_BYTES - 1);
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let mut bytes = [0; BACKSTAY_SHORTFALL_BYTES];
+    for (to, from) in bytes.iter_mut().zip(text.as_bytes()[..cut].iter()) {
+        *to = c_char::from_ne_bytes([*from]);
+    }
+    bytes
+}
+
 /// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
 /// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
 /// measured costs and failures. All processes together; most calls ask nobody.
@@ -235,6 +308,7 @@ fn reported(report: &engine::session::Report) -> Report {
         blocking_seconds: report.blocking_seconds,
         capture_seconds: report.capture_seconds,
         commit_seconds: report.commit_seconds,
+        protect_seconds: report.protect_seconds,
     }
 }
 
@@ -253,8 +327,9 @@ fn position(state: &State, handle: *const UnderWay) -> Result<usize> {
 fn level_of(number: i32) -> Result<Level> {
     match number {
         BACKSTAY_LEVEL_NODE => Ok(Level::Node),
+        BACKSTAY_LEVEL_PROTECTED => Ok(Level::Protected),
         other => Err(invalid(format!(
-            "level is {other}, not BACKSTAY_LEVEL_NODE (1)"
+            "level is {other}, not BACKSTAY_LEVEL_NODE (1) or BACKSTAY_LEVEL_PROTECTED (2)"
         ))),
     }
 }

@@ -5,7 +5,7 @@
 use crate::pointer;
 use crate::sized;
 use crate::status::invalid;
-use engine::config::Tracking;
+use engine::config::{Redundancy, Tracking};
 use engine::{Config, Result};
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
@@ -63,6 +63,16 @@ pub struct Options {
     pub capture_threads: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// What protects checkpoints against lost nodes: "none", "partner", "xor" or "rs".
+    pub redundancy: *const c_char,
+    /// What fails together with this node; by default nothing.
+    pub failure_domain: *const c_char,
+    /// Bytes a second that a node gathers for parity at most.
+    pub encode_rate_bytes: u64,
+    /// Lost nodes of a group that "rs" covers.
+    pub parity: u32,
+    /// Nodes of a group.
+    pub group_size: u32,
 }
 
 // SAFETY: repr(C), begins with its size; zero is NULL for pointers and a number otherwise.
@@ -106,6 +116,17 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
     set(&mut config.block_bytes, options.block_bytes);
     set(&mut config.retained, options.retained);
     set(&mut config.capture_threads, options.capture_threads);
+    let domain = text(options.failure_domain, "failure_domain")?;
+    over(&mut config.failure_domain, domain);
+    over(
+        &mut config.encode_rate_bytes,
+        nonzero(options.encode_rate_bytes),
+    );
+    set(&mut config.parity, options.parity);
+    set(&mut config.group_size, options.group_size);
+    if let Some(word) = text(options.redundancy, "redundancy")? {
+        config.redundancy = redundancy(&word)?;
+    }
     if let Some(tracking) = tracking(options.tracking)? {
         config.tracking = tracking;
     }
@@ -126,6 +147,18 @@ pub(crate) fn tracking(number: i32) -> Result<Option<Tracking>> {
         BACKSTAY_TRACKING_MARKED => Ok(Some(Tracking::Marked)),
         other => Err(invalid(format!(
             "tracking is {other}, not one of BACKSTAY_TRACKING_* (0 to 4)"
+        ))),
+    }
+}
+
+fn redundancy(word: &str) -> Result<Redundancy> {
+    match word {
+        "none" => Ok(Redundancy::None),
+        "partner" => Ok(Redundancy::Partner),
+        "xor" => Ok(Redundancy::Xor),
+        "rs" => Ok(Redundancy::Rs),
+        other => Err(invalid(format!(
+            "redundancy is {other:?}, not none, partner, xor or rs"
         ))),
     }
 }

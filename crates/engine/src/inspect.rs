@@ -8,12 +8,16 @@
 mod array;
 mod find;
 mod open;
+mod protection;
+mod stripes;
 mod variables;
 mod verify;
 
 pub use array::Array;
 pub use find::{DEPTH_MAX, default_places, find_stores};
 pub use open::{OpenStore, Retained, RootState};
+pub use protection::{Group, GroupMember, GroupUse, Protection, Safety};
+pub use stripes::{Repair, Repaired, StoreLocks, StripeDamage, VerifiedStripes};
 pub use variables::{Changed, StoredPart, StoredVariable};
 pub use verify::{Finding, VerifiedStore};
 
@@ -33,6 +37,8 @@ const TRIES: u64 = 20;
 pub struct Stores {
     stores: Vec<OpenStore>,
     unreadable: Vec<Unreadable>,
+    groups: Vec<Group>,
+    group_of: Vec<Option<usize>>,
 }
 
 /// A path that gave no store.
@@ -135,8 +141,14 @@ impl Stores {
                 Err(error) => unreadable.push(Unreadable { path, error }),
             }
         }
-        let mut opened = Self { stores, unreadable };
+        let mut opened = Self {
+            stores,
+            unreadable,
+            groups: Vec::new(),
+            group_of: Vec::new(),
+        };
         opened.load();
+        (opened.groups, opened.group_of) = protection::form_groups(&mut opened.stores);
         opened
     }
 
@@ -144,6 +156,8 @@ impl Stores {
     /// were read, or nodes seen so far apart that they have no checkpoint in common.
     fn load(&mut self) {
         for attempt in 0..TRIES {
+            // Logs before roots: what they protect is then never newer than what is retained.
+            self.stores.iter_mut().for_each(OpenStore::take_log);
             // All roots in quick succession, so that they show one moment as nearly as can be.
             self.keep_good(OpenStore::take_root);
             let mut sound = true;
@@ -310,5 +324,10 @@ pub fn bytes_to_verify(stores: &Stores, wanted: Option<Wanted>) -> u64 {
         }
         sum
     };
-    stores.stores.iter().map(of).sum::<u64>().max(1)
+    let stripes = if wanted.is_none() {
+        stores.stripe_bytes()
+    } else {
+        0
+    };
+    (stores.stores.iter().map(of).sum::<u64>() + stripes).max(1)
 }

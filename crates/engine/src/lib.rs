@@ -89,4 +89,4 @@ pub use backstay_format::{CheckpointId, ElementType, Slab, VariableDescriptor};
 pub use comm::Communicator;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
-pub use session::{Handle, Level, Report, Restored, Scrubbed, Session, Variable};
+pub use session::{Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session, Variable};

@@ -135,6 +135,8 @@ pub struct Round {
     pub whole: bool,
     /// Parity extents of each stripe; as many losses are covered.
     pub parity: u8,
+    /// Losses that were asked to be covered; more than `parity` where the group is too small.
+    pub asked: u8,
     /// Most pieces of a stripe.
     pub pieces_max: u8,
     /// The newest checkpoint that is protected by what the log says up to here.
@@ -155,7 +157,8 @@ impl Round {
         body.u32(u32::from(self.whole))
             .u8(self.parity)
             .u8(self.pieces_max)
-            .raw(&[0; 2]);
+            .u8(self.asked)
+            .u8(0);
         body.u64(self.protected.incarnation)
             .u64(self.protected.number);
         count(&mut body, self.members.len());
@@ -191,7 +194,8 @@ impl Round {
             return Err(body.refuse("parity", 1, format!("0 to {PARITY_MAX}"), parity));
         }
         let pieces_max = body.u8("pieces of a stripe")?;
-        body.zeros("reserved", 2)?;
+        let asked = body.u8("parity asked for")?;
+        body.zeros("reserved", 1)?;
         let protected = CheckpointId::new(
             body.u64_max("incarnation", COUNTER_MAX)?,
             body.u64_max("number", COUNTER_MAX)?,
@@ -217,6 +221,7 @@ impl Round {
             round,
             whole,
             parity,
+            asked,
             pieces_max,
             protected,
             members,

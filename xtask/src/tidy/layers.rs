@@ -66,7 +66,6 @@ pub(crate) const ALLOWED: [Edge; 3] = [
             "AgentSettings",
             "Ask",
             "Asker",
-            "CONTROL_FILE",
             "Coordinator",
             "CoordinatorThread",
             "NodeSeat",

@@ -61,6 +61,8 @@ struct GroupState {
     epoch: u64,
     round: u64,
     scheme: Scheme,
+    /// Losses that were asked to be covered.
+    asked: usize,
     seats: Vec<Seat>,
     table: StripeTable,
     /// The next record must carry everything: members may differ.
@@ -379,6 +381,7 @@ impl Coordinator {
             epoch: group.epoch,
             round: group.round,
             scheme: self.scheme.within(members.len()),
+            asked: self.scheme.parities(),
             seats: seats.collect(),
             table,
             whole: true,
@@ -418,6 +421,7 @@ impl Coordinator {
                 epoch,
                 round: round.max().unwrap_or(0),
                 scheme: formed.scheme,
+                asked: self.scheme.parities(),
                 seats: nodes
                     .iter()
                     .map(|&at| self.nodes[at].seat(own[at].store))
@@ -678,6 +682,7 @@ impl GroupState {
             // A new composition replaces the stripes of the former one.
             whole: self.table.epoch != self.epoch,
             parity,
+            asked: u8::try_from(self.asked).unwrap_or(u8::MAX),
             pieces_max,
             protected: want,
             members: members.collect(),

@@ -15,7 +15,7 @@ use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
 use crate::notice;
 use crate::redundancy::group::Scheme;
-use crate::store::control::Control;
+use crate::store::control::{CONTROL_FILE, Control};
 use crate::store::lock::StoreLock;
 use crate::store::place::STORE_FILE;
 use crate::store::reserve::{Reserve, ReserveSettings};
@@ -27,9 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Name of the control file beside a store.
-pub const CONTROL_FILE: &str = "control.backstay";
 
 /// How an agent process lives.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use crate::io::Device;
 use crate::io::file::FileDevice;
 use crate::notice;
 use crate::redundancy::code::{Code, Piece};
+use crate::redundancy::remake::{self, on_column};
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::recover::walk_part;
@@ -23,7 +24,7 @@ use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS}
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
     CheckpointId, Digest, Extent, Geometry, Member, RootSlot, SegmentClass, SegmentId,
-    SegmentRecord, StoreId, Stripe, Superblock,
+    SegmentRecord, StoreId, Stripe, StripePiece, Superblock,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -169,7 +170,7 @@ impl Agent {
             if read.is_ok() && Digest::of(&bytes) == extent.digest {
                 return Ok(());
             }
-            match work.remake(stripe, piece, extent) {
+            match work.remake(stripe, piece) {
                 Ok(bytes) => {
                     write(&*device, &bytes, offset)?;
                     counts.extents.fetch_add(1, Ordering::Relaxed);
@@ -270,7 +271,7 @@ impl Work<'_> {
             .table
             .stripes
             .values()
-            .flat_map(|stripe| mine(stripe, self.column).map(move |(p, e)| (stripe, p, e)))
+            .flat_map(|stripe| on_column(stripe, self.column).map(move |(p, e)| (stripe, p, e)))
             .collect();
         let next = AtomicUsize::new(0);
         let failed: Mutex<Option<Error>> = Mutex::new(None);
@@ -300,61 +301,14 @@ impl Work<'_> {
     }
 
     /// The bytes of one piece from the others of its stripe.
-    fn remake(&self, stripe: &Stripe, lost: Piece, extent: &Extent) -> Result<Vec<u8>> {
-        let lengths: Vec<(usize, usize)> = stripe
-            .pieces
-            .iter()
-            .map(|piece| (usize::from(piece.column), index(piece.extent.length_bytes)))
-            .collect();
-        let mut present: Vec<(Piece, Vec<u8>)> = Vec::new();
-        let mut missing = Vec::new();
-        let data = stripe
-            .pieces
-            .iter()
-            .map(|piece| (Piece::Data(usize::from(piece.column)), piece));
-        let parity = stripe
-            .parity
-            .iter()
-            .enumerate()
-            .map(|(row, piece)| (Piece::Parity(row), piece));
-        // As many pieces as there is data are enough; data first, which needs no arithmetic.
-        for (which, piece) in data.chain(parity) {
-            if which == lost || present.len() == lengths.len() {
-                continue;
-            }
-            match self.fetch(piece.column, &piece.extent) {
-                Ok(bytes) => present.push((which, bytes)),
-                Err(error) => missing.push(format!("{which}: {error}")),
-            }
-        }
-        if present.len() < lengths.len() {
-            let context = format!(
-                "stripe {}: {} of its pieces are lost beside {lost}, its {} parities cover less: {}",
-                stripe.id.0,
-                missing.len(),
-                stripe.parity.len(),
-                missing.join("; ")
-            );
-            return Err(Error::new(ErrorKind::NotRetained, context));
-        }
-        let mut bytes = vec![0; index(extent.length_bytes)];
-        let present: Vec<(Piece, &[u8])> =
-            present.iter().map(|(p, bytes)| (*p, &**bytes)).collect();
-        self.code
-            .rebuild(&lengths, &present, &mut [(lost, &mut bytes)])?;
-        let found = Digest::of(&bytes);
-        if found != extent.digest {
-            let context = format!(
-                "stripe {}: {lost} was rebuilt with digest {found}, expected {}",
-                stripe.id.0, extent.digest
-            );
-            return Err(Error::new(ErrorKind::Corrupt, context));
-        }
-        Ok(bytes)
+    fn remake(&self, stripe: &Stripe, lost: Piece) -> Result<Vec<u8>> {
+        let members = &self.table.members;
+        let fetch = |piece: &StripePiece| self.fetch(piece.column, &piece.extent);
+        remake::remake(&self.code, members, stripe, lost, fetch)
     }
 
-    /// A piece from the member that has it, verified.
-    fn fetch(&self, column: u8, extent: &Extent) -> Result<Vec<u8>> {
+    /// A piece from the member that has it, and what it hashes to.
+    fn fetch(&self, column: u8, extent: &Extent) -> Result<(Vec<u8>, Digest)> {
         let member = &self.table.members[usize::from(column)];
         let Some(seat) = self.seats.iter().find(|seat| seat.store == member.store) else {
             let context = format!("node {} is lost", member.node);
@@ -365,14 +319,7 @@ impl Work<'_> {
         let offset = super::view::place(extent.segment, extent.offset_bytes);
         let endpoint = &self.agent.endpoint;
         let digest = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within)?;
-        if digest != extent.digest {
-            let context = format!(
-                "segment {} on node {}: expected digest {}, found {digest}",
-                extent.segment.0, member.node, extent.digest
-            );
-            return Err(Error::new(ErrorKind::Corrupt, context));
-        }
-        Ok(bytes)
+        Ok((bytes, digest))
     }
 
     /// Writes the whole store: space, records, extents, root, log, superblock.
@@ -455,7 +402,7 @@ impl Work<'_> {
         }
         let counts = Counts::default();
         self.each_stripe(|stripe, piece, extent| {
-            let bytes = self.remake(stripe, piece, extent)?;
+            let bytes = self.remake(stripe, piece)?;
             let slot = slots.get(&extent.segment).map_or(0, |&(slot, _)| slot);
             let offset = geometry.slot_offset(slot) + u64::from(extent.offset_bytes);
             write(&**device, &bytes, offset)?;
@@ -467,22 +414,6 @@ impl Work<'_> {
         })?;
         Ok(counts)
     }
-}
-
-/// What of a stripe is on a column.
-fn mine(stripe: &Stripe, column: u8) -> impl Iterator<Item = (Piece, &Extent)> {
-    let data = stripe
-        .pieces
-        .iter()
-        .map(|piece| (Piece::Data(usize::from(piece.column)), piece));
-    let parity = stripe
-        .parity
-        .iter()
-        .enumerate()
-        .map(|(row, piece)| (Piece::Parity(row), piece));
-    data.chain(parity)
-        .filter(move |(_, piece)| piece.column == column)
-        .map(|(which, piece)| (which, &piece.extent))
 }
 
 fn sync(device: &dyn Device) -> Result<()> {

@@ -7,14 +7,13 @@ use super::member::log_files;
 use super::view::SegmentView;
 use super::{Agent, file_exposure, lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Device;
 use crate::io::file::FileDevice;
 use crate::notice;
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
+use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
 use crate::transport::Exposed;
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
 use backstay_format::{Member, RootSlot, Round, StoreId};
@@ -106,15 +105,7 @@ fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Surve
 
 /// The stripe log beside a store, if there is one that can be read.
 pub fn read_log(directory: &Path, store: StoreId) -> Option<StripeTable> {
-    if !LOG_FILES.iter().all(|name| directory.join(name).exists()) {
-        return None;
-    }
-    let files = LOG_FILES.map(|name| FileDevice::open_read_only(&directory.join(name)));
-    let [Ok(first), Ok(second)] = files else {
-        return None;
-    };
-    let files: [Arc<dyn Device>; 2] = [Arc::new(first), Arc::new(second)];
-    StripeLog::read(files, store).ok()
+    read_beside(directory, store)
 }
 
 fn surveyed_group(table: &StripeTable) -> SurveyedGroup {

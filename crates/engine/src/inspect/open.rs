@@ -6,8 +6,10 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
+use crate::store::control::ControlGlance;
 use crate::store::reader::StoreReader;
 use crate::store::revision::read_ranks;
+use crate::store::stripe_log::{StripeTable, read_beside};
 use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::width::to_usize;
 use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StoreId};
@@ -26,6 +28,13 @@ pub struct OpenStore {
     root: RootSlot,
     slots: [RootState; 2],
     retained: Vec<Retained>,
+    /// The folder of the file, behind all links.
+    directory: PathBuf,
+    /// Whether there is a stripe log beside it.
+    redundant: bool,
+    table: Option<StripeTable>,
+    /// What the job that uses it said, if one does.
+    glance: Option<ControlGlance>,
 }
 
 /// A retained revision.
@@ -68,7 +77,39 @@ impl OpenStore {
             root,
             slots: [RootState::Unused, RootState::Unused],
             retained: Vec::new(),
+            directory: folder_of(path),
+            redundant: false,
+            table: None,
+            glance: None,
         })
+    }
+
+    /// Reads the stripe log beside the store, and what a running job says.
+    pub(super) fn take_log(&mut self) {
+        self.glance = super::protection::glance(&self.directory);
+        self.table = self.read_log();
+        self.redundant = self.table.is_some();
+    }
+
+    /// The stripe log as it is now.
+    pub(super) fn read_log(&self) -> Option<StripeTable> {
+        read_beside(&self.directory, self.id())
+    }
+
+    pub(super) fn take_table(&mut self) -> Option<StripeTable> {
+        self.table.take()
+    }
+    /// What the job that uses the store said, if one does.
+    pub(super) fn glance(&self) -> Option<&ControlGlance> {
+        self.glance.as_ref()
+    }
+    /// Whether a stripe log stands beside it: redundancy is on.
+    pub fn redundant(&self) -> bool {
+        self.redundant
+    }
+    /// The folder that the file is in.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Takes the newest root.
@@ -227,6 +268,12 @@ impl OpenStore {
     pub fn reader(&self) -> &StoreReader {
         &self.reader
     }
+}
+
+/// The store may be a link to where there was room; its log is there.
+fn folder_of(path: &Path) -> PathBuf {
+    let file = std::fs::canonicalize(path).unwrap_or_else(|_error| path.to_owned());
+    file.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
 /// The same error for a second place; its cause becomes text.

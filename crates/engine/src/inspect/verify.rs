@@ -8,6 +8,7 @@
 mod head;
 
 use super::open::{OpenStore, Retained};
+use super::stripes::VerifiedStripes;
 use super::{Stores, Wanted};
 use crate::error::{Error, Result};
 use crate::store::compare::{Node, Side, Visitor, node_at, walk_changed};
@@ -60,6 +61,8 @@ pub struct VerifiedStore {
     pub bytes: u64,
     /// What is wrong.
     pub findings: Vec<Finding>,
+    /// What it holds of its group's stripes; nothing is read of them for one checkpoint only.
+    pub stripes: VerifiedStripes,
 }
 
 impl Stores {
@@ -78,7 +81,11 @@ impl Stores {
             verifier.revisions();
             verifier.records();
             verifier.done.superseded = verifier.gone.into_iter().collect();
-            verified.push(verifier.done);
+            let mut done = verifier.done;
+            if wanted.is_none() {
+                done.stripes = self.verify_stripes(number, &mut *progress);
+            }
+            verified.push(done);
         }
         verified
     }

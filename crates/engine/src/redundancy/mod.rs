@@ -10,10 +10,12 @@
 //! | [`group`] | which members protect each other, and against how many losses |
 //! | [`stripe`] | which extents of a group share parity, who encodes it, who holds it |
 //! | [`code`] | parity of data pieces; lost pieces from the others |
+//! | [`remake`] | a lost piece of a recorded stripe, checked on the way |
 //! | [`gf256`] | arithmetic of bytes as a field, and its kernels |
 
 pub mod group;
 pub mod stripe;
 pub mod code;
+pub mod remake;
 mod matrix;
 pub mod gf256;

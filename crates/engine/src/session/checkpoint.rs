@@ -145,7 +145,7 @@ impl Session {
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
     pub fn test(&self, handle: &Handle, level: Level) -> Result<bool> {
         if level == Level::Protected {
-            return Ok(self.node.control.protected() >= handle.checkpoint);
+            return Ok(self.protection_is_over(handle.checkpoint));
         }
         let failed = self
             .underway

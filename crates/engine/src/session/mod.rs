@@ -40,6 +40,7 @@ use backstay_format::CheckpointId;
 use checkpoint::Underway;
 use node::Node;
 use protection::Protection;
+pub use protection::ProtectionStatus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

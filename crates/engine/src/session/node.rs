@@ -7,14 +7,13 @@
 use super::vote::vote;
 use super::watch::Watched;
 use crate::agent::local::{AgentClient, quiesce};
-use crate::agent::process::CONTROL_FILE;
 use crate::clock::unix_ns;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
 use crate::notice;
-use crate::store::control::{Control, wait_until};
+use crate::store::control::{CONTROL_FILE, Control, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::place::{self, STORE_FILE};
 use crate::store::reserve::{Reserve, ReserveSettings, is_blank};

@@ -17,7 +17,7 @@ use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::notice;
-use crate::redundancy::group::Scheme;
+use crate::redundancy::group::{self, Scheme};
 use crate::restart::locate::{Choice, Here, Located};
 use crate::store::control::wait_until;
 use crate::store::place::STORE_FILE;
@@ -36,6 +36,26 @@ const CHOICES_MAX: usize = 4;
 /// Most bytes of a node's name, failure domain and address together.
 const SEAT_BYTES: usize = 560;
 
+/// Why nothing is protected though it was asked for.
+const ON_ONE_NODE: &str = "all ranks are on one node: nothing protects its checkpoints";
+
+/// What is durable at which level, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProtectionStatus {
+    /// Lost nodes of a group that were asked to be survived.
+    pub asked: usize,
+    /// Lost nodes that every group survives.
+    pub covered: usize,
+    /// The newest checkpoint of the job that is durable on its nodes.
+    pub node: Option<CheckpointId>,
+    /// The newest one that survives the loss of `covered` nodes of each group.
+    pub protected: Option<CheckpointId>,
+    /// The one that is being encoded.
+    pub encoding: Option<CheckpointId>,
+    /// Why protection is less than was asked for, if it is.
+    pub shortfall: Option<String>,
+}
+
 /// What a session has of level 2.
 #[derive(Debug, Default)]
 pub(super) struct Protection {
@@ -51,6 +71,10 @@ pub(super) struct Protection {
     scheme: Option<Scheme>,
     /// Rank 0's node coordinates.
     coordinates: bool,
+    /// Losses that were asked to be covered, those that are, and why these are fewer.
+    asked: usize,
+    covered: usize,
+    shortfall: Option<String>,
     /// Stores on other nodes, and made again ones on this, as they are asked for.
     readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
     repaired: bool,
@@ -67,6 +91,7 @@ impl Protection {
     ) -> Result<Self> {
         let mut protection = Self::default();
         protection.scheme = scheme(config);
+        protection.asked = protection.scheme.map_or(0, Scheme::parities);
         if protection.scheme.is_none() {
             if node.leads() {
                 crate::agent::survey::remove_log(&node.store_directory());
@@ -75,12 +100,12 @@ impl Protection {
         }
         if node.nodes < 2 {
             if node.leads() {
-                notice::warn(
-                    "redundancy is configured, but all ranks are on one node: nothing protects its \
-                     checkpoints",
-                );
+                // What an earlier life left there is of no use: its segments are written over.
+                crate::agent::survey::remove_log(&node.store_directory());
+                notice::warn(&format!("redundancy is configured, but {ON_ONE_NODE}"));
             }
             protection.scheme = None;
+            protection.shortfall = Some(ON_ONE_NODE.to_owned());
             return Ok(protection);
         }
         let way = Way {
@@ -105,6 +130,7 @@ impl Protection {
         protection.endpoint = Mutex::new(endpoint);
         protection.way = Some(way);
         protection.share_seats(comm, config, node)?;
+        protection.foresee(config);
         protection.locate(comm, config)?;
         Ok(protection)
     }
@@ -112,6 +138,24 @@ impl Protection {
     /// Whether parity protects this life's checkpoints.
     pub(super) fn is_on(&self) -> bool {
         self.scheme.is_some()
+    }
+
+    /// What groups of these nodes can have of what was asked for. Rank 0 forms them when the first
+    /// checkpoint is protected.
+    fn foresee(&mut self, config: &Config) {
+        let Some(scheme) = self.scheme else { return };
+        let members: Vec<group::Member<'_>> = self
+            .nodes
+            .iter()
+            .map(|node| group::Member {
+                name: &node.name,
+                domain: Some(&node.domain),
+            })
+            .collect();
+        let formed = group::form(&members, index(config.group_size), scheme).unwrap_or_default();
+        self.covered = formed.iter().map(group::Group::parities).min().unwrap_or(0);
+        let short: Vec<String> = formed.into_iter().filter_map(|g| g.shortfall).collect();
+        self.shortfall = (!short.is_empty()).then(|| short.join("; "));
     }
 
     fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
@@ -555,6 +599,35 @@ impl Session {
     pub fn protected_checkpoint(&self) -> Option<CheckpointId> {
         let id = self.node.control.protected();
         (self.protection.is_on() && id.number > 0).then_some(id)
+    }
+
+    /// What is durable at which level now, and whether that is less than was asked for. Local.
+    pub fn protection(&self) -> ProtectionStatus {
+        let (control, own) = (&self.node.control, &self.protection);
+        let node = self.policy.complete.last().copied();
+        let encoding = control.encoding();
+        let failed = node.and_then(|id| control.glance().failed(id));
+        let failed = failed.filter(|_| own.is_on()).map(|code| {
+            let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
+            let kind = kind.map_or("unknown", ErrorKind::meaning);
+            format!("the last round of protection failed ({kind}); rank 0's log says why")
+        });
+        let reasons: Vec<String> = own.shortfall.clone().into_iter().chain(failed).collect();
+        ProtectionStatus {
+            asked: own.asked,
+            covered: if own.is_on() { own.covered } else { 0 },
+            node,
+            protected: self.protected_checkpoint(),
+            encoding: (own.is_on() && encoding > control.protected()).then_some(encoding),
+            shortfall: (!reasons.is_empty()).then(|| reasons.join("; ")),
+        }
+    }
+
+    /// Whether nothing more comes of protecting `id`: it is protected, or it failed, or it is off.
+    pub(super) fn protection_is_over(&self, id: CheckpointId) -> bool {
+        let control = &self.node.control;
+        let failed = control.committed() >= id && control.glance().failed(id).is_some();
+        !self.protection.is_on() || control.protected() >= id || failed
     }
 
     /// Where stores of lost nodes were made again for reading, on this node.

@@ -9,8 +9,13 @@ use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::shared::SharedWords;
 use backstay_format::{Address, BlockRef, CheckpointId, Digest, SegmentClass, SegmentId};
+use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Name of the file of these words in the folder of the store.
+pub const CONTROL_FILE: &str = "control.backstay";
 
 /// Most ranks of one node.
 pub const LOCAL_RANKS_MAX: usize = 4096;
@@ -78,6 +83,42 @@ pub struct Post {
     pub bytes_total: u64,
     /// Bytes of the blocks written.
     pub bytes_changed: u64,
+}
+
+/// What the words of a running job said at one moment, read from outside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlGlance {
+    /// How the last round of protection ended: 0, or the kind of an error.
+    outcome: u64,
+    protected: CheckpointId,
+    encoding: CheckpointId,
+}
+
+impl ControlGlance {
+    /// Reads the control file; `None` if it is not of this version.
+    pub fn at(path: &Path) -> Option<Self> {
+        let mut bytes = vec![0; HEAD_WORDS * size_of::<u64>()];
+        std::fs::File::open(path)
+            .and_then(|mut file| file.read_exact(&mut bytes))
+            .ok()?;
+        let words: Vec<u64> = bytes
+            .chunks_exact(size_of::<u64>())
+            .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+            .collect();
+        let id = |at: usize| CheckpointId::new(words[at + 1], words[at]);
+        (words[WORD_VERSION] == VERSION).then(|| Self {
+            outcome: words[WORD_ROUND] & 0xff,
+            protected: id(WORD_PROTECTED),
+            encoding: id(WORD_ENCODING),
+        })
+    }
+
+    /// The kind of error with which the last round ended, if `id` waits for protection and nobody is
+    /// trying again just now.
+    pub fn failed(&self, id: CheckpointId) -> Option<u64> {
+        let idle = self.encoding <= self.protected;
+        (self.outcome != 0 && idle && id > self.protected).then_some(self.outcome)
+    }
 }
 
 /// The shared words of a node.
@@ -286,6 +327,15 @@ impl Control {
         let word = (round << 8) | (outcome & 0xff);
         self.word(WORD_ROUND).store(word, Ordering::Release);
     }
+    /// How protection stands just now.
+    pub fn glance(&self) -> ControlGlance {
+        ControlGlance {
+            outcome: self.round().1,
+            protected: self.protected(),
+            encoding: self.encoding(),
+        }
+    }
+
     /// The last protection round that ended, and how.
     pub fn round(&self) -> (u64, u64) {
         let word = self.word(WORD_ROUND).load(Ordering::Acquire);

@@ -8,10 +8,12 @@
 
 use crate::error::{Error, Result};
 use crate::io::Device;
+use crate::io::file::FileDevice;
 use backstay_format::stripe::{LOG_HEAD_BYTES, record_length};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Names of the two log files in the folder of their store.
@@ -33,6 +35,8 @@ pub struct StripeTable {
     pub round: u64,
     /// Losses covered.
     pub parity: u8,
+    /// Losses that were asked to be covered.
+    pub asked: u8,
     /// Most pieces of a stripe.
     pub pieces_max: u8,
     /// Newest protected checkpoint of the group.
@@ -51,7 +55,7 @@ impl StripeTable {
         }
         self.epoch = round.epoch;
         self.round = round.round;
-        (self.parity, self.pieces_max) = (round.parity, round.pieces_max);
+        (self.parity, self.asked, self.pieces_max) = (round.parity, round.asked, round.pieces_max);
         self.protected = round.protected;
         self.members.clone_from(&round.members);
         for id in &round.removed {
@@ -79,6 +83,7 @@ impl StripeTable {
             round: self.round,
             whole: true,
             parity: self.parity,
+            asked: self.asked,
             pieces_max: self.pieces_max,
             protected: self.protected,
             members: self.members.clone(),
@@ -97,6 +102,16 @@ impl StripeTable {
     pub fn next_stripe(&self) -> StripeId {
         StripeId(self.stripes.last_key_value().map_or(1, |(id, _)| id.0 + 1))
     }
+}
+
+/// The table of the log beside the store in `directory`, for reading only; `None` if there is no log
+/// that can be read.
+pub fn read_beside(directory: &Path, store: StoreId) -> Option<StripeTable> {
+    let files = LOG_FILES.map(|name| FileDevice::open_read_only(&directory.join(name)));
+    let [Ok(first), Ok(second)] = files else {
+        return None;
+    };
+    StripeLog::read([Arc::new(first), Arc::new(second)], store).ok()
 }
 
 /// The log of one store.
@@ -243,7 +258,6 @@ fn next_record(bytes: &[u8], generation: u64) -> Option<Round> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::file::FileDevice;
     use backstay_format::{Digest, Extent, SegmentClass, SegmentId, StripePiece};
 
     const STORE: StoreId = StoreId([7; 16]);
@@ -285,6 +299,7 @@ mod tests {
             round: number,
             whole: number == 1,
             parity: 1,
+            asked: 2,
             pieces_max: 2,
             protected: CheckpointId::new(1, number),
             members: (7..10).map(member).collect(),
