@@ -164,6 +164,7 @@ fn config_page() -> String {
             Form::Share => ("0".to_owned(), "1".to_owned()),
             Form::Whole(low, high) => (low.to_string(), high.to_string()),
             Form::PowerOfTwo(low, high) => (low.to_string(), high.to_string()),
+            Form::Flag => ("`false`".to_owned(), "`true`".to_owned()),
         };
         let unit = match setting.form {
             Form::PowerOfTwo(..) => format!("{}, a power of two", setting.unit),
