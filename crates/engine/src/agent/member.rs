@@ -435,14 +435,17 @@ impl Agent {
             let (extent, offset) = member.allocate(length_bytes)?;
             Ok((extent, offset, member.reserve().clone(), seat))
         })?;
-        let mut bytes = vec![0; index(length_bytes)];
         let peer = super::peer(&seat);
-        let pulled = self.endpoint.pull(&peer, exposure, 0, &mut bytes, within)?;
+        let mut buffer = self.buffers.take(index(length_bytes));
+        let bytes = &mut buffer[..index(length_bytes)];
+        let endpoint = &self.endpoint;
+        let pulled = endpoint.pull(&peer, exposure, 0, bytes, within)?;
         if pulled != digest {
             let context = format!("parity from {peer}: expected digest {digest}, found {pulled}");
             return Err(Error::new(ErrorKind::Corrupt, context));
         }
-        reserve.write_at(&bytes, offset)?;
+        reserve.write_at(bytes, offset)?;
+        self.buffers.give(buffer);
         extent.digest = digest;
         Ok(extent)
     }

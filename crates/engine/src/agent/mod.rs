@@ -17,6 +17,7 @@
 //! | `restart` | before any store is opened: what all nodes have, and which lost stores are made again |
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
+mod buffers;
 pub mod coordinate;
 mod encode;
 pub mod local;
@@ -38,6 +39,7 @@ use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
 use backstay_format::agent::{Answer, Request, Seat};
 use backstay_format::{Digest, StoreId};
+use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -89,6 +91,7 @@ pub struct Agent {
     /// What a survey found, and what was rebuilt since.
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
+    buffers: Buffers,
 }
 
 /// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
@@ -120,6 +123,7 @@ impl Agent {
             directory: RwLock::new(directory.to_owned()),
             stores: Mutex::default(),
             member: Mutex::default(),
+            buffers: Buffers::default(),
         });
         let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
         agent.endpoint.serve(handler);
