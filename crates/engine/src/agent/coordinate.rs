@@ -289,6 +289,22 @@ impl Coordinator {
         Ok(())
     }
 
+    /// The newest checkpoint that all nodes retain: what can be protected when no application runs that
+    /// would commit one on the others.
+    pub fn newest_common(&self) -> Result<Option<CheckpointId>> {
+        let deadline = Deadline::after(self.within());
+        let own = all(each(&self.nodes, |_, node| self.own_store(node, &deadline)))?;
+        let mut common: Option<BTreeSet<CheckpointId>> = None;
+        for survey in &own {
+            let ids: BTreeSet<_> = survey.revisions.iter().map(|r| r.checkpoint).collect();
+            common = Some(match common {
+                Some(known) => known.intersection(&ids).copied().collect(),
+                None => ids,
+            });
+        }
+        Ok(common.and_then(|ids| ids.last().copied()))
+    }
+
     /// What a node has of its own; in the first checkpoint of a job some make it later than others.
     fn own_store(&self, node: &NodeSeat, deadline: &Deadline) -> Result<Survey> {
         loop {
@@ -730,7 +746,13 @@ impl CoordinatorThread {
                     if let Some(control) = &control {
                         control.set_encoding(committed);
                     }
-                    match coordinator.protect(committed) {
+                    let want = match agent.application_lives() {
+                        true => Ok(committed),
+                        false => coordinator
+                            .newest_common()
+                            .map(|id| id.unwrap_or(committed)),
+                    };
+                    match want.and_then(|want| coordinator.protect(want)) {
                         Ok(_) => (done, failed) = (committed, None),
                         Err(_) if stopped.load(Ordering::Acquire) => break,
                         Err(_) => failed = Some((committed, Stopwatch::start())),

@@ -35,6 +35,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::Control;
+use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
 use backstay_format::agent::{Answer, Request, Seat};
@@ -173,6 +174,11 @@ impl Agent {
         lock(&self.member)
             .as_ref()
             .map(|member| member.reserve().control().clone())
+    }
+
+    /// Whether the leader of the node's ranks lives.
+    pub fn application_lives(&self) -> bool {
+        StoreLock::is_held(&self.directory())
     }
 
     fn directory(&self) -> PathBuf {
