@@ -8,7 +8,7 @@
 
 use crate::error::{Error, Result};
 use crate::io::Device;
-use backstay_format::stripe::{LOG_HEAD_BYTES, record_length};
+use backstay_format::stripe::{LOG_HEAD_BYTES, records};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
 use std::collections::BTreeMap;
@@ -220,24 +220,14 @@ fn read_file(device: &dyn Device, store: StoreId) -> Result<Option<FoundLog>> {
         whole_bytes: 0,
         table: StripeTable::default(),
     };
-    let mut at = LOG_HEAD_BYTES;
-    while let Some(round) = next_record(&bytes[at..], head.generation) {
-        if found.whole_bytes == 0 && !round.whole {
-            break;
-        }
-        at += record_length(&bytes[at..]).map_or(0, to_usize);
+    for (round, end) in records(&bytes, head.generation) {
         found.table.apply(&round);
-        found.end = to_u64(at);
+        found.end = to_u64(end);
         if round.whole {
             found.whole_bytes = found.end;
         }
     }
     Ok((found.whole_bytes > 0).then_some(found))
-}
-
-fn next_record(bytes: &[u8], generation: u64) -> Option<Round> {
-    let round = Round::decode(bytes).ok()?;
-    (round.generation == generation).then_some(round)
 }
 
 #[cfg(test)]

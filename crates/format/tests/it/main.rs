@@ -3,7 +3,10 @@
 //! earlier version wrote is still read.
 
 mod samples;
+mod parity_samples;
 mod round_trip;
+mod parity_round_trip;
 mod hostile;
 mod fixtures;
 mod document;
+mod parity_document;
