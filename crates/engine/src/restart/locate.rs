@@ -191,7 +191,7 @@ fn choice(
         }
         world_size = revision.world_size;
         sources.resize(backstay_format::width::index(world_size), None);
-        for &rank in &revision.ranks {
+        for &rank in revision.ranks.iter() {
             if let Some(source) = sources.get_mut(backstay_format::width::index(rank)) {
                 *source = Some(at);
             }
@@ -272,7 +272,7 @@ mod tests {
             checkpoint: id(number),
             complete: true,
             world_size: 4,
-            ranks: vec![u32::from(n)],
+            ranks: [u32::from(n)].into(),
         };
         let member = |n: u8| SurveyedMember {
             store: StoreId([n + 1; 16]),
