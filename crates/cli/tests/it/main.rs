@@ -14,3 +14,4 @@ mod listing;
 mod live;
 mod numpy;
 mod planner;
+mod protected;
