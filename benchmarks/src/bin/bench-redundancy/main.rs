@@ -171,7 +171,11 @@ fn scenarios() -> Vec<&'static str> {
         .into_iter()
         .filter(|name| std::env::args().any(|word| word == *name))
         .collect();
-    if named.is_empty() { all.to_vec() } else { named }
+    if named.is_empty() {
+        all.to_vec()
+    } else {
+        named
+    }
 }
 
 /// The test cluster, for the time of the benchmark.

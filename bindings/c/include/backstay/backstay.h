@@ -161,6 +161,12 @@
 /// The checkpoint is durable on its node: it survives the death of all processes.
 #define BACKSTAY_LEVEL_NODE 1
 
+/// The checkpoint is protected across nodes: it survives the loss of as many as the redundancy covers.
+#define BACKSTAY_LEVEL_PROTECTED 2
+
+/// Bytes of backstay_protection.shortfall.
+#define BACKSTAY_SHORTFALL_BYTES 512
+
 /// One process's part in the checkpoints of a job.
 typedef struct backstay_session backstay_session;
 
@@ -231,6 +237,16 @@ typedef struct backstay_options {
     uint32_t capture_threads;
     /// Must be 0.
     uint32_t reserved;
+    /// What protects checkpoints against lost nodes: "none", "partner", "xor" or "rs".
+    const char *redundancy;
+    /// What fails together with this node; by default nothing.
+    const char *failure_domain;
+    /// Bytes a second that a node gathers for parity at most.
+    uint64_t encode_rate_bytes;
+    /// Lost nodes of a group that "rs" covers.
+    uint32_t parity;
+    /// Nodes of a group.
+    uint32_t group_size;
 } backstay_options;
 
 /// An array of one process, or its part of an array that all processes share. Row-major.
@@ -288,7 +304,28 @@ typedef struct backstay_report {
     double capture_seconds;
     /// Seconds until durable at node level.
     double commit_seconds;
+    /// Seconds waited after that until protected across nodes.
+    double protect_seconds;
 } backstay_report;
+
+/// What is durable at which level now, as far as this process's node knows.
+typedef struct backstay_protection {
+    /// sizeof(backstay_protection), set by the caller; so much of the struct is filled.
+    size_t struct_size;
+    /// The newest checkpoint of the job that is durable on its nodes; number 0 if there is none. So in
+    /// the next two.
+    struct backstay_checkpoint_id at_node;
+    /// The newest checkpoint that survives the loss of nodes.
+    struct backstay_checkpoint_id at_protected;
+    /// The checkpoint that is being encoded.
+    struct backstay_checkpoint_id encoding;
+    /// Lost nodes of a group that were asked to be survived; 0 without redundancy.
+    uint32_t losses_asked;
+    /// Lost nodes that every group survives.
+    uint32_t losses_covered;
+    /// Why protection is less than was asked for, cut to fit; empty if it is not.
+    char shortfall[BACKSTAY_SHORTFALL_BYTES];
+} backstay_protection;
 
 /// What a scrub found.
 typedef struct backstay_scrubbed {
@@ -406,6 +443,10 @@ int32_t backstay_wait(struct backstay_session *session,
                       int32_t level,
                       struct backstay_report *report);
 
+/// What is durable at which level now, and whether that is less than was asked for. Local.
+int32_t backstay_protection_status(struct backstay_session *session,
+                                   struct backstay_protection *protection);
+
 /// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
 /// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
 /// measured costs and failures. All processes together; most calls ask nobody.
@@ -486,6 +527,7 @@ BACKSTAY_DEFAULT(backstay_array)
 BACKSTAY_DEFAULT(backstay_report)
 BACKSTAY_DEFAULT(backstay_restored)
 BACKSTAY_DEFAULT(backstay_scrubbed)
+BACKSTAY_DEFAULT(backstay_protection)
 #undef BACKSTAY_DEFAULT
 
 #ifdef __cplusplus

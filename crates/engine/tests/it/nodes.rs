@@ -116,7 +116,9 @@ fn two_losses_under_xor_are_more_than_it_covers() {
 fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| go_on(rank, 4));
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        go_on(rank, 4)
+    });
     wipe(folder, 3);
     // Ranks 2 and 3 share node 2; rank 3's part is made again for reading.
     for restored in [5, 9] {
@@ -127,7 +129,10 @@ fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
             // All ranks learn with this one what is protected.
             rank.compute();
             rank.session.checkpoint().unwrap();
-            assert!(rank.session.rebuilt_directories().is_empty(), "of no use any more");
+            assert!(
+                rank.session.rebuilt_directories().is_empty(),
+                "of no use any more"
+            );
         });
     }
 }
@@ -157,7 +162,9 @@ fn without_redundancy_ranks_find_their_parts_on_other_nodes() {
 fn a_flipped_byte_is_repaired_from_the_other_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| go_on(rank, 3));
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        go_on(rank, 3)
+    });
     let store = folder.join("n2/test job/n2/store.backstay");
     let mut bytes = std::fs::read(&store).unwrap();
     // In the middle of each segment that is used.

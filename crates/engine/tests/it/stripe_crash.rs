@@ -84,6 +84,7 @@ fn round(number: u64, count: u64, whole: bool, before: &StripeTable) -> Round {
         round: number,
         whole,
         parity: 1,
+        asked: 1,
         pieces_max: 2,
         protected: CheckpointId::new(1, number),
         members: (7..10).map(member).collect(),
