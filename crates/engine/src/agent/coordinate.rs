@@ -10,6 +10,7 @@
 //! are encoded anew with the others that wait, and the old stripe goes with the same record.
 
 use super::{Agent, SaidOnce, peer};
+use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::redundancy::group::{self, Scheme};
@@ -23,6 +24,9 @@ use backstay_format::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Between two looks at nodes that are still making their stores.
+const STORE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A node of the job, as all leaders know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +166,8 @@ impl Coordinator {
                     notice::info(&format!("checkpoint {want} is protected again"));
                 }
             }
+            // Its successor is committed, and some node has only that: nobody waits for this one.
+            Err(error) if error.kind() == ErrorKind::NotRetained && self.is_overtaken(want) => {}
             Err(error) => {
                 self.said
                     .warn(&format!("checkpoint {want} is on its nodes only: {error}"));
@@ -169,6 +175,11 @@ impl Coordinator {
             }
         }
         outcome
+    }
+
+    fn is_overtaken(&self, want: CheckpointId) -> bool {
+        let control = self.agent.control();
+        control.is_some_and(|control| control.committed() > want)
     }
 
     /// Tells all nodes what went wrong; those that cannot be reached are the reason, perhaps.
@@ -260,30 +271,46 @@ impl Coordinator {
         Ok(())
     }
 
+    /// What every node's own store is; waits for nodes that are still making theirs.
+    fn own_stores(&self) -> Result<Vec<Survey>> {
+        let within = self.within();
+        // A little before those who wait for this round give up.
+        let deadline = Deadline::after(within.mul_f64(0.9));
+        loop {
+            let surveys = all(each(&self.nodes, |_, node| {
+                match self.agent.ask(&node.peer(), &Request::Survey, within)? {
+                    Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|s| !s.rebuilt)),
+                    other => Err(unexpected(&node.peer(), &other)),
+                }
+            }))?;
+            let missing = surveys.iter().position(Option::is_none);
+            let Some(missing) = missing else {
+                return Ok(surveys.into_iter().flatten().collect());
+            };
+            if deadline.left().is_none() {
+                let context = format!("node {} has no store yet", self.nodes[missing].name);
+                return Err(Error::new(ErrorKind::NoCheckpoint, context));
+            }
+            std::thread::sleep(STORE_PAUSE);
+        }
+    }
+
     /// Forms the groups: those that the logs know and whose members are all here, and new ones of the
-    /// other nodes.
+    /// other nodes; all anew where that covers more.
     fn form_groups(&mut self) -> Result<()> {
         let within = self.within();
-        let surveys = all(each(&self.nodes, |_, node| {
-            match self.agent.ask(&node.peer(), &Request::Survey, within)? {
-                Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|survey| !survey.rebuilt)),
-                other => Err(unexpected(&node.peer(), &other)),
-            }
-        }))?;
-        let mut own = Vec::with_capacity(surveys.len());
-        for (node, survey) in self.nodes.iter().zip(surveys) {
-            let Some(survey) = survey else {
-                let context = format!("node {} has no store yet", node.name);
-                return Err(Error::new(ErrorKind::NoCheckpoint, context));
-            };
-            own.push(survey);
-        }
+        let own = self.own_stores()?;
         let mut epoch = 0;
         for survey in &own {
             epoch = epoch.max(survey.group.as_ref().map_or(0, |group| group.epoch));
         }
         let (mut groups, rest) = self.kept_groups(&own)?;
-        let bare = self.new_groups(&own, &rest, epoch + 1, &mut groups)?;
+        let mut bare = self.new_groups(&own, &rest, epoch + 1, &mut groups)?;
+        let everybody: Vec<usize> = (0..own.len()).collect();
+        if rest.len() < own.len() && self.least_parity(&rest)? < self.least_parity(&everybody)? {
+            groups.clear();
+            bare = self.new_groups(&own, &everybody, epoch + 1, &mut groups)?;
+        }
         for group in &groups {
             group.join(&self.agent, within)?;
         }
@@ -293,6 +320,21 @@ impl Coordinator {
         self.groups = groups;
         self.bare = bare;
         Ok(())
+    }
+
+    fn members(&self, nodes: &[usize]) -> Vec<group::Member<'_>> {
+        let member = |&at: &usize| group::Member {
+            name: &self.nodes[at].name,
+            domain: Some(&self.nodes[at].domain),
+        };
+        nodes.iter().map(member).collect()
+    }
+
+    /// Losses that every group of `nodes` would survive; those of the scheme where there are none.
+    fn least_parity(&self, nodes: &[usize]) -> Result<usize> {
+        let groups = group::form(&self.members(nodes), self.group_size, self.scheme)?;
+        let parities = groups.iter().map(group::Group::parities);
+        Ok(parities.min().unwrap_or(self.scheme.parities()))
     }
 
     /// The groups of the logs that are as they were, and the nodes that are in none of them.
@@ -381,13 +423,7 @@ impl Coordinator {
         epoch: u64,
         groups: &mut Vec<GroupState>,
     ) -> Result<Vec<String>> {
-        let members: Vec<group::Member<'_>> = rest
-            .iter()
-            .map(|&at| group::Member {
-                name: &self.nodes[at].name,
-                domain: Some(&self.nodes[at].domain),
-            })
-            .collect();
+        let members = self.members(rest);
         let mut bare = Vec::new();
         for formed in group::form(&members, self.group_size, self.scheme)? {
             let nodes: Vec<usize> = formed.members.iter().map(|&place| rest[place]).collect();
@@ -440,8 +476,20 @@ impl GroupState {
             pieces_max,
             seats: self.seats.clone(),
         };
+        // A store that was surveyed may still be about to be attached.
+        let deadline = Deadline::after(within.mul_f64(0.9));
         all(each(&self.seats, |_, seat| {
-            agent.ask(&peer(seat), &request, within)
+            loop {
+                match agent.ask(&peer(seat), &request, within) {
+                    Err(error)
+                        if error.kind() == ErrorKind::NoCheckpoint
+                            && deadline.left().is_some() =>
+                    {
+                        std::thread::sleep(STORE_PAUSE);
+                    }
+                    other => return other,
+                }
+            }
         }))?;
         Ok(())
     }

@@ -140,8 +140,10 @@ impl Agent {
             return Ok(());
         }
         let member = Member::attach(reserve, directory)?;
+        let mut attached = lock(&self.member);
         self.expose(reserve, store);
-        *lock(&self.member) = Some(member);
+        *attached = Some(member);
+        drop(attached);
         Ok(())
     }
 
