@@ -156,7 +156,7 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         if std::env::var_os("BACKSTAY_SIM_SEED").is_some() {
             eprintln!("==== life {number} took {:.3} s", begun.elapsed().as_secs_f64());
         }
-        let verdict = model.judge(scenario, plan, ledger.take()).map_err(within)?;
+        let verdict = model.judge(scenario, number, ledger.take()).map_err(within)?;
         let io = |error: std::io::Error| format!("life {number}: {error}");
         for node in 0..scenario.domains.len() {
             let later = scenario.lives.iter().flat_map(|life| &life.damage);

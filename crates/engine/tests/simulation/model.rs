@@ -141,6 +141,14 @@ pub(crate) struct Model {
     /// Nodes whose stores tell that there were checkpoints.
     telling: BTreeSet<usize>,
     rolled_back: bool,
+    /// Nodes with damage that nobody may have seen yet: parity is read only when it is needed.
+    tainted: BTreeSet<usize>,
+    /// Nodes whose stores are of an earlier run of the job, which are refused.
+    strangers: BTreeSet<usize>,
+    /// Nodes that have a store.
+    stored: BTreeSet<usize>,
+    /// The life in which this run began.
+    run_from: usize,
 }
 
 /// What is to be done after a life was judged.
@@ -154,14 +162,15 @@ pub(crate) enum Verdict {
 impl Model {
     /// What must come back in a life, and why.
     fn required(&self, scenario: &Scenario, plan: &LifePlan) -> Option<(&Promise, String)> {
-        if plan.opening.is_some() {
+        let nodes = plan.nodes();
+        if plan.opening.is_some() || !nodes.is_disjoint(&self.strangers) {
             return None;
         }
-        let nodes = plan.nodes();
         let mut found: Option<(&Promise, String)> = None;
         if let Some(promise) = &self.protected {
             let lost = promise.lost_in(&nodes);
-            if lost.len() <= promise.covers {
+            // Nothing is rebuilt on a single node: a known limit.
+            if lost.len() <= promise.covers && nodes.len() > 1 {
                 let why = format!(
                     "it was protected on nodes {:?} against {} losses; lost are {lost:?}",
                     promise.members, promise.covers
@@ -187,9 +196,10 @@ impl Model {
     pub(crate) fn judge(
         &mut self,
         scenario: &Scenario,
-        plan: &LifePlan,
+        number: usize,
         told: Told,
     ) -> Result<Verdict, String> {
+        let plan = &scenario.lives[number];
         let mut outcomes = told.outcomes.values();
         let Some(first) = outcomes.next() else {
             // Killed before any rank was told anything.
@@ -232,11 +242,25 @@ impl Model {
                         "no checkpoint, it says, and the stores of nodes {telling:?} had some"
                     ));
                 }
-                *self = Self::default();
+                let strangers = self.stored.difference(&nodes).copied();
+                *self = Self {
+                    strangers: strangers.collect(),
+                    tainted: std::mem::take(&mut self.tainted),
+                    run_from: number,
+                    ..Self::default()
+                };
                 Verdict::GoOn
             }
+            (Outcome::Refused(ErrorKind::Configuration, text), None)
+                if plan.nodes().is_disjoint(&self.strangers) =>
+            {
+                return Err(format!("all stores are of one run: {text}"));
+            }
             (Outcome::Refused(..), None) => {
-                *self = Self::default();
+                *self = Self {
+                    run_from: number + 1,
+                    ..Self::default()
+                };
                 return Ok(Verdict::BeginAnew);
             }
         };
@@ -258,12 +282,18 @@ impl Model {
 
     fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: Told) -> Result<(), String> {
         let nodes = plan.nodes();
+        self.stored.extend(&nodes);
+        if nodes.len() == 1 {
+            // What a job on one node writes, its stripe log does not know.
+            self.tainted.extend(&nodes);
+        }
+        let doubtful: BTreeSet<usize> = self.tainted.intersection(&nodes).copied().collect();
         let promise = |(id, step): (CheckpointId, u64), covers| Promise {
             id,
             step,
             members: nodes.clone(),
             placement: plan.placement.clone(),
-            lost: BTreeSet::new(),
+            lost: doubtful.clone(),
             covers,
         };
         let in_order: Vec<usize> = order(&plan.placement);
@@ -310,6 +340,20 @@ impl Model {
         }
         self.telling.remove(&node);
         self.rolled_back |= matches!(damage, Damage::Return(..));
+        self.strangers.remove(&node);
+        match damage {
+            Damage::Wipe(_) => {
+                self.tainted.remove(&node);
+                self.stored.remove(&node);
+            }
+            Damage::Return(_, life) if life < self.run_from => {
+                self.strangers.insert(node);
+                self.tainted.insert(node);
+            }
+            _ => {
+                self.tainted.insert(node);
+            }
+        }
     }
 }
 
