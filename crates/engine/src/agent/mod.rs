@@ -147,8 +147,10 @@ impl Agent {
             return Ok(());
         }
         let member = Member::attach(reserve, directory)?;
+        let mut attached = lock(&self.member);
         self.expose(reserve, store);
-        *lock(&self.member) = Some(member);
+        *attached = Some(member);
+        drop(attached);
         Ok(())
     }
 

@@ -316,6 +316,8 @@ impl Protection {
             }
         }
         comm.allreduce_max("repairing what is damaged", &mut made)?;
+        // They keep chunks of what was damaged.
+        lock(&self.readers).clear();
         Ok(made[0] > 0)
     }
 
