@@ -130,10 +130,7 @@ fn isal_finds_an_inverse_of_every_pair_of_rows() {
 /// docs/format/parity.md lists some coefficients; they are those of the code.
 #[test]
 fn coefficients_are_those_of_the_format() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/format/parity.md"
-    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/parity.md");
     let page = std::fs::read_to_string(path).unwrap();
     let cells = |line: &str| -> Vec<String> {
         let cells = line.trim_matches('|').split('|');
