@@ -322,8 +322,6 @@ impl Session {
         let mut known = [control.protected(), control.encoding()].map(as_number);
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
-        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
-        self.policy.encoding = as_checkpoint(known[1]);
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
@@ -343,6 +341,8 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
+        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
+        self.policy.encoding = as_checkpoint(known[1]);
         self.policy.retained = backstay_format::width::index(self.config.retained);
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();
