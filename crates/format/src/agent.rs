@@ -279,43 +279,8 @@ impl Request {
                 body.u8(3).u64(*epoch).u8(*parity).u8(*pieces_max);
                 put_seats(&mut body, seats);
             }
-            Self::Collect { epoch, round, want } => {
-                body.u8(4).u64(*epoch).u64(*round);
-                put_checkpoint(&mut body, *want);
-            }
-            Self::Encode {
-                epoch,
-                round,
-                stripes,
-            } => {
-                body.u8(5).u64(*epoch).u64(*round);
-                put_count(&mut body, stripes.len());
-                stripes.iter().for_each(|plan| put_plan(&mut body, plan));
-            }
-            Self::Take {
-                epoch,
-                round,
-                from,
-                exposure,
-                length_bytes,
-                digest,
-            } => {
-                body.u8(6).u64(*epoch).u64(*round).u8(*from);
-                body.raw(exposure).u32(*length_bytes).raw(&digest.0);
-            }
-            Self::Flush { epoch, round } => {
-                body.u8(7).u64(*epoch).u64(*round);
-            }
             Self::Record(record) => {
                 body.u8(8).raw(&record.encode());
-            }
-            Self::Settle {
-                epoch,
-                round,
-                protected,
-            } => {
-                body.u8(9).u64(*epoch).u64(*round);
-                put_checkpoint(&mut body, *protected);
             }
             Self::Report { round, kind, text } => {
                 body.u8(10).u64(*round);
@@ -341,8 +306,57 @@ impl Request {
             Self::SetAside { store } => {
                 body.u8(13).raw(&store.0);
             }
+            Self::Collect { .. }
+            | Self::Encode { .. }
+            | Self::Take { .. }
+            | Self::Flush { .. }
+            | Self::Settle { .. } => self.put_of_round(&mut body),
         }
         seal(REQUEST_MAGIC, &body.finish())
+    }
+
+    /// The requests of a round, each with its epoch and number.
+    fn put_of_round(&self, body: &mut Encoder) {
+        match self {
+            Self::Collect { epoch, round, want } => {
+                body.u8(4).u64(*epoch).u64(*round);
+                put_checkpoint(body, *want);
+            }
+            Self::Encode {
+                epoch,
+                round,
+                stripes,
+            } => {
+                body.u8(5).u64(*epoch).u64(*round);
+                put_count(body, stripes.len());
+                for plan in stripes {
+                    put_plan(body, plan);
+                }
+            }
+            Self::Take {
+                epoch,
+                round,
+                from,
+                exposure,
+                length_bytes,
+                digest,
+            } => {
+                body.u8(6).u64(*epoch).u64(*round).u8(*from);
+                body.raw(exposure).u32(*length_bytes).raw(&digest.0);
+            }
+            Self::Flush { epoch, round } => {
+                body.u8(7).u64(*epoch).u64(*round);
+            }
+            Self::Settle {
+                epoch,
+                round,
+                protected,
+            } => {
+                body.u8(9).u64(*epoch).u64(*round);
+                put_checkpoint(body, *protected);
+            }
+            _ => {}
+        }
     }
 
     /// The request at the front of `bytes`.
@@ -423,7 +437,9 @@ impl Answer {
             Self::Surveys(surveys) => {
                 body.u8(2);
                 put_count(&mut body, surveys.len());
-                surveys.iter().for_each(|one| put_survey(&mut body, one));
+                for survey in surveys {
+                    put_survey(&mut body, survey);
+                }
             }
             Self::Table(record) => {
                 body.u8(3).raw(&record.encode());
@@ -444,7 +460,9 @@ impl Answer {
             Self::Encoded(stripes) => {
                 body.u8(5);
                 put_count(&mut body, stripes.len());
-                stripes.iter().for_each(|stripe| stripe.encode(&mut body));
+                for stripe in stripes {
+                    stripe.encode(&mut body);
+                }
             }
             Self::Taken(extent) => {
                 body.u8(6);

@@ -323,8 +323,6 @@ impl Session {
         let mut known = [protected, encoding, i64::from(self.leave.is_there())];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
-        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
-        self.policy.encoding = as_checkpoint(known[1]);
         self.leaving |= known[2] > 0;
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
@@ -345,6 +343,8 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
+        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
+        self.policy.encoding = as_checkpoint(known[1]);
         self.policy.retained = backstay_format::width::index(self.config.retained);
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();

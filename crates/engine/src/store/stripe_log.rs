@@ -68,6 +68,7 @@ impl StripeTable {
     }
 
     /// All but the stripes.
+    #[must_use]
     pub fn clone_head(&self) -> Self {
         Self {
             members: self.members.clone(),

@@ -88,9 +88,10 @@ fn round(number: u64, count: u64, whole: bool, before: &StripeTable) -> Round {
         pieces_max: 2,
         protected: CheckpointId::new(1, number),
         members: (7..10).map(member).collect(),
-        removed: match whole {
-            true => Vec::new(),
-            false => before.stripes.keys().copied().collect(),
+        removed: if whole {
+            Vec::new()
+        } else {
+            before.stripes.keys().copied().collect()
         },
         added: (first..first + count).map(stripe).collect(),
     }

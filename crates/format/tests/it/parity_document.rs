@@ -186,13 +186,15 @@ fn messages() -> Vec<(String, Vec<u8>)> {
         let end = shown.find(|c: char| !c.is_alphanumeric());
         shown[..end.unwrap_or(shown.len())].to_owned()
     };
-    let requests = parity_samples::requests().map(|(_, _, request)| {
-        let bytes = request.encode();
-        (
-            format!("{} {}", bytes[16], name(format!("{request:?}"))),
-            bytes,
-        )
-    });
+    let requests = parity_samples::requests()
+        .into_iter()
+        .map(|(_, _, request)| {
+            let bytes = request.encode();
+            (
+                format!("{} {}", bytes[16], name(format!("{request:?}"))),
+                bytes,
+            )
+        });
     let answers = parity_samples::answers().map(|(_, _, answer)| {
         let bytes = answer.encode();
         (
@@ -200,7 +202,7 @@ fn messages() -> Vec<(String, Vec<u8>)> {
             bytes,
         )
     });
-    requests.into_iter().chain(answers).collect()
+    requests.chain(answers).collect()
 }
 
 #[test]

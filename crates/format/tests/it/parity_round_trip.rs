@@ -117,9 +117,9 @@ fn round() -> impl Strategy<Value = Round> {
                     epoch,
                     round,
                     whole,
-                    parity: u8::try_from(parity).unwrap(),
-                    pieces_max: u8::try_from(members - parity).unwrap(),
-                    asked: u8::try_from(parity).unwrap(),
+                    parity: u8::try_from(parity).unwrap_or(u8::MAX),
+                    pieces_max: u8::try_from(members - parity).unwrap_or(u8::MAX),
+                    asked: u8::try_from(parity).unwrap_or(u8::MAX),
                     protected,
                     members: found.into_iter().map(member).collect(),
                     removed: if whole {
@@ -194,7 +194,7 @@ fn survey() -> impl Strategy<Value = Survey> {
             let revision = |(at, (number, incarnation)): (usize, (u64, u64))| SurveyedRevision {
                 checkpoint: CheckpointId::new(incarnation, number),
                 complete: at % 2 == 0,
-                world_size: 1000 + u32::try_from(at).unwrap(),
+                world_size: 1000 + u32::try_from(at).unwrap_or(0),
                 ranks: ranks[at / 2 % 3].iter().copied().collect(),
             };
             Survey {

@@ -121,7 +121,14 @@ pub(crate) fn seats() -> Vec<Seat> {
     vec![seat(STORE, "n7"), seat(OTHER, "n\u{e9}ud-08")]
 }
 
-pub(crate) fn requests() -> [(&'static str, &'static str, Request); 13] {
+/// A message: the name of its fixture, what that preserves, the message.
+type Named<T> = (&'static str, &'static str, T);
+
+pub(crate) fn requests() -> Vec<Named<Request>> {
+    [&of_a_round()[..], &of_a_restart()].concat()
+}
+
+fn of_a_round() -> [Named<Request>; 7] {
     let (epoch, round) = (2, 42);
     let plan = StripePlan {
         id: StripeId(9),
@@ -129,16 +136,6 @@ pub(crate) fn requests() -> [(&'static str, &'static str, Request); 13] {
         holders: vec![1, 3],
     };
     [
-        (
-            "agent_request_survey",
-            "a request without fields",
-            Request::Survey,
-        ),
-        (
-            "agent_request_table",
-            "a store",
-            Request::Table { store: STORE },
-        ),
         (
             "agent_request_join",
             "a group of two with one parity",
@@ -197,6 +194,21 @@ pub(crate) fn requests() -> [(&'static str, &'static str, Request); 13] {
                 round,
                 protected: id(18),
             },
+        ),
+    ]
+}
+
+fn of_a_restart() -> [Named<Request>; 6] {
+    [
+        (
+            "agent_request_survey",
+            "a request without fields",
+            Request::Survey,
+        ),
+        (
+            "agent_request_table",
+            "a store",
+            Request::Table { store: STORE },
         ),
         (
             "agent_request_report",
@@ -265,7 +277,7 @@ fn survey() -> Survey {
     }
 }
 
-pub(crate) fn answers() -> [(&'static str, &'static str, Answer); 7] {
+pub(crate) fn answers() -> [Named<Answer>; 7] {
     let rebuilt = Survey {
         store: OTHER,
         rebuilt: true,
@@ -325,15 +337,19 @@ pub(crate) fn answers() -> [(&'static str, &'static str, Answer); 7] {
 /// A log, its parts, and all messages.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples = log();
-    samples.extend(requests().map(|(name, preserves, request)| Sample {
-        name,
-        preserves,
-        bytes: request.encode(),
-        framed: true,
-        rewrite: |bytes| Ok(Request::decode(bytes)?.encode()),
-        value: format!("{request:?}"),
-        show: |bytes| Ok(format!("{:?}", Request::decode(bytes)?)),
-    }));
+    samples.extend(
+        requests()
+            .into_iter()
+            .map(|(name, preserves, request)| Sample {
+                name,
+                preserves,
+                bytes: request.encode(),
+                framed: true,
+                rewrite: |bytes| Ok(Request::decode(bytes)?.encode()),
+                value: format!("{request:?}"),
+                show: |bytes| Ok(format!("{:?}", Request::decode(bytes)?)),
+            }),
+    );
     samples.extend(answers().map(|(name, preserves, answer)| Sample {
         name,
         preserves,
