@@ -473,11 +473,6 @@ impl Coordinator {
         }
         Ok(bare)
     }
-
-    /// Forgets the groups: they are formed anew at the next round.
-    pub fn forget_groups(&mut self) {
-        self.groups.clear();
-    }
 }
 
 fn unexpected(from: &Peer, answer: &Answer) -> Error {
@@ -539,7 +534,7 @@ impl GroupState {
         let collected = self.collect(agent, want, within)?;
         let (removed, queues) = self.queues(&collected);
         let plans = self.plan(&queues)?;
-        let added = self.encode(agent, &plans, within)?;
+        let added = self.encode(agent, &plans)?;
         all(each(&self.seats, |_, seat| {
             let request = Request::Flush { epoch, round };
             agent.ask(&peer(seat), &request, within)
@@ -682,16 +677,12 @@ impl GroupState {
         Ok(plans.collect())
     }
 
-    fn encode(
-        &self,
-        agent: &Agent,
-        plans: &[(usize, StripePlan)],
-        within: Duration,
-    ) -> Result<Vec<Stripe>> {
+    fn encode(&self, agent: &Agent, plans: &[(usize, StripePlan)]) -> Result<Vec<Stripe>> {
         let mut shares: Vec<Vec<StripePlan>> = vec![Vec::new(); self.seats.len()];
         for (gatherer, plan) in plans {
             shares[*gatherer].push(plan.clone());
         }
+        let settings = agent.settings();
         let encoded = each(&shares, |column, share| {
             if share.is_empty() {
                 return Ok(Vec::new());
@@ -702,8 +693,9 @@ impl GroupState {
                 round: self.round,
                 stripes: share.clone(),
             };
+            let within = settings.within_for(planned_bytes(share));
             match agent.ask(&peer(seat), &request, within)? {
-                Answer::Encoded(stripes) if stripes.len() == share.len() => Ok(stripes),
+                Answer::Encoded(stripes) if matches(&stripes, share) => Ok(stripes),
                 other => Err(unexpected(&peer(seat), &other)),
             }
         });
@@ -742,6 +734,40 @@ impl GroupState {
             added,
         }
     }
+}
+
+fn planned_bytes(plans: &[StripePlan]) -> u64 {
+    let pieces = plans.iter().flat_map(|plan| &plan.pieces);
+    pieces
+        .map(|piece| u64::from(piece.extent.length_bytes))
+        .sum()
+}
+
+/// Whether these are the stripes that were planned: the same pieces, and parity on the holders.
+fn matches(stripes: &[Stripe], plans: &[StripePlan]) -> bool {
+    let mut found: Vec<&Stripe> = stripes.iter().collect();
+    found.sort_by_key(|stripe| stripe.id);
+    let same = |(stripe, plan): (&&Stripe, &StripePlan)| {
+        let place = |piece: &StripePiece| {
+            let extent = piece.extent;
+            let range = (extent.offset_bytes, extent.length_bytes);
+            (piece.column, extent.segment, extent.class, range)
+        };
+        let holders = stripe.parity.iter().map(|piece| piece.column);
+        let length = stripe.parity_bytes();
+        stripe.id == plan.id
+            && stripe
+                .pieces
+                .iter()
+                .map(place)
+                .eq(plan.pieces.iter().map(place))
+            && holders.eq(plan.holders.iter().copied())
+            && stripe
+                .parity
+                .iter()
+                .all(|piece| piece.extent.length_bytes == length)
+    };
+    found.len() == plans.len() && found.iter().zip(plans).all(same)
 }
 
 fn bytes_of(stripes: &[Stripe]) -> u64 {

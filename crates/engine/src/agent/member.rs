@@ -51,6 +51,8 @@ pub(super) struct Member {
     /// Round under way, and the parity taken in it.
     round: u64,
     taken: Vec<Extent>,
+    /// It was made durable, so that other members may have recorded the round.
+    flushed: bool,
     /// Parity that is free once the round is settled.
     freed: Vec<Extent>,
 }
@@ -88,6 +90,7 @@ impl Member {
             covered: BTreeMap::new(),
             round: table.round,
             taken: Vec::new(),
+            flushed: false,
             freed: Vec::new(),
             table,
         };
@@ -213,9 +216,15 @@ impl Member {
             return self.check(epoch, Some(u64::MAX));
         }
         self.round = round;
-        for extent in std::mem::take(&mut self.taken) {
-            self.space
-                .replace(address(&extent), index(extent.length_bytes));
+        let taken = std::mem::take(&mut self.taken);
+        if std::mem::replace(&mut self.flushed, false) {
+            // A log that is newer than this member's may name it, until the next round is settled.
+            self.freed.extend(taken);
+        } else {
+            for extent in taken {
+                self.space
+                    .replace(address(&extent), index(extent.length_bytes));
+            }
         }
         self.release();
         Ok(())
@@ -303,8 +312,9 @@ impl Member {
     }
 
     /// Makes what was taken durable.
-    pub(super) fn flush(&self, epoch: u64, round: u64) -> Result<()> {
+    pub(super) fn flush(&mut self, epoch: u64, round: u64) -> Result<()> {
         self.check(epoch, Some(round))?;
+        self.flushed = true;
         if self.taken.is_empty() {
             return Ok(());
         }
@@ -370,6 +380,7 @@ impl Member {
         }
         self.freed.extend(freed);
         self.taken.clear();
+        self.flushed = false;
         Ok(())
     }
 
@@ -385,6 +396,8 @@ impl Member {
         if protected > control.protected() {
             control.set_protected(protected);
         }
+        let (reported, _) = control.round();
+        control.set_round(reported, 0);
         Ok(())
     }
 }

@@ -47,6 +47,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use survey::LocalStore;
 
+/// What gathers, encodes or rebuilds slower than this has failed.
+const SLOWEST_BYTES_A_SECOND: u64 = 16 << 20;
+
 /// How an agent works.
 #[derive(Debug, Clone)]
 pub struct AgentSettings {
@@ -72,6 +75,13 @@ impl AgentSettings {
             cpu_set: config.cpu_set.clone(),
             nice: i32::try_from(config.encode_nice).unwrap_or(19),
         }
+    }
+
+    /// Longest wait for work on so many bytes: the wait for an answer, and time for the bytes at a rate that
+    /// only a fault falls below.
+    pub(crate) fn within_for(&self, bytes: u64) -> Duration {
+        let slowest = SLOWEST_BYTES_A_SECOND.min(self.rate_bytes.unwrap_or(u64::MAX) / 4);
+        self.within + Duration::from_secs(bytes / slowest.max(1))
     }
 
     /// Makes the calling thread one of the background.

@@ -6,7 +6,7 @@
 //! before anybody writes; what could not be made again is left out, and the next choice is tried.
 
 use super::coordinate::{NodeSeat, each};
-use super::{Ask, peer};
+use super::{Ask, SLOWEST_BYTES_A_SECOND, peer};
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -141,7 +141,12 @@ fn make(
         "the store of node {} is made again on node {}",
         rebuild.was_on, target.name
     ));
-    agent.ask(&target.peer(), &request, within).map(|_| ())
+    // The lost store was about as long as the others.
+    let longest = rebuild.survivors.iter().map(|here| here.length_bytes).max();
+    let patience = Duration::from_secs(longest.unwrap_or(0) / SLOWEST_BYTES_A_SECOND);
+    agent
+        .ask(&target.peer(), &request, within + patience)
+        .map(|_| ())
 }
 
 fn seats(nodes: &[NodeSeat], here: &[Here]) -> Vec<Seat> {

@@ -10,7 +10,7 @@
 //! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
 //! | behind | it is on a node, and has not come to the checkpoint that its group's newest log protects: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
-//! | to be had | it is lost, its group lost no more members than its parity, and the log's root of it has the checkpoint that the log protects |
+//! | to be had | it is lost, its group lost no more members than its parity (partner: no two side by side), and the log's root of it has the checkpoint that the log protects |
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
@@ -190,11 +190,23 @@ fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<St
         let Some(member) = group.members.iter().position(|m| m.store == store) else {
             continue;
         };
-        let beyond = (gone.len() > usize::from(group.parity)).then(|| {
+        let is_gone =
+            |at: usize| !here.contains_key(&group.members[at % group.members.len()].store);
+        let lost_too_many = if group.pieces_max == 1 {
+            // A copy on the next member: lost with it.
+            (0..group.members.len()).any(|at| is_gone(at) && is_gone(at + 1))
+        } else {
+            gone.len() > usize::from(group.parity)
+        };
+        let beyond = lost_too_many.then(|| {
+            let covers = if group.pieces_max == 1 {
+                "its copies are on the next one"
+            } else {
+                "its parity covers less"
+            };
             format!(
-                "nodes {gone:?} of one group are lost, its parity covers {}: not recoverable from the \
-                 nodes, needs level 3",
-                group.parity
+                "nodes {gone:?} of one group are lost, {covers}: not recoverable from the nodes, needs \
+                 level 3"
             )
         });
         let found = Lost {
@@ -394,6 +406,25 @@ mod tests {
             "{:?}",
             located.beyond
         );
+    }
+
+    #[test]
+    fn copies_survive_two_losses_that_are_not_side_by_side() {
+        for (left, recoverable) in [
+            ([0, 2], true),
+            ([1, 3], true),
+            ([0, 1], false),
+            ([1, 2], false),
+        ] {
+            let mut nodes: Vec<_> = left.map(|n| vec![survey(n, 5)]).into();
+            for survey in nodes.iter_mut().flatten() {
+                if let Some(group) = &mut survey.group {
+                    group.pieces_max = 1;
+                }
+            }
+            let located = locate(&nodes, &names(2));
+            assert_eq!(located.choices.len(), usize::from(recoverable), "{left:?}");
+        }
     }
 
     #[test]
