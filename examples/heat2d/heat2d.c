@@ -16,10 +16,10 @@
 #include <math.h>
 
 static struct {
-    int rows, cols, steps, interval, blocks, progress;
+    int rows, cols, steps, interval, blocks, progress, wait_protected;
     double tolerance;
     const char *initial, *output, *report;
-} run = {1024, 1024, 2000, 100, 0, 0, 1e-12, "spots", NULL, NULL};
+} run = {1024, 1024, 2000, 100, 0, 0, 0, 1e-12, "spots", NULL, NULL};
 
 static struct {
     MPI_Comm comm;
@@ -241,13 +241,27 @@ static void begin_or_go_on(void)
     fflush(stdout);
 }
 
+/* A checkpoint on the nodes; with --wait protected, one that survives the loss of a node as well. */
+static int32_t checkpoint(backstay_report *cost)
+{
+    backstay_handle *handle = NULL;
+    int32_t status;
+
+    if (!run.wait_protected)
+        return backstay_checkpoint(session, cost);
+    status = backstay_checkpoint_start(session, &handle);
+    if (status != BACKSTAY_OK)
+        return status;
+    return backstay_wait(session, handle, BACKSTAY_LEVEL_PROTECTED, cost);
+}
+
 /* A checkpoint that fails is no reason to stop: the last one stays. */
 static void take_checkpoint(void)
 {
     backstay_report cost = backstay_report_default();
     FILE *file = NULL;
 
-    if (backstay_checkpoint(session, &cost) != BACKSTAY_OK) {
+    if (checkpoint(&cost) != BACKSTAY_OK) {
         fprintf(stderr, "heat2d: %s\n", backstay_message(session));
         return;
     }
@@ -262,10 +276,10 @@ static void take_checkpoint(void)
             "{\"rank\": %d, \"step\": %.0f, \"incarnation\": %" PRIu64 ", \"checkpoint\": %" PRIu64
             ", \"blocks_total\": %" PRIu64 ", \"blocks_changed\": %" PRIu64
             ", \"bytes_total\": %" PRIu64 ", \"bytes_changed\": %" PRIu64 ", \"bytes_manifest\": %" PRIu64
-            ", \"blocking_seconds\": %.9f}\n",
+            ", \"blocking_seconds\": %.9f, \"protect_seconds\": %.9f}\n",
             my.rank, now.step, cost.checkpoint.incarnation, cost.checkpoint.number, cost.blocks_total,
             cost.blocks_changed, cost.bytes_total, cost.bytes_changed, cost.bytes_manifest,
-            cost.blocking_seconds);
+            cost.blocking_seconds, cost.protect_seconds);
     fclose(file);
 }
 
@@ -275,8 +289,9 @@ static void usage(void)
 {
     puts("heat2d [--rows N] [--cols N] [--steps N] [--tolerance X] [--interval STEPS] [--blocks]\n"
          "       [--initial spots|edge|everywhere] [--output FILE.npy] [--report FILE.jsonl]\n"
-         "       [--progress]\n"
+         "       [--wait node|protected] [--progress]\n"
          "--interval  steps between checkpoints, and between looks at the tolerance\n"
+         "--wait      until each checkpoint is on its nodes, or survives the loss of some (needs redundancy)\n"
          "--blocks    cut the plate in both directions, not in strips of rows\n"
          "--report    append what each checkpoint cost, a line of JSON for each process");
     exit(2);
@@ -312,6 +327,8 @@ static void read_arguments(int argc, char **argv)
             run.initial = value;
         else if (strcmp(name, "--output") == 0)
             run.output = value;
+        else if (strcmp(name, "--wait") == 0)
+            run.wait_protected = strcmp(value, "node") != 0;
         else if (strcmp(name, "--report") == 0)
             run.report = value;
         else

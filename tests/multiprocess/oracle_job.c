@@ -7,6 +7,7 @@
  * Events go to the pipe that ORACLE_EVENTS names, one line each, in one write: "RANK EVENT WORDS...".
  *   pid P | fresh | restored NUMBER INCARNATION STEP FELL_BACK | wrong TEXT | mix TEXT | verified STEP
  *   begin STEP | started STEP | committed NUMBER INCARNATION STEP | failed STEP STATUS TEXT
+ *   protected NUMBER INCARNATION STEP | unprotected STEP STATUS TEXT (committed, and no more than that)
  *   error OPERATION STATUS TEXT (it exits with 3) | closed STEP
  */
 #include <backstay/backstay_mpi.h>
@@ -45,9 +46,10 @@ static struct {
     int64_t steps, pause_us, late_rank, late_step, late_ms, ballast_step, ballast_mib, restore_number;
     size_t big_words;
     int background, slabs, fixed, no_folder, life;
+    int32_t wait;                     /* the level waited for; 0 is none */
     uint64_t seed;
 } run = {.steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
-         .ballast_step = -1, .life = 1, .seed = 1};
+         .ballast_step = -1, .life = 1, .seed = 1, .wait = BACKSTAY_LEVEL_NODE};
 
 static int rank, ranks, events = -1;
 static backstay_session *session;
@@ -464,6 +466,36 @@ static void report_checkpoint(int32_t status, const backstay_report *report, int
         event("failed %" PRId64 " %d %s", of_step, (int)status, backstay_message(session));
 }
 
+/* Waits for a checkpoint under way, as far as --wait says. */
+static int32_t wait_for(backstay_handle *handle, int64_t of_step)
+{
+    static uint64_t newest;
+    backstay_report report = backstay_report_default();
+    backstay_protection now = backstay_protection_default();
+    int32_t status = backstay_wait(session, handle, run.wait, &report);
+    char text[512];
+
+    if (run.wait == BACKSTAY_LEVEL_PROTECTED && status != BACKSTAY_OK) {
+        snprintf(text, sizeof text, "%s", backstay_message(session));
+        check("protection", backstay_protection_status(session, &now));
+        if (now.at_node.number > newest) {
+            newest = now.at_node.number;
+            report.checkpoint = now.at_node;
+            report_checkpoint(BACKSTAY_OK, &report, of_step);
+            event("unprotected %" PRId64 " %d %s", of_step, (int)status, text);
+            return BACKSTAY_OK;
+        }
+    }
+    report_checkpoint(status, &report, of_step);
+    if (status == BACKSTAY_OK) {
+        newest = report.checkpoint.number;
+        if (run.wait == BACKSTAY_LEVEL_PROTECTED)
+            event("protected %" PRIu64 " %" PRIu64 " %" PRId64, report.checkpoint.number,
+                  report.checkpoint.incarnation, of_step);
+    }
+    return status;
+}
+
 static void live(void)
 {
     backstay_handle *handle = NULL;
@@ -477,20 +509,24 @@ static void live(void)
         if (handle != NULL) {
             bool done = false;
             check("test", backstay_test(session, handle, BACKSTAY_LEVEL_NODE, &done));
-            status = backstay_wait(session, handle, BACKSTAY_LEVEL_NODE, &report);
+            wait_for(handle, step - 1);
             handle = NULL;
-            report_checkpoint(status, &report, step - 1);
-            report = backstay_report_default();
         }
         if (rank == run.late_rank && step == run.late_step)
             nap(run.late_ms * 1000);
         event("begin %" PRId64, step);
-        if (run.background) {
+        if (run.background || run.wait != BACKSTAY_LEVEL_NODE) {
             status = backstay_checkpoint_start(session, &handle);
             if (status == BACKSTAY_OK)
                 event("started %" PRId64, step);
             else
                 report_checkpoint(status, &report, step);
+            if (status == BACKSTAY_OK && !run.background && run.wait != 0) {
+                status = wait_for(handle, step);
+                handle = NULL;
+            }
+            if (run.wait == 0)
+                handle = NULL;        /* it is the session's */
         } else {
             status = backstay_checkpoint(session, &report);
             report_checkpoint(status, &report, step);
@@ -498,10 +534,8 @@ static void live(void)
         if (status != BACKSTAY_OK)
             drop_ballast();
     }
-    if (handle != NULL) {
-        backstay_report report = backstay_report_default();
-        report_checkpoint(backstay_wait(session, handle, BACKSTAY_LEVEL_NODE, &report), &report, step);
-    }
+    if (handle != NULL)
+        wait_for(handle, step);
 }
 
 static void leave_folder(void)
@@ -528,6 +562,10 @@ static void arguments(int argc, char **argv)
             run.life = (int)value;
         else if (strcmp(name, "--background") == 0)
             run.background = (int)value;
+        else if (strcmp(name, "--wait") == 0)
+            run.wait = strcmp(text, "protected") == 0 ? BACKSTAY_LEVEL_PROTECTED
+                       : strcmp(text, "none") == 0    ? 0
+                                                      : BACKSTAY_LEVEL_NODE;
         else if (strcmp(name, "--slabs") == 0)
             run.slabs = (int)value;
         else if (strcmp(name, "--fixed") == 0)

@@ -34,6 +34,7 @@ const TRIES: u64 = 20;
 
 /// Stores of one or several nodes, as their roots were when they were opened.
 #[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "stores are what it holds")]
 pub struct Stores {
     stores: Vec<OpenStore>,
     unreadable: Vec<Unreadable>,

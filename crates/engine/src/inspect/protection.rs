@@ -74,7 +74,7 @@ pub struct Protection {
 pub struct GroupUse {
     /// Bytes of the data of the members that are here.
     pub bytes_known: u64,
-    /// Of these, bytes of segments that no retained checkpoint uses.
+    /// Of these, bytes that no retained checkpoint uses.
     pub bytes_dead: u64,
 }
 
@@ -276,20 +276,25 @@ impl Stores {
             let Some(store) = member.here.map(|at| &self.stores[at]) else {
                 continue;
             };
-            let mut used: BTreeSet<SegmentId> = BTreeSet::new();
+            let mut used: BTreeMap<Address, u64> = BTreeMap::new();
             for id in store.retained().iter().map(|r| r.entry.checkpoint) {
-                each_block(store, id, &mut |address, _| {
-                    used.insert(address.segment());
+                each_block(store, id, &mut |address, length| {
+                    used.insert(address, to_u64(length));
                 });
             }
+            let mut segments: BTreeSet<SegmentId> = BTreeSet::new();
             let data = group.table.stripes.values().flat_map(|s| &s.pieces);
+            let mut known = 0;
             for piece in data.filter(|piece| piece.column == column) {
-                let bytes = u64::from(piece.extent.length_bytes);
-                sum.bytes_known += bytes;
-                if !used.contains(&piece.extent.segment) {
-                    sum.bytes_dead += bytes;
-                }
+                known += u64::from(piece.extent.length_bytes);
+                segments.insert(piece.extent.segment);
             }
+            let used = used
+                .into_iter()
+                .filter(|(address, _)| segments.contains(&address.segment()));
+            let used: u64 = used.map(|(_, length)| length).sum();
+            sum.bytes_known += known;
+            sum.bytes_dead += known.saturating_sub(used);
         }
         sum
     }
