@@ -482,8 +482,7 @@ impl GroupState {
             loop {
                 match agent.ask(&peer(seat), &request, within) {
                     Err(error)
-                        if error.kind() == ErrorKind::NoCheckpoint
-                            && deadline.left().is_some() =>
+                        if error.kind() == ErrorKind::NoCheckpoint && deadline.left().is_some() =>
                     {
                         std::thread::sleep(STORE_PAUSE);
                     }

@@ -422,7 +422,12 @@ mod tests {
         nodes[1][0].revisions = nodes[2][0].revisions.clone();
         let located = locate(&nodes, &names(4));
         assert_eq!(located.here.len(), 4);
-        assert!(located.choices.iter().all(|choice| choice.rebuilds.is_empty()));
+        assert!(
+            located
+                .choices
+                .iter()
+                .all(|choice| choice.rebuilds.is_empty())
+        );
     }
 
     #[test]

@@ -71,7 +71,11 @@ fn flip(path: &Path, count: u64, random: &mut Seeded) -> std::io::Result<()> {
     // The head of a file is small, and worth more than its share.
     let head = used.len().min(12);
     for _ in 0..count {
-        let among = if random.chance(1, 3) { head } else { used.len() };
+        let among = if random.chance(1, 3) {
+            head
+        } else {
+            used.len()
+        };
         let at = used[random.index(among)] + random.index(512);
         if let Some(byte) = bytes.get_mut(at) {
             *byte ^= 1 << random.below(8);
@@ -85,7 +89,9 @@ fn newest_log(folder: &Path) -> Option<PathBuf> {
     let store = stores_in(folder).first()?.survey.store;
     let generation = |path: &PathBuf| {
         let bytes = std::fs::read(path).ok()?;
-        StripeLogHead::decode(&bytes, store).ok().map(|head| head.generation)
+        StripeLogHead::decode(&bytes, store)
+            .ok()
+            .map(|head| head.generation)
     };
     LOG_FILES
         .map(|name| folder.join(name))
@@ -98,7 +104,10 @@ fn tear(path: &Path, random: &mut Seeded) -> std::io::Result<()> {
     let Ok(mut bytes) = std::fs::read(path) else {
         return Ok(());
     };
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
     let most = if random.chance(1, 2) { 64 } else { 2000 };
     let start = end.saturating_sub(1 + random.index(most));
     bytes[start..end].fill(0);

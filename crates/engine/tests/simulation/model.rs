@@ -87,9 +87,9 @@ impl Ledger {
     }
     pub(crate) fn started(&self, id: CheckpointId, step: u64) -> Result<(), String> {
         match self.0.lock().unwrap().steps.insert(id, step) {
-            Some(other) if other != step => {
-                Err(format!("checkpoint {id} is of step {step}, and was of step {other}"))
-            }
+            Some(other) if other != step => Err(format!(
+                "checkpoint {id} is of step {step}, and was of step {other}"
+            )),
             _ => Ok(()),
         }
     }
@@ -183,9 +183,14 @@ impl Model {
                 || promise.placement == plan.placement;
             if reached
                 && promise.lost_in(&nodes).is_empty()
-                && found.as_ref().is_none_or(|(known, _)| known.step < promise.step)
+                && found
+                    .as_ref()
+                    .is_none_or(|(known, _)| known.step < promise.step)
             {
-                let why = format!("it was on nodes {:?}, all of them are well", promise.members);
+                let why = format!(
+                    "it was on nodes {:?}, all of them are well",
+                    promise.members
+                );
                 found = Some((promise, why));
             }
         }
@@ -272,7 +277,9 @@ impl Model {
         if let Some(known) = self.steps.get(&id)
             && *known != step
         {
-            return Err(format!("checkpoint {id} is of step {known}, step {step} came back"));
+            return Err(format!(
+                "checkpoint {id} is of step {known}, step {step} came back"
+            ));
         }
         if self.abandoned.contains(&id) && !self.rolled_back {
             return Err(format!("checkpoint {id} was abandoned by an earlier life"));
@@ -315,7 +322,9 @@ impl Model {
             if let Some(other) = self.steps.insert(id, step)
                 && other != step
             {
-                return Err(format!("checkpoint {id} is of step {step}, and was of step {other}"));
+                return Err(format!(
+                    "checkpoint {id} is of step {step}, and was of step {other}"
+                ));
             }
         }
         if let Some(&last) = told.committed.last() {

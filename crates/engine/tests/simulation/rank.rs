@@ -124,7 +124,9 @@ impl Seat {
             program.take_step(step)?;
         }
         if self.plan().end == End::Close && !self.world.is_dead() {
-            let Program { session, fields, .. } = program;
+            let Program {
+                session, fields, ..
+            } = program;
             let closed = session.close();
             drop(fields);
             self.ok("closing", closed)?;
@@ -156,7 +158,11 @@ impl Seat {
             ErrorKind::VariableMismatch,
         ];
         if never.contains(&error.kind()) && !self.world.is_dead() {
-            return Err(format!("rank {}: {what}: {:?}: {error}", self.rank, error.kind()));
+            return Err(format!(
+                "rank {}: {what}: {:?}: {error}",
+                self.rank,
+                error.kind()
+            ));
         }
         Ok(())
     }
@@ -166,7 +172,11 @@ impl Seat {
         match result {
             _ if self.world.is_dead() => Ok(None),
             Ok(value) => Ok(Some(value)),
-            Err(error) => Err(format!("rank {}: {what}: {:?}: {error}", self.rank, error.kind())),
+            Err(error) => Err(format!(
+                "rank {}: {what}: {:?}: {error}",
+                self.rank,
+                error.kind()
+            )),
         }
     }
 
@@ -381,7 +391,7 @@ impl Program<'_> {
         let steps = &seat.plan().steps[..=number];
         let last = steps.iter().rev().find_map(|step| step.trouble);
         let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal);
-        let healed = last == Some(Trouble::Heal) || seat.plan().opening.is_some();
+        let healed = last == Some(Trouble::Heal) || last.is_none() && seat.plan().opening.is_some();
         let tries = if healed { TRIES } else { 1 };
         let mut outcome = Ok(None);
         for turn in 0..tries {
@@ -411,6 +421,10 @@ impl Program<'_> {
                 }
             }
         }
-        if troubled { Ok(()) } else { outcome.map(|_| ()) }
+        if troubled {
+            Ok(())
+        } else {
+            outcome.map(|_| ())
+        }
     }
 }

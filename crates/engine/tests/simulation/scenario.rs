@@ -128,9 +128,6 @@ impl LifePlan {
     pub(crate) fn nodes(&self) -> BTreeSet<usize> {
         self.placement.iter().copied().collect()
     }
-    pub(crate) fn has_trouble(&self) -> bool {
-        self.opening.is_some() || self.steps.iter().any(|step| step.trouble.is_some())
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -239,7 +236,11 @@ impl Maker {
         let count = 1 + self.random.index(3);
         (0..count)
             .map(|_| {
-                let most = if self.random.chance(1, 3) { 300 } else { 30_000 };
+                let most = if self.random.chance(1, 3) {
+                    300
+                } else {
+                    30_000
+                };
                 VariablePlan {
                     words: 64 + self.random.index(most),
                     block_bytes: [512, 4096, 16384][self.random.index(3)],
@@ -418,7 +419,11 @@ impl Maker {
         if self.slabs && next.len() > 2 && self.random.chance(1, 8) {
             next.pop();
         }
-        let keep_order = if self.redundancy == Redundancy::None { 9 } else { 7 };
+        let keep_order = if self.redundancy == Redundancy::None {
+            9
+        } else {
+            7
+        };
         match self.random.below(10) {
             order if order < keep_order => {}
             7 => next.reverse(),
