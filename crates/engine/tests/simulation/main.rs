@@ -39,7 +39,7 @@ const LIFE_LIMIT: Duration = Duration::from_secs(90);
 /// No call of the communicator does.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Seeds where nothing else is said.
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 200;
 /// Seeds that found a defect once; they run as well.
 const FOUND: [u64; 23] = [
     3, 6, 20, 36, 43, 52, 67, 75, 78, 110, 112, 124, 125, 141, 162, 166, 174, 180, 190, 1101, 2392,
