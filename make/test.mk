@@ -1,5 +1,8 @@
 # Tests: one target each, all of them in `test`.
-.PHONY: test test-rust lint
+.PHONY: test test-rust lint soak-simulation
+
+SEEDS ?= 10000
+SEEDS_FROM ?= 1
 
 lint: ## Formatting, clippy, layering
 	$(CARGO) fmt --all --check
@@ -10,3 +13,7 @@ test-rust: ## Unit, property, crash and simulation tests
 	$(CARGO) test --workspace --locked
 
 test: setup lint test-rust ## All tests; installs what they need
+
+soak-simulation: ## SEEDS simulated jobs from SEEDS_FROM on, every restored word checked; some hours for 10,000
+	BACKSTAY_SIM_SEEDS=$(SEEDS) BACKSTAY_SIM_FROM=$(SEEDS_FROM) \
+	    $(CARGO) test -p backstay --locked --test simulation -- --nocapture

@@ -65,7 +65,7 @@ fn look(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located
         let request = Request::SetAside { store: stale.store };
         agent.ask(&nodes[stale.node].peer(), &request, within)?;
     }
-    align_logs(agent, nodes, &surveys, within)?;
+    align_logs(agent, nodes, &surveys, &located.stale, within)?;
     Ok(located)
 }
 
@@ -89,11 +89,17 @@ fn align_logs(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
     surveys: &[Vec<Survey>],
+    stale: &[Here],
     within: Duration,
 ) -> Result<()> {
     let own = || {
         let each = surveys.iter().enumerate();
-        each.filter_map(|(node, found)| Some((node, found.iter().find(|s| !s.rebuilt)?)))
+        let own = each.filter_map(|(node, found)| Some((node, found.iter().find(|s| !s.rebuilt)?)));
+        // What was set aside just now is there no longer.
+        own.filter(|(node, survey)| {
+            let mut stale = stale.iter();
+            !stale.any(|stale| stale.node == *node && stale.store == survey.store)
+        })
     };
     let mut newest: BTreeMap<StoreId, (u64, u64, usize, StoreId)> = BTreeMap::new();
     for (node, survey) in own() {

@@ -158,13 +158,12 @@ fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<Stor
             && found.is_some_and(|(_, survey)| newest(survey) < Some(group.protected))
     };
     let mut behind = BTreeMap::new();
-    for (&store, &(group, authority)) in &groups {
+    for (&store, &(group, _)) in &groups {
         let of_group = group.members.iter();
         let gone = of_group.filter(|m| !here.contains_key(&m.store) || is_behind(m, group));
         let of_store = group.members.iter().find(|member| member.store == store);
         if of_store.is_some_and(|member| is_behind(member, group))
             && gone.count() <= usize::from(group.parity)
-            && store != authority
             && let Some(&(node, _)) = here.get(&store)
         {
             behind.insert(store, node);

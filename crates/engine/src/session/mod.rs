@@ -357,6 +357,13 @@ impl Session {
             }
         }
         let agreed = agree(&self.comm, &mine)?;
+        // The first checkpoint of a job is known to be complete by its stripe logs only.
+        let protected = self.policy.protected.map_or(0, as_number);
+        let known_complete = if agreed.is_empty() {
+            known_complete.max(protected)
+        } else {
+            known_complete
+        };
         if known_complete > agreed.last().map_or(0, |&id| as_number(id)) {
             let missing = self.why_not(known_complete);
             if agreed.is_empty() {

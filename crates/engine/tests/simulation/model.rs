@@ -230,7 +230,13 @@ impl Model {
                         promise.id, promise.step
                     ));
                 }
-                self.check_restored(*id, *step)?;
+                if plan.nodes().is_disjoint(&self.strangers) {
+                    self.check_restored(*id, *step)?;
+                } else {
+                    // It may be a checkpoint of an earlier run that came back.
+                    self.steps.clear();
+                    self.abandoned.clear();
+                }
                 Verdict::GoOn
             }
             (other, Some((promise, why))) => {
@@ -305,8 +311,10 @@ impl Model {
         };
         let in_order: Vec<usize> = order(&plan.placement);
         if let Some(Outcome::Restored(id, step)) = told.outcomes.values().next() {
-            let newer = self.steps.range(id..).map(|(id, _)| *id);
-            self.abandoned.extend(newer.filter(|other| other != id));
+            // Where every store of the lives between is gone, their names are given again.
+            let mut newer = self.steps.split_off(id);
+            self.steps.extend(newer.remove_entry(id));
+            self.abandoned.extend(newer.into_keys());
             self.node = Some(promise((*id, *step), 0));
             if let Some(protected) = &mut self.protected {
                 if protected.step > *step {
@@ -319,6 +327,7 @@ impl Model {
             self.telling.extend(&nodes);
         }
         for (id, step) in told.steps {
+            self.abandoned.remove(&id);
             if let Some(other) = self.steps.insert(id, step)
                 && other != step
             {

@@ -391,7 +391,7 @@ impl Program<'_> {
         let steps = &seat.plan().steps[..=number];
         let last = steps.iter().rev().find_map(|step| step.trouble);
         let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal);
-        let healed = last == Some(Trouble::Heal) || seat.plan().opening.is_some();
+        let healed = last == Some(Trouble::Heal) || last.is_none() && seat.plan().opening.is_some();
         let tries = if healed { TRIES } else { 1 };
         let mut outcome = Ok(None);
         for turn in 0..tries {

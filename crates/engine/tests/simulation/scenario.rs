@@ -128,9 +128,6 @@ impl LifePlan {
     pub(crate) fn nodes(&self) -> BTreeSet<usize> {
         self.placement.iter().copied().collect()
     }
-    pub(crate) fn has_trouble(&self) -> bool {
-        self.opening.is_some() || self.steps.iter().any(|step| step.trouble.is_some())
-    }
 }
 
 #[derive(Debug, Clone)]
