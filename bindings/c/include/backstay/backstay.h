@@ -453,6 +453,12 @@ int32_t backstay_protection_status(struct backstay_session *session,
 int32_t backstay_due(struct backstay_session *session,
                      int32_t *level);
 
+/// Whether the program should take a last checkpoint, close and leave: 1 once SIGTERM (with the setting
+/// `leave_on_sigterm`) or `backstay run` asked for it, else 0. Known after backstay_due, which then
+/// says yes once, and after each checkpoint; the same on all processes. Local.
+int32_t backstay_should_leave(struct backstay_session *session,
+                              int32_t *leave);
+
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.
 int32_t backstay_pin(struct backstay_session *session, uint64_t number);
