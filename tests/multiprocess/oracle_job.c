@@ -7,7 +7,10 @@
  * Events go to the pipe that ORACLE_EVENTS names, one line each, in one write: "RANK EVENT WORDS...".
  *   pid P | fresh | restored NUMBER INCARNATION STEP FELL_BACK | wrong TEXT | mix TEXT | verified STEP
  *   begin STEP | started STEP | committed NUMBER INCARNATION STEP | failed STEP STATUS TEXT
- *   error OPERATION STATUS TEXT (it exits with 3) | closed STEP
+ *   error OPERATION STATUS TEXT (it exits with 3) | closed STEP | leaving STEP
+ * With --watch 1, whenever that changes on its node: encoding NUMBER INCARNATION | protected NUMBER INCARNATION
+ * | short TEXT (protection is less than was asked for; without words: no longer).
+ *   unprotected STEP STATUS TEXT: the wait for protection failed | holding STEP
  */
 #include <backstay/backstay_mpi.h>
 
@@ -44,9 +47,11 @@ typedef struct array {
 static struct {
     int64_t steps, pause_us, late_rank, late_step, late_ms, ballast_step, ballast_mib, restore_number;
     size_t big_words;
-    int background, slabs, fixed, no_folder, life;
+    int64_t wait_protected;           /* steps up to this one wait until they are protected */
+    int64_t hold_step;                /* after its checkpoint nothing more happens until it is killed */
+    int background, slabs, fixed, no_folder, life, watch, leave;
     uint64_t seed;
-} run = {.steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
+} run = {.hold_step = -1, .steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
          .ballast_step = -1, .life = 1, .seed = 1};
 
 static int rank, ranks, events = -1;
@@ -464,6 +469,64 @@ static void report_checkpoint(int32_t status, const backstay_report *report, int
         event("failed %" PRId64 " %d %s", of_step, (int)status, backstay_message(session));
 }
 
+/* Says what is known of protection, where that changed. Local. */
+static void watch_protection(void)
+{
+    static backstay_protection last;
+    backstay_protection now = backstay_protection_default();
+
+    if (!run.watch)
+        return;
+    check("protection_status", backstay_protection_status(session, &now));
+    if (now.encoding.number != 0 && now.encoding.number != last.encoding.number)
+        event("encoding %" PRIu64 " %" PRIu64, now.encoding.number, now.encoding.incarnation);
+    if (now.at_protected.number != last.at_protected.number
+        || now.at_protected.incarnation != last.at_protected.incarnation)
+        event("protected %" PRIu64 " %" PRIu64, now.at_protected.number, now.at_protected.incarnation);
+    if (strcmp(now.shortfall, last.shortfall) != 0)
+        event("short %s", now.shortfall);
+    last = now;
+}
+
+/* A checkpoint that is not done before it is protected. */
+static int32_t protected_checkpoint(backstay_report *report)
+{
+    backstay_handle *handle = NULL;
+    backstay_protection now = backstay_protection_default();
+    int32_t status = backstay_checkpoint_start(session, &handle);
+
+    if (status != BACKSTAY_OK)
+        return status;
+    event("started %" PRId64, step);
+    status = backstay_wait(session, handle, BACKSTAY_LEVEL_PROTECTED, report);
+    if (status == BACKSTAY_OK)
+        return status;
+    event("unprotected %" PRId64 " %d %s", step, (int)status, backstay_message(session));
+    check("protection_status", backstay_protection_status(session, &now));
+    report->checkpoint = now.at_node;
+    return BACKSTAY_OK;
+}
+
+static void hold(void)
+{
+    event("holding %" PRId64, step);
+    for (;;) {
+        watch_protection();
+        nap(2000);
+    }
+}
+
+static int should_leave(void)
+{
+    bool leave = false;
+
+    if (run.leave)
+        check("should_leave", backstay_should_leave(session, &leave));
+    if (leave)
+        event("leaving %" PRId64, step);
+    return leave;
+}
+
 static void live(void)
 {
     backstay_handle *handle = NULL;
@@ -485,7 +548,10 @@ static void live(void)
         if (rank == run.late_rank && step == run.late_step)
             nap(run.late_ms * 1000);
         event("begin %" PRId64, step);
-        if (run.background) {
+        if (step <= run.wait_protected) {
+            status = protected_checkpoint(&report);
+            report_checkpoint(status, &report, step);
+        } else if (run.background) {
             status = backstay_checkpoint_start(session, &handle);
             if (status == BACKSTAY_OK)
                 event("started %" PRId64, step);
@@ -497,6 +563,11 @@ static void live(void)
         }
         if (status != BACKSTAY_OK)
             drop_ballast();
+        watch_protection();
+        if (should_leave())
+            break;
+        if (step == run.hold_step)
+            hold();
     }
     if (handle != NULL) {
         backstay_report report = backstay_report_default();
@@ -534,6 +605,14 @@ static void arguments(int argc, char **argv)
             run.fixed = (int)value;
         else if (strcmp(name, "--no-folder") == 0)
             run.no_folder = (int)value;
+        else if (strcmp(name, "--wait-protected") == 0)
+            run.wait_protected = value;
+        else if (strcmp(name, "--hold") == 0)
+            run.hold_step = value;
+        else if (strcmp(name, "--watch") == 0)
+            run.watch = (int)value;
+        else if (strcmp(name, "--leave") == 0)
+            run.leave = (int)value;
         else if (strcmp(name, "--restore") == 0)
             run.restore_number = value;
         else if (strcmp(name, "--late") == 0)

@@ -262,6 +262,20 @@ pub unsafe extern "C" fn backstay_due(session: *mut Session, level: *mut i32) ->
     })
 }
 
+/// Whether the program should take a last checkpoint, close the session and end: `backstay run`, a
+/// scheduler or SIGTERM asked for it. It is known after `backstay_due`, which then says yes once, and
+/// after each checkpoint; the same in all processes. Local.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_should_leave(session: *mut Session, leave: *mut bool) -> i32 {
+    on_session(session, "backstay_should_leave", |state| {
+        let leave = pointer::required(leave, "leave")?;
+        let wish = state.engine()?.should_leave();
+        // SAFETY: not NULL, so the caller says it is valid for writing.
+        unsafe { leave.write(wish) };
+        Ok(())
+    })
+}
+
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.
 #[unsafe(no_mangle)]
