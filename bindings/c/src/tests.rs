@@ -3,7 +3,8 @@
 
 use crate::boundary::{guard, message, on_session};
 use crate::checkpoint::{
-    Id, Report, backstay_checkpoint, backstay_checkpoint_start, backstay_wait,
+    BACKSTAY_LEVEL_PROTECTED, Id, Protection, Report, backstay_checkpoint,
+    backstay_checkpoint_start, backstay_protection_status, backstay_wait,
 };
 use crate::comm::Comm;
 use crate::options::Options;
@@ -15,7 +16,7 @@ use crate::status::{
 use crate::variable::{BACKSTAY_F64, backstay_protect, backstay_unprotect};
 use crate::{restore, sized};
 use std::ffi::{CStr, CString, c_void};
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, offset_of, size_of};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -202,6 +203,83 @@ fn a_handle_is_waited_for_once() {
         assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
     }
     assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+#[test]
+fn what_is_durable_at_which_level_is_told() {
+    let (_status, opened) = opened(None);
+    let session = opened.session;
+    let mut now: Protection = zeroed();
+    now.struct_size = size_of::<Protection>();
+    let mut handle = ptr::null_mut();
+    // SAFETY: places for results are valid.
+    unsafe {
+        let status = backstay_protection_status(session, &raw mut now);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        assert_eq!((now.at_node.number, now.losses_asked), (0, 0));
+        let status = backstay_checkpoint_start(session, &raw mut handle);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        // Without redundancy nothing more is to come, and waiting for it is refused.
+        let level = BACKSTAY_LEVEL_PROTECTED;
+        let mut over = false;
+        let status = crate::checkpoint::backstay_test(session, handle, level, &raw mut over);
+        assert_eq!((status, over), (BACKSTAY_OK, true), "{}", text(session));
+        let status = backstay_wait(session, handle, level, ptr::null_mut());
+        assert_eq!(status, BACKSTAY_UNSUPPORTED);
+        assert!(
+            text(session).contains("set redundancy"),
+            "{}",
+            text(session)
+        );
+        let status = backstay_protection_status(session, &raw mut now);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        let status = backstay_protection_status(session, ptr::null_mut());
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+    }
+    assert_eq!((now.at_node.number, now.at_protected.number), (1, 0));
+    assert_eq!((now.encoding.number, now.losses_covered), (0, 0));
+    assert_eq!(now.shortfall[0], 0);
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+#[test]
+fn redundancy_on_one_node_is_told_to_be_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = CString::new(folder.path().to_str().unwrap()).unwrap();
+    let mut options: Options = zeroed();
+    options.struct_size = size_of::<Options>();
+    options.store_path = path.as_ptr();
+    options.redundancy = c"rs".as_ptr();
+    options.parity = 3;
+    let mut session = ptr::null_mut();
+    let mut now: Protection = zeroed();
+    now.struct_size = size_of::<Protection>();
+    // SAFETY: options and places are as the header asks.
+    unsafe {
+        let status = backstay_open(ptr::null(), &raw const options, &raw mut session);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(ptr::null()));
+        let status = backstay_protection_status(session, &raw mut now);
+        assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+        assert_eq!((now.losses_asked, now.losses_covered), (3, 0));
+        let why = CStr::from_ptr(now.shortfall.as_ptr()).to_str().unwrap();
+        assert!(why.contains("one node"), "{why}");
+        assert_eq!(backstay_close(session), BACKSTAY_OK);
+        options.redundancy = c"raid".as_ptr();
+        let status = backstay_open(ptr::null(), &raw const options, &raw mut session);
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+        assert!(text(ptr::null()).contains("raid"), "{}", text(ptr::null()));
+    }
+}
+
+#[test]
+fn settings_of_an_older_header_are_those_of_today() {
+    let mut options: Options = zeroed();
+    options.struct_size = offset_of!(Options, redundancy);
+    options.parity = 7;
+    options.retained = 4;
+    // SAFETY: the struct is longer than it says.
+    let config = unsafe { crate::options::config(&raw const options) }.unwrap();
+    assert_eq!((config.retained, config.parity), (4, 2));
 }
 
 unsafe extern "C" fn broken_allgather(

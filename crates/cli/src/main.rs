@@ -10,6 +10,7 @@ mod cmd;
 mod npy;
 mod output;
 mod picture;
+mod protection;
 mod select;
 mod view;
 

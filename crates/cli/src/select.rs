@@ -49,6 +49,14 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<Stores, Failure> {
     Ok(stores)
 }
 
+/// The same stores once more, without saying again what cannot be read.
+pub(crate) fn open_quietly(paths: &[PathBuf]) -> Result<Stores, Failure> {
+    if paths.is_empty() {
+        return open_default();
+    }
+    Ok(Stores::open(paths))
+}
+
 fn open_default() -> Result<Stores, Failure> {
     let places = default_places();
     let there: Vec<PathBuf> = places

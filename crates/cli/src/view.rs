@@ -2,6 +2,7 @@
 //! Purpose: what JSON and tables show of checkpoints and stores, the same in every command.
 //! Invariants: keys are stable; docs/reference/cli.md lists them.
 
+use crate::protection::ProtectionView;
 use backstay::CheckpointId;
 use backstay::inspect::{Checkpoint, OpenStore, RootState, Stores, Unreadable};
 use serde::Serialize;
@@ -51,6 +52,7 @@ pub(crate) struct CheckpointView {
     changed_share: f64,
     stores: Vec<String>,
     damage: Vec<String>,
+    protection: ProtectionView,
 }
 
 impl CheckpointView {
@@ -76,6 +78,7 @@ impl CheckpointView {
                 .iter()
                 .map(|(_, text)| text.clone())
                 .collect(),
+            protection: ProtectionView::new(stores, checkpoint),
         }
     }
 }

@@ -4,10 +4,11 @@
 use crate::output::{
     Failure, complain, human_bytes, percent, print_json, print_table, progress, result,
 };
+use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
 use crate::view::{CheckpointView, short, utc};
 use backstay::ErrorKind;
-use backstay::inspect::{Checkpoint, StoredPart, StoredVariable, Stores, Wanted};
+use backstay::inspect::{Checkpoint, Safety, StoredPart, StoredVariable, Stores, Wanted, share};
 use backstay_format::width::to_u64;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -36,7 +37,19 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, Serialize)]
 struct Contents {
     checkpoint: CheckpointView,
+    groups: Vec<GroupUseView>,
+    bytes_uncovered: u64,
     variables: Vec<VariableView>,
+}
+
+/// A group and how much of its data is still of use.
+#[derive(Debug, Serialize)]
+struct GroupUseView {
+    #[serde(flatten)]
+    group: GroupView,
+    bytes_known: u64,
+    bytes_dead: u64,
+    dead_share: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -93,6 +106,8 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
     if args.json {
         print_json(&Contents {
             checkpoint: CheckpointView::new(&stores, &checkpoint),
+            groups: group_views(&stores, &checkpoint),
+            bytes_uncovered: stores.bytes_uncovered(&checkpoint),
             variables: variables
                 .iter()
                 .map(|v| VariableView::new(&stores, v))
@@ -101,6 +116,7 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
         return Ok(());
     }
     head(&checkpoint);
+    show_protection(&stores, &checkpoint);
     match (&args.variable, &*variables) {
         (Some(_), [variable]) => show_parts(&stores, variable),
         _ => show_variables(&variables),
@@ -123,6 +139,63 @@ fn head(checkpoint: &Checkpoint) {
     if !checkpoint.is_complete() {
         complain("it is incomplete: what follows is of the ranks that are here");
     }
+}
+
+fn group_views(stores: &Stores, checkpoint: &Checkpoint) -> Vec<GroupUseView> {
+    let groups = stores.protection(checkpoint).groups.into_iter();
+    let view = |at: usize| {
+        let used = stores.group_use(at);
+        GroupUseView {
+            group: GroupView::new(stores, &stores.groups()[at]),
+            bytes_known: used.bytes_known,
+            bytes_dead: used.bytes_dead,
+            dead_share: share(used.bytes_dead, used.bytes_known),
+        }
+    };
+    groups.map(view).collect()
+}
+
+/// What protects it: nothing is said of a store without redundancy beyond that.
+fn show_protection(stores: &Stores, checkpoint: &Checkpoint) {
+    result(&short_sentence(stores, checkpoint));
+    let found = stores.protection(checkpoint);
+    for &at in &found.groups {
+        let (group, used) = (&stores.groups()[at], stores.group_use(at));
+        let members = group.members.iter().map(|member| {
+            let here = if member.here.is_some() {
+                ""
+            } else {
+                ", not given"
+            };
+            if member.domain == member.node {
+                format!("{}{here}", member.node)
+            } else {
+                format!("{} in {}{here}", member.node, member.domain)
+            }
+        });
+        let members: Vec<String> = members.collect();
+        let (data, parity) = group.bytes();
+        result(&format!(
+            "  group of {} nodes: {}; newest protected checkpoint {}",
+            members.len(),
+            members.join(", "),
+            short(group.protected())
+        ));
+        result(&format!(
+            "  {} stripes, {} of data, {} of parity; {} of the {} that are here serve no retained \
+             checkpoint",
+            group.stripes(),
+            human_bytes(data),
+            human_bytes(parity),
+            percent(share(used.bytes_dead, used.bytes_known)),
+            human_bytes(used.bytes_known),
+        ));
+    }
+    let bytes = stores.bytes_uncovered(checkpoint);
+    if found.safety == Safety::Protected && bytes > 0 {
+        complain(&format!("{} of it are in no stripe", human_bytes(bytes)));
+    }
+    say_shortfalls(stores, std::slice::from_ref(checkpoint));
 }
 
 fn show_variables(variables: &[StoredVariable]) {

@@ -4,6 +4,7 @@
 use crate::output::{
     Failure, WRONG, complain, human_bytes, percent, print_json, print_table, result,
 };
+use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
 use crate::view::{CheckpointView, StoreView, UnreadableView, short, utc};
 use backstay::inspect::{Checkpoint, OpenStore, RootState, Stores};
@@ -26,6 +27,7 @@ pub(crate) struct LsArgs {
 struct Listing {
     stores: Vec<StoreView>,
     checkpoints: Vec<CheckpointView>,
+    groups: Vec<GroupView>,
     unreadable: Vec<UnreadableView>,
 }
 
@@ -52,6 +54,11 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
                 .iter()
                 .map(|c| CheckpointView::new(&stores, c))
                 .collect(),
+            groups: stores
+                .groups()
+                .iter()
+                .map(|group| GroupView::new(&stores, group))
+                .collect(),
             unreadable: stores
                 .unreadable()
                 .iter()
@@ -72,6 +79,7 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
             }
         }
     }
+    say_shortfalls(&stores, &checkpoints);
     for (_, text) in checkpoints
         .iter()
         .flat_map(|checkpoint| &checkpoint.damaged)
@@ -99,7 +107,7 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
     let of_job = checkpoints
         .iter()
         .filter(|checkpoint| checkpoint.job == job);
-    let rows: Vec<Vec<String>> = of_job.map(row).collect();
+    let rows: Vec<Vec<String>> = of_job.map(|c| row(stores, c)).collect();
     if rows.is_empty() {
         result("  no checkpoint yet");
         return;
@@ -112,11 +120,12 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
         "CHANGED",
         "",
         "STATE",
+        "PROTECTION",
     ];
     print_table(&head, &[2, 3, 4, 5], &rows);
 }
 
-fn row(checkpoint: &Checkpoint) -> Vec<String> {
+fn row(stores: &Stores, checkpoint: &Checkpoint) -> Vec<String> {
     vec![
         short(checkpoint.id),
         utc(checkpoint.committed_unix_ns),
@@ -125,6 +134,7 @@ fn row(checkpoint: &Checkpoint) -> Vec<String> {
         human_bytes(checkpoint.bytes_changed),
         percent(checkpoint.changed_share()),
         state(checkpoint),
+        short_sentence(stores, checkpoint),
     ]
 }
 

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay verify`: reads and checks every byte.
+//! `backstay verify`: reads and checks every byte; with `--repair`, first makes damaged extents again
+//! from the stripes of their group.
+
+mod repair;
+mod stripes;
 
 use crate::output::{Failure, WRONG, complain, human_bytes, print_json, progress, result};
 use crate::select;
 use crate::view::{CheckpointView, IdView, UnreadableView, short, short_list};
 use backstay::CheckpointId;
 use backstay::inspect::{Checkpoint, Finding, Stores, VerifiedStore, Wanted, bytes_to_verify};
+use repair::RepairedView;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use stripes::StripesView;
 
 /// Most findings shown as text; JSON has all of them.
 const SHOWN_MAX: usize = 100;
@@ -22,6 +28,10 @@ pub(crate) struct VerifyArgs {
     /// Only this checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. It must be complete.
     #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
     checkpoint: Option<Wanted>,
+    /// Make damaged bytes again in place, from the stripes of the group, before everything is
+    /// verified. Give the stores of the group's other members as well. No job may use the stores.
+    #[arg(long, conflicts_with = "checkpoint")]
+    repair: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -30,6 +40,8 @@ pub(crate) struct VerifyArgs {
 #[derive(Debug, Serialize)]
 struct Verdict {
     good: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repaired: Option<Vec<RepairedView>>,
     stores: Vec<StoreVerdict>,
     checkpoints: Vec<CheckpointVerdict>,
     unreadable: Vec<UnreadableView>,
@@ -51,6 +63,7 @@ struct StoreVerdict {
     pages: u64,
     bytes: u64,
     damage: Vec<DamageView>,
+    stripes: StripesView,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +89,11 @@ pub(crate) fn run(args: &VerifyArgs) -> ExitCode {
 }
 
 fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
+    let repaired = if args.repair {
+        Some(repair::repair(&args.paths)?)
+    } else {
+        None
+    };
     let stores = select::open(&args.paths)?;
     let all = stores.checkpoints();
     let meant = |checkpoint: &&Checkpoint| {
@@ -97,6 +115,7 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     let bad: BTreeSet<(String, CheckpointId)> = damaged(&stores, &verified);
     let good = verified.iter().all(|store| store.findings.is_empty());
     let good = good && stores.unreadable().is_empty();
+    let good = good && verified.iter().all(|v| v.stripes.damage.is_empty());
     let is_good = |c: &Checkpoint| !bad.contains(&(c.job.clone(), c.id));
     if args.json {
         let verdict = |checkpoint: &&Checkpoint| CheckpointVerdict {
@@ -105,6 +124,7 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
         };
         print_json(&Verdict {
             good,
+            repaired,
             stores: verified
                 .iter()
                 .map(|store| StoreVerdict::new(&stores, store))
@@ -118,9 +138,14 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
         });
         return Ok(good);
     }
+    if let Some(repaired) = &repaired {
+        repair::show(repaired);
+    }
     for store in &verified {
         show(&stores, store);
+        stripes::show(&stores, store);
     }
+    stripes::advise(&verified);
     if !bad.is_empty() {
         let left = chosen
             .iter()
@@ -242,6 +267,7 @@ impl StoreVerdict {
             pages: store.pages,
             bytes: store.bytes,
             damage: store.findings.iter().map(damage).collect(),
+            stripes: StripesView::from(&store.stripes),
         }
     }
 }

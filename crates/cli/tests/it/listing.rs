@@ -16,7 +16,7 @@ fn ls_merges_the_nodes_of_a_job() {
     for (line, id) in lines[2..].iter().zip(["3.1", "4.1", "5.1"]) {
         assert!(line.trim_start().starts_with(id), "{ran:?}");
         assert!(
-            line.contains(" 4/4 ") && line.ends_with("complete"),
+            line.contains(" 4/4 ") && line.ends_with("complete  node only"),
             "{ran:?}"
         );
     }

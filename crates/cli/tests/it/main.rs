@@ -14,4 +14,5 @@ mod listing;
 mod live;
 mod numpy;
 mod planner;
+mod protected;
 mod running;

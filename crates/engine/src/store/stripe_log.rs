@@ -262,7 +262,7 @@ mod tests {
 
     const STORE: StoreId = StoreId([7; 16]);
 
-    fn files(folder: &std::path::Path) -> [Arc<dyn Device>; 2] {
+    fn files(folder: &Path) -> [Arc<dyn Device>; 2] {
         LOG_FILES.map(|name| {
             let file = FileDevice::open(&folder.join(name), true).unwrap();
             Arc::new(file) as Arc<dyn Device>
