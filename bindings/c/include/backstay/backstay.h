@@ -161,6 +161,12 @@
 /// The checkpoint is durable on its node: it survives the death of all processes.
 #define BACKSTAY_LEVEL_NODE 1
 
+/// The checkpoint is protected across nodes: it survives the loss of as many as the redundancy covers.
+#define BACKSTAY_LEVEL_PROTECTED 2
+
+/// Bytes of backstay_protection.shortfall.
+#define BACKSTAY_SHORTFALL_BYTES 512
+
 /// One process's part in the checkpoints of a job.
 typedef struct backstay_session backstay_session;
 
@@ -288,7 +294,19 @@ typedef struct backstay_report {
     double capture_seconds;
     /// Seconds until durable at node level.
     double commit_seconds;
+    /// Seconds waited after that until protected across nodes.
+    double protect_seconds;
 } backstay_report;
+
+typedef struct backstay_protection {
+    size_t struct_size;
+    struct backstay_checkpoint_id at_node;
+    struct backstay_checkpoint_id at_protected;
+    struct backstay_checkpoint_id encoding;
+    uint32_t losses_asked;
+    uint32_t losses_covered;
+    char shortfall[BACKSTAY_SHORTFALL_BYTES];
+} backstay_protection;
 
 /// What a scrub found.
 typedef struct backstay_scrubbed {
@@ -412,6 +430,9 @@ int32_t backstay_wait(struct backstay_session *session,
 int32_t backstay_due(struct backstay_session *session,
                      int32_t *level);
 
+int32_t backstay_protection_status(struct backstay_session *session, struct backstay_protection *protection);
+int32_t backstay_should_leave(struct backstay_session *session, bool *leave);
+
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.
 int32_t backstay_pin(struct backstay_session *session, uint64_t number);
@@ -486,6 +507,7 @@ BACKSTAY_DEFAULT(backstay_array)
 BACKSTAY_DEFAULT(backstay_report)
 BACKSTAY_DEFAULT(backstay_restored)
 BACKSTAY_DEFAULT(backstay_scrubbed)
+BACKSTAY_DEFAULT(backstay_protection)
 #undef BACKSTAY_DEFAULT
 
 #ifdef __cplusplus
