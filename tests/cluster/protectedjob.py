@@ -72,15 +72,16 @@ class Scene(ClusterPlace):
         super().__init__(cluster, settings.programs, "openmpi", f"{seed}.{number}")
         self.seed = seed
         self.backstay = settings.programs / "backstay"
-        self.name, self.scheme, self.agents = job, scheme, {}
+        self.name, self.scheme, self.agents, self.kib = job, scheme, {}, 64
         self.environment = {"BACKSTAY_TIMEOUT_MS": str(TIMEOUT_MS), "BACKSTAY_LOG": "info", **SCHEMES[scheme],
                             **{key: str(value) for key, value in wishes.items()}}
 
-    def job(self, environment=None, kib=64, **options):
+    def job(self, environment=None, kib=None, **options):
         """A life whose ranks all run. Open MPI's mpirun at times hangs while it starts its daemons: once more."""
+        self.kib = kib or self.kib    # later lives have the same variables
         for _ in range(LAUNCHES_MAX):
             job = ProtectedJob(self, job=self.name, environment={**self.environment, **(environment or {})},
-                               kib=kib, watch=1, **options)
+                               kib=self.kib, watch=1, **options)
             self.jobs.append(job)
             try:
                 if job.wait_event("pid", job.ranks, limit=LAUNCH_SECONDS):
