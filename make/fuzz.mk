@@ -12,7 +12,9 @@ fuzz: ## Run every fuzz target for FUZZ_SECONDS
 	@for target in $(FUZZ_TARGETS); do \
 	  corpus=fuzz/corpus/$$target; log=fuzz/artifacts/$$target.log; \
 	  mkdir -p $$corpus fuzz/artifacts; \
-	  if [ -f $(FUZZ_SEEDS)/$$target.bin ]; then cp $(FUZZ_SEEDS)/$$target.bin $$corpus/; fi; \
+	  for seed in $(FUZZ_SEEDS)/$${target%%_*}_*.bin $(FUZZ_SEEDS)/$$target.bin; do \
+	    if [ -f $$seed ]; then cp $$seed $$corpus/; fi; \
+	  done; \
 	  if RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) \
 	    -rss_limit_mb=512 -malloc_limit_mb=128 -print_final_stats=1 >$$log 2>&1; then \
 	    printf '%-16s %s inputs, no failure\n' $$target \

@@ -9,18 +9,26 @@ use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
-    COUNTER_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX, RANKS_MAX,
-    REVISIONS_MAX, STRIPES_MAX,
+    CARRIED_BYTES_MAX, COUNTER_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX,
+    PARITY_MAX, RANKS_MAX, REPORT_BYTES_MAX, REVISIONS_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
 };
-use crate::stripe::{Extent, Round, Stripe, StripeId, StripePiece};
+use crate::stripe::{
+    Extent, PIECE_BYTES, Round, STRIPE_BYTES_MIN, Stripe, StripeId, StripePiece, check_counts,
+    each_once, record_length, take_segment,
+};
 use crate::width::index;
+use std::sync::Arc;
 
 const REQUEST: &str = "request to an agent";
 const REQUEST_MAGIC: [u8; 8] = *b"BKSTAREQ";
 const ANSWER: &str = "answer of an agent";
 const ANSWER_MAGIC: [u8; 8] = *b"BKSTAANS";
-/// Most bytes of a root slot or superblock in a message.
-const CARRIED_BYTES_MAX: u32 = 16 << 10;
+/// Largest kind of an error: kinds are signed numbers, from 0.
+const KIND_MAX: u32 = i32::MAX.unsigned_abs();
+/// Least bytes of a planned stripe: its id, two counts, one piece.
+const PLAN_BYTES_MIN: usize = 10 + PIECE_BYTES;
+/// Least bytes of a survey: of an empty store without a group.
+const SURVEY_BYTES_MIN: usize = 34;
 
 /// One member of a group and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +63,8 @@ pub struct SurveyedRevision {
     pub complete: bool,
     /// Ranks of the job.
     pub world_size: u32,
-    /// The ranks whose parts are here.
-    pub ranks: Vec<u32>,
+    /// The ranks whose parts are here, ascending; shared with the revision before if they are the same.
+    pub ranks: Arc<[u32]>,
 }
 
 /// What the stripe log of a store says.
@@ -311,7 +319,7 @@ impl Request {
             }
             Self::Report { round, kind, text } => {
                 body.u8(10).u64(*round);
-                body.u32(u32::try_from(*kind).unwrap_or(u32::MAX))
+                body.u32(u32::try_from(*kind).unwrap_or(KIND_MAX))
                     .text(text);
             }
             Self::Rebuild {
@@ -347,8 +355,8 @@ impl Request {
             },
             3 => Self::Join {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                parity: body.u8("parity")?,
-                pieces_max: body.u8("pieces of a stripe")?,
+                parity: take_small(&mut body, "parity", 1, PARITY_MAX)?,
+                pieces_max: take_small(&mut body, "pieces of a stripe", 1, GROUP_MEMBERS_MAX)?,
                 seats: take_seats(&mut body)?,
             },
             4 => Self::Collect {
@@ -359,24 +367,21 @@ impl Request {
             5 => Self::Encode {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
-                stripes: take_list(&mut body, "stripes", 10, take_plan)?,
+                stripes: take_list(&mut body, "stripes", PLAN_BYTES_MIN, take_plan)?,
             },
             6 => Self::Take {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
-                from: body.u8("column")?,
+                from: take_small(&mut body, "column", 0, GROUP_MEMBERS_MAX - 1)?,
                 exposure: body.array("exposure")?,
-                length_bytes: body.u32("length")?,
+                length_bytes: body.u32_in("length", 1, SEGMENT_BYTES_MAX)?,
                 digest: Digest(body.array("digest")?),
             },
             7 => Self::Flush {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
             },
-            8 => {
-                let rest = body.remaining();
-                Self::Record(Round::decode(body.raw("record", rest)?)?)
-            }
+            8 => Self::Record(take_record(&mut body)?),
             9 => Self::Settle {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
@@ -384,14 +389,14 @@ impl Request {
             },
             10 => Self::Report {
                 round: body.u64_max("round", COUNTER_MAX)?,
-                kind: i32::try_from(body.u32("error kind")?).unwrap_or(i32::MAX),
-                text: body.text("text", 4096)?,
+                kind: i32::try_from(body.u32_in("error kind", 0, KIND_MAX)?).unwrap_or(i32::MAX),
+                text: body.text("text", REPORT_BYTES_MAX)?,
             },
             11 => Self::Rebuild {
                 lost: StoreId(body.array("lost store")?),
                 authority: StoreId(body.array("authority")?),
                 checkpoint: take_checkpoint(&mut body)?,
-                own: body.u8("own")? != 0,
+                own: take_flag(&mut body, "own")?,
                 seats: take_seats(&mut body)?,
             },
             12 => Self::Repair {
@@ -465,20 +470,20 @@ impl Answer {
         let mut body = open(ANSWER, ANSWER_MAGIC, bytes)?;
         let answer = match body.u8("kind")? {
             1 => Self::Done,
-            2 => Self::Surveys(take_list(&mut body, "surveys", 32, take_survey)?),
-            3 => {
-                let rest = body.remaining();
-                Self::Table(Round::decode(body.raw("record", rest)?)?)
-            }
+            2 => Self::Surveys(take_list(
+                &mut body,
+                "surveys",
+                SURVEY_BYTES_MIN,
+                take_survey,
+            )?),
+            3 => Self::Table(take_record(&mut body)?),
             4 => Self::Collected(Collected {
                 superblock: take_bytes(&mut body, "superblock")?,
                 root: take_bytes(&mut body, "root")?,
-                waiting: take_list(&mut body, "waiting extents", 36, take_extent)?,
-                dead: take_list(&mut body, "dead segments", 8, |body| {
-                    body.u64_max("segment id", SegmentId::MAX.0).map(SegmentId)
-                })?,
+                waiting: take_list(&mut body, "waiting extents", PIECE_BYTES, take_extent)?,
+                dead: take_list(&mut body, "dead segments", 8, take_segment)?,
             }),
-            5 => Self::Encoded(take_list(&mut body, "stripes", 12, |body| {
+            5 => Self::Encoded(take_list(&mut body, "stripes", STRIPE_BYTES_MIN, |body| {
                 Stripe::decode(body, GROUP_MEMBERS_MAX)
             })?),
             6 => Self::Taken(take_extent(&mut body)?),
@@ -532,7 +537,7 @@ fn put_survey(body: &mut Encoder, survey: &Survey) {
         .u64(survey.length_bytes)
         .u8(u8::from(survey.rebuilt));
     put_count(body, survey.revisions.len());
-    let mut former: &[u32] = &[];
+    let mut former: Arc<[u32]> = Arc::default();
     for revision in &survey.revisions {
         put_checkpoint(body, revision.checkpoint);
         body.u8(u8::from(revision.complete))
@@ -542,11 +547,11 @@ fn put_survey(body: &mut Encoder, survey: &Survey) {
         body.u8(u8::from(same));
         if !same {
             put_count(body, revision.ranks.len());
-            for rank in &revision.ranks {
+            for rank in &*revision.ranks {
                 body.u32(*rank);
             }
         }
-        former = &revision.ranks;
+        former = Arc::clone(&revision.ranks);
     }
     body.u8(u8::from(survey.group.is_some()));
     if let Some(group) = &survey.group {
@@ -598,20 +603,54 @@ fn take_seats(body: &mut Decoder<'_>) -> Result<Vec<Seat>, FormatError> {
     (0..count).map(|_| take_seat(body)).collect()
 }
 
+/// An extent of the member that says so: its column is 0.
 fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
-    StripePiece::decode(body, GROUP_MEMBERS_MAX).map(|piece| piece.extent)
+    StripePiece::decode(body, 1).map(|piece| piece.extent)
+}
+
+/// A stripe log record in its own frame.
+fn take_record(body: &mut Decoder<'_>) -> Result<Round, FormatError> {
+    let mut ahead = body.clone();
+    let rest = ahead.raw("record", ahead.remaining())?;
+    let length = record_length(rest).unwrap_or(0);
+    Round::decode(body.raw("record", length)?)
+}
+
+/// A byte that is 0 or 1.
+fn take_flag(body: &mut Decoder<'_>, field: &'static str) -> Result<bool, FormatError> {
+    take_small(body, field, 0, 1).map(|byte| byte == 1)
+}
+
+/// A byte in `low..=high`.
+fn take_small(
+    body: &mut Decoder<'_>,
+    field: &'static str,
+    low: u8,
+    high: usize,
+) -> Result<u8, FormatError> {
+    let value = body.u8(field)?;
+    if value < low || usize::from(value) > high {
+        return Err(body.refuse(field, 1, format!("{low} to {high}"), value));
+    }
+    Ok(value)
 }
 
 fn take_plan(body: &mut Decoder<'_>) -> Result<StripePlan, FormatError> {
     let id = StripeId(body.u64_max("stripe id", COUNTER_MAX)?);
-    let (pieces, holders) = (body.u8("pieces")?, body.u8("holders")?);
-    if usize::from(pieces) > GROUP_MEMBERS_MAX || usize::from(holders) > PARITY_MAX {
-        return Err(body.refuse("pieces", 2, "a group's members", pieces));
+    let pieces = usize::from(body.u8("pieces")?);
+    let holders = usize::from(body.u8("holders")?);
+    check_counts(body, (pieces, holders), GROUP_MEMBERS_MAX)?;
+    let pieces = StripePiece::decode_list(body, pieces, GROUP_MEMBERS_MAX)?;
+    let holders = body.raw("holders", holders)?.to_vec();
+    if let Some(column) = holders
+        .iter()
+        .find(|&&column| usize::from(column) >= GROUP_MEMBERS_MAX)
+    {
+        let expected = format!("below {GROUP_MEMBERS_MAX}");
+        return Err(body.refuse("holders", holders.len(), expected, column));
     }
-    let pieces = (0..pieces)
-        .map(|_| StripePiece::decode(body, GROUP_MEMBERS_MAX))
-        .collect::<Result<_, _>>()?;
-    let holders = body.raw("holders", usize::from(holders))?.to_vec();
+    let columns = pieces.iter().map(|piece| piece.column);
+    each_once(body, columns.chain(holders.iter().copied()))?;
     Ok(StripePlan {
         id,
         pieces,
@@ -623,27 +662,28 @@ fn take_survey(body: &mut Decoder<'_>) -> Result<Survey, FormatError> {
     let store = StoreId(body.array("store id")?);
     let run = body.u32("run")?;
     let length_bytes = body.u64("length")?;
-    let rebuilt = body.u8("rebuilt")? != 0;
+    let rebuilt = take_flag(body, "rebuilt")?;
     let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
     let count = body.u32_in("revisions", 0, most)?;
     let mut revisions: Vec<SurveyedRevision> = Vec::new();
+    let mut former: Arc<[u32]> = Arc::default();
     for _ in 0..count {
         let checkpoint = take_checkpoint(body)?;
-        let complete = body.u8("complete")? != 0;
+        if revisions.last().is_some_and(|r| r.checkpoint >= checkpoint) {
+            return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
+        }
+        let complete = take_flag(body, "complete")?;
         let world_size = body.u32_in("ranks of the job", 1, RANKS_MAX)?;
-        let ranks = if body.u8("same ranks")? != 0 {
-            revisions.last().map(|last| last.ranks.clone())
-        } else {
-            Some(take_list(body, "ranks", 4, |body| body.u32("rank"))?)
-        };
+        let ranks = take_ranks(body, world_size, &former)?;
+        former = Arc::clone(&ranks);
         revisions.push(SurveyedRevision {
             checkpoint,
             complete,
             world_size,
-            ranks: ranks.unwrap_or_default(),
+            ranks,
         });
     }
-    let group = if body.u8("group")? != 0 {
+    let group = if take_flag(body, "group")? {
         Some(take_group(body)?)
     } else {
         None
@@ -658,21 +698,49 @@ fn take_survey(body: &mut Decoder<'_>) -> Result<Survey, FormatError> {
     })
 }
 
+/// The ranks of a revision: those of the one before, or ascending ones that differ from them.
+fn take_ranks(
+    body: &mut Decoder<'_>,
+    world_size: u32,
+    former: &Arc<[u32]>,
+) -> Result<Arc<[u32]>, FormatError> {
+    let ranks = if take_flag(body, "same ranks")? {
+        Arc::clone(former)
+    } else {
+        let ranks = take_list(body, "ranks", 4, |body| body.u32("rank"))?;
+        if ranks == **former || ranks.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(body.refuse("ranks", 0, "ascending, and others than before", "these"));
+        }
+        ranks.into()
+    };
+    match ranks.last() {
+        Some(&last) if last >= world_size => {
+            Err(body.refuse("rank", 4, format!("below {world_size}"), last))
+        }
+        _ => Ok(ranks),
+    }
+}
+
 fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {
     let epoch = body.u64_max("epoch", COUNTER_MAX)?;
     let round = body.u64_max("round", COUNTER_MAX)?;
-    let parity = body.u8("parity")?;
-    let pieces_max = body.u8("pieces of a stripe")?;
+    let parity = take_small(body, "parity", 0, PARITY_MAX)?;
+    let pieces_max = take_small(body, "pieces of a stripe", 0, GROUP_MEMBERS_MAX)?;
     let protected = take_checkpoint(body)?;
     let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
     let count = body.u32_in("members", 0, most)?;
     let member = |body: &mut Decoder<'_>| {
-        Ok(SurveyedMember {
+        let member = SurveyedMember {
             store: StoreId(body.array("store id")?),
             node: body.text("node", LABEL_BYTES_MAX)?,
             domain: body.text("domain", LABEL_BYTES_MAX)?,
             checkpoints: take_list(body, "checkpoints", 16, take_checkpoint)?,
-        })
+        };
+        if member.checkpoints.len() > REVISIONS_MAX {
+            let expected = format!("at most {REVISIONS_MAX}");
+            return Err(body.refuse("checkpoints", 0, expected, member.checkpoints.len()));
+        }
+        Ok(member)
     };
     let members = (0..count).map(|_| member(body)).collect::<Result<_, _>>()?;
     Ok(SurveyedGroup {

@@ -49,7 +49,12 @@ pub const INTERNAL_STREAM_BYTES_MAX: u64 = 1 << 30;
 pub const GROUP_MEMBERS_MAX: usize = 32;
 /// Most parity extents of a stripe.
 pub const PARITY_MAX: usize = 8;
-/// Most stripes that one record of a stripe log adds or removes.
+/// Most stripes that one record of a stripe log adds or removes, and most things of any other list of a
+/// message without a limit of its own.
 pub const STRIPES_MAX: u32 = 1 << 24;
 /// Most bytes of an address of an agent, as text.
 pub const ENDPOINT_BYTES_MAX: usize = 255;
+/// Most bytes of a superblock or root slot in a record or a message.
+pub const CARRIED_BYTES_MAX: u32 = 16 << 10;
+/// Most bytes of the text of a report.
+pub const REPORT_BYTES_MAX: usize = 4096;

@@ -10,10 +10,11 @@ use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
-    COUNTER_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
+    CARRIED_BYTES_MAX, COUNTER_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX,
+    SEGMENT_BYTES_MAX, STRIPES_MAX,
 };
 use crate::segment::SegmentClass;
-use crate::width::{index, to_u64};
+use crate::width::index;
 
 const HEAD: &str = "head of a stripe log";
 const HEAD_MAGIC: [u8; 8] = *b"BKSTSTRH";
@@ -21,8 +22,6 @@ const RECORD: &str = "stripe log record";
 const RECORD_MAGIC: [u8; 8] = *b"BKSTSTRR";
 /// Bytes of the head's place.
 pub const LOG_HEAD_BYTES: usize = 64;
-/// Most bytes of a root slot or superblock that a record carries.
-const CARRIED_BYTES_MAX: usize = 16 << 10;
 
 /// The front of a log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +77,7 @@ pub struct StripePiece {
     pub extent: Extent,
 }
 
-/// Number of a stripe, never used again within an epoch.
+/// Number of a stripe: no other one of its table has it. That of a removed stripe may be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StripeId(pub u64);
 
@@ -194,26 +193,24 @@ impl Round {
             return Err(body.refuse("parity", 1, format!("0 to {PARITY_MAX}"), parity));
         }
         let pieces_max = body.u8("pieces of a stripe")?;
+        if usize::from(pieces_max) > GROUP_MEMBERS_MAX {
+            let expected = format!("0 to {GROUP_MEMBERS_MAX}");
+            return Err(body.refuse("pieces of a stripe", 1, expected, pieces_max));
+        }
         let asked = body.u8("parity asked for")?;
         body.zeros("reserved", 1)?;
         let protected = CheckpointId::new(
             body.u64_max("incarnation", COUNTER_MAX)?,
             body.u64_max("number", COUNTER_MAX)?,
         );
-        let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
-        let members = body.u32_in("members", 0, most)?;
-        let members: Vec<Member> = (0..members)
-            .map(|_| Member::decode(&mut body))
-            .collect::<Result<_, _>>()?;
-        let removed = counted(&mut body, "removed stripes", 8)?;
-        let removed = (0..removed)
-            .map(|_| body.u64_max("stripe id", COUNTER_MAX).map(StripeId))
-            .collect::<Result<_, _>>()?;
-        let added = counted(&mut body, "added stripes", STRIPE_BYTES_MIN)?;
-        let columns = members.len();
-        let added = (0..added)
-            .map(|_| Stripe::decode(&mut body, columns))
-            .collect::<Result<_, _>>()?;
+        let members = Member::decode_list(&mut body)?;
+        let removed = decode_removed(&mut body, whole)?;
+        let scheme = Scheme {
+            columns: members.len(),
+            parity,
+            pieces_max,
+        };
+        let added = scheme.decode_added(&mut body)?;
         body.end()?;
         Ok(Self {
             generation,
@@ -231,8 +228,57 @@ impl Round {
     }
 }
 
-/// Least bytes of a stripe: its id and two counts.
-const STRIPE_BYTES_MIN: usize = 12;
+/// What the stripes of a record must fit into.
+struct Scheme {
+    columns: usize,
+    parity: u8,
+    pieces_max: u8,
+}
+
+impl Scheme {
+    /// New stripes, ascending by number.
+    fn decode_added(&self, body: &mut Decoder<'_>) -> Result<Vec<Stripe>, FormatError> {
+        let count = counted(body, "added stripes", STRIPE_BYTES_MIN)?;
+        let mut added: Vec<Stripe> = Vec::new();
+        for _ in 0..count {
+            let stripe = Stripe::decode(body, self.columns)?;
+            if added.last().is_some_and(|last| last.id >= stripe.id) {
+                return Err(body.refuse("stripe id", 0, "ascending", stripe.id.0));
+            }
+            if stripe.pieces.len() > usize::from(self.pieces_max) {
+                let expected = format!("at most {}", self.pieces_max);
+                return Err(body.refuse("pieces", 0, expected, stripe.pieces.len()));
+            }
+            if stripe.parity.len() != usize::from(self.parity) {
+                return Err(body.refuse("parity", 0, self.parity, stripe.parity.len()));
+            }
+            added.push(stripe);
+        }
+        Ok(added)
+    }
+}
+
+/// Stripes that are no more, ascending; none where the record replaces all.
+fn decode_removed(body: &mut Decoder<'_>, whole: bool) -> Result<Vec<StripeId>, FormatError> {
+    let count = counted(body, "removed stripes", 8)?;
+    if whole && count > 0 {
+        return Err(body.refuse("removed stripes", 4, "0 in a whole record", count));
+    }
+    let mut removed: Vec<StripeId> = Vec::new();
+    for _ in 0..count {
+        let id = StripeId(body.u64_max("stripe id", COUNTER_MAX)?);
+        if removed.last().is_some_and(|last| *last >= id) {
+            return Err(body.refuse("stripe id", 8, "ascending", id.0));
+        }
+        removed.push(id);
+    }
+    Ok(removed)
+}
+
+/// Bytes of a piece.
+pub(crate) const PIECE_BYTES: usize = 36;
+/// Least bytes of a stripe: its id, two counts, one piece.
+pub(crate) const STRIPE_BYTES_MIN: usize = 12 + PIECE_BYTES;
 
 fn count(body: &mut Encoder, count: usize) {
     body.u32(u32::try_from(count).unwrap_or(u32::MAX));
@@ -249,13 +295,26 @@ fn counted(
 }
 
 impl Member {
+    fn decode_list(body: &mut Decoder<'_>) -> Result<Vec<Self>, FormatError> {
+        let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
+        let count = body.u32_in("members", 0, most)?;
+        let mut members: Vec<Self> = Vec::new();
+        for _ in 0..count {
+            let member = Self::decode(body)?;
+            if members.iter().any(|other| other.store == member.store) {
+                return Err(body.refuse("store id", 0, "each member once", member.store));
+            }
+            members.push(member);
+        }
+        Ok(members)
+    }
+
     fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
         let store = StoreId(body.array("store id")?);
         let node = body.text("node", LABEL_BYTES_MAX)?;
         let domain = body.text("domain", LABEL_BYTES_MAX)?;
         let mut carried = |field| {
-            let most = u32::try_from(CARRIED_BYTES_MAX).unwrap_or(u32::MAX);
-            let length = index(body.u32_in(field, 0, most)?);
+            let length = index(body.u32_in(field, 0, CARRIED_BYTES_MAX)?);
             body.raw(field, length).map(<[u8]>::to_vec)
         };
         let superblock = carried("superblock")?;
@@ -289,25 +348,46 @@ impl Stripe {
         let pieces = usize::from(body.u8("pieces")?);
         let parity = usize::from(body.u8("parity")?);
         body.zeros("reserved", 2)?;
-        if pieces + parity > columns || parity > PARITY_MAX {
-            let expected = format!("at most {columns} in all, one a member");
-            return Err(body.refuse("pieces", 4, expected, pieces + parity));
+        check_counts(body, (pieces, parity), columns)?;
+        let pieces = StripePiece::decode_list(body, pieces, columns)?;
+        let parity = StripePiece::decode_list(body, parity, columns)?;
+        let all = pieces.iter().chain(&parity);
+        each_once(body, all.map(|piece| piece.column))?;
+        let stripe = Self { id, pieces, parity };
+        let longest = stripe.parity_bytes();
+        let mut lengths = stripe.parity.iter().map(|piece| piece.extent.length_bytes);
+        if let Some(other) = lengths.find(|&length| length != longest) {
+            return Err(body.refuse("length of parity", 0, longest, other));
         }
-        let mut piece = || StripePiece::decode(body, columns);
-        let pieces = (0..pieces)
-            .map(|_| piece())
-            .collect::<Result<Vec<_>, _>>()?;
-        let parity = (0..parity)
-            .map(|_| piece())
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut seen = [false; 256];
-        for piece in pieces.iter().chain(&parity) {
-            if std::mem::replace(&mut seen[usize::from(piece.column)], true) {
-                return Err(body.refuse("column", 1, "each member once", piece.column));
-            }
-        }
-        Ok(Self { id, pieces, parity })
+        Ok(stripe)
     }
+}
+
+/// A stripe's counts: at least one piece, and in all no more than the group has members.
+pub(crate) fn check_counts(
+    body: &Decoder<'_>,
+    (pieces, parity): (usize, usize),
+    columns: usize,
+) -> Result<(), FormatError> {
+    if pieces > 0 && pieces + parity <= columns && parity <= PARITY_MAX {
+        return Ok(());
+    }
+    let expected = format!("1 or more, with parity at most {columns}");
+    Err(body.refuse("pieces", 0, expected, format!("{pieces} and {parity}")))
+}
+
+/// A member has at most one part in a stripe.
+pub(crate) fn each_once(
+    body: &Decoder<'_>,
+    columns: impl Iterator<Item = u8>,
+) -> Result<(), FormatError> {
+    let mut seen = [false; 256];
+    for column in columns {
+        if std::mem::replace(&mut seen[usize::from(column)], true) {
+            return Err(body.refuse("column", 0, "each member once", column));
+        }
+    }
+    Ok(())
 }
 
 impl StripePiece {
@@ -323,9 +403,18 @@ impl StripePiece {
             .raw(&extent.digest.0);
     }
 
+    /// The next `count` pieces of `body`; `count` is below the number of members.
+    pub(crate) fn decode_list(
+        body: &mut Decoder<'_>,
+        count: usize,
+        columns: usize,
+    ) -> Result<Vec<Self>, FormatError> {
+        (0..count).map(|_| Self::decode(body, columns)).collect()
+    }
+
     /// The next piece of `body`, of a group of `columns` members.
     pub fn decode(body: &mut Decoder<'_>, columns: usize) -> Result<Self, FormatError> {
-        let segment = body.u64_max("segment id", SegmentId::MAX.0)?;
+        let segment = take_segment(body)?;
         let offset_bytes = body.u32_in("offset", 0, SEGMENT_BYTES_MAX - 1)?;
         let length_bytes = body.u32_in("length", 1, SEGMENT_BYTES_MAX - offset_bytes)?;
         let column = body.u8("column")?;
@@ -335,12 +424,17 @@ impl StripePiece {
         let class = body.u8("class")?;
         let class =
             SegmentClass::from_id(class).ok_or_else(|| body.refuse("class", 1, "1 to 4", class))?;
+        let granule = class.granule_bytes();
+        if !offset_bytes.is_multiple_of(granule) {
+            let expected = format!("a multiple of {granule}");
+            return Err(body.refuse("offset", 10, expected, offset_bytes));
+        }
         body.zeros("reserved", 2)?;
         let digest = Digest(body.array("digest")?);
         Ok(Self {
             column,
             extent: Extent {
-                segment: SegmentId(segment),
+                segment,
                 class,
                 offset_bytes,
                 length_bytes,
@@ -350,8 +444,32 @@ impl StripePiece {
     }
 }
 
-/// Bytes that a frame at the front of `bytes` says it has, unchecked; the next record is behind it.
-pub fn record_length(bytes: &[u8]) -> Option<u64> {
+/// The id of a segment: 0 is none.
+pub(crate) fn take_segment(body: &mut Decoder<'_>) -> Result<SegmentId, FormatError> {
+    let id = body.u64_max("segment id", SegmentId::MAX.0)?;
+    if id == 0 {
+        return Err(body.refuse("segment id", 8, "1 or more", id));
+    }
+    Ok(SegmentId(id))
+}
+
+/// Bytes that a frame at the front of `bytes` says it has, unchecked.
+pub(crate) fn record_length(bytes: &[u8]) -> Option<usize> {
     let field = bytes.get(12..16)?.first_chunk()?;
-    Some(to_u64(index(u32::from_le_bytes(*field))))
+    Some(index(u32::from_le_bytes(*field)))
+}
+
+/// The records of a log file with a head of this generation, each with the offset behind it: as long
+/// as they are whole and of the generation. None if the first does not replace all.
+pub fn records(file: &[u8], generation: u64) -> impl Iterator<Item = (Round, usize)> + '_ {
+    let mut at = LOG_HEAD_BYTES;
+    std::iter::from_fn(move || {
+        let rest = file.get(at..)?;
+        let round = Round::decode(rest).ok()?;
+        if round.generation != generation || (at == LOG_HEAD_BYTES && !round.whole) {
+            return None;
+        }
+        at += record_length(rest)?;
+        Some((round, at))
+    })
 }

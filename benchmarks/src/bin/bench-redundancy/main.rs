@@ -139,7 +139,7 @@ fn main() -> Outcome<()> {
     let cluster = Cluster::up()?;
     let (mib, runs) = if quick { ("32", "3") } else { ("128", "9") };
     let mut samples = Samples::new();
-    for scenario in ["times", "blocking", "slowdown"] {
+    for scenario in scenarios() {
         say(&format!("{scenario}: {NODES} nodes, one rank each"));
         let folder = std::env::temp_dir().join(format!("backstay-bench-{}", std::process::id()));
         Launch {
@@ -162,6 +162,20 @@ fn main() -> Outcome<()> {
     say("around a ring by TCP between the same namespaces; all ranks at once, in the same run.");
     say(&format!("written: {}", figures.write()?.display()));
     Ok(())
+}
+
+/// The scenarios to run: all, or the one that is named.
+fn scenarios() -> Vec<&'static str> {
+    let all = ["times", "blocking", "slowdown"];
+    let named: Vec<&str> = all
+        .into_iter()
+        .filter(|name| std::env::args().any(|word| word == *name))
+        .collect();
+    if named.is_empty() {
+        all.to_vec()
+    } else {
+        named
+    }
 }
 
 /// The test cluster, for the time of the benchmark.

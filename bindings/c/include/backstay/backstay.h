@@ -237,6 +237,16 @@ typedef struct backstay_options {
     uint32_t capture_threads;
     /// Must be 0.
     uint32_t reserved;
+    /// What protects checkpoints against lost nodes: "none", "partner", "xor" or "rs".
+    const char *redundancy;
+    /// What fails together with this node; by default nothing.
+    const char *failure_domain;
+    /// Bytes a second that a node gathers for parity at most.
+    uint64_t encode_rate_bytes;
+    /// Lost nodes of a group that "rs" covers.
+    uint32_t parity;
+    /// Nodes of a group.
+    uint32_t group_size;
 } backstay_options;
 
 /// An array of one process, or its part of an array that all processes share. Row-major.
@@ -298,13 +308,22 @@ typedef struct backstay_report {
     double protect_seconds;
 } backstay_report;
 
+/// What is durable at which level now, as far as this process's node knows.
 typedef struct backstay_protection {
+    /// sizeof(backstay_protection), set by the caller; so much of the struct is filled.
     size_t struct_size;
+    /// The newest checkpoint of the job that is durable on its nodes; number 0 if there is none. So in
+    /// the next two.
     struct backstay_checkpoint_id at_node;
+    /// The newest checkpoint that survives the loss of nodes.
     struct backstay_checkpoint_id at_protected;
+    /// The checkpoint that is being encoded.
     struct backstay_checkpoint_id encoding;
+    /// Lost nodes of a group that were asked to be survived; 0 without redundancy.
     uint32_t losses_asked;
+    /// Lost nodes that every group survives.
     uint32_t losses_covered;
+    /// Why protection is less than was asked for, cut to fit; empty if it is not.
     char shortfall[BACKSTAY_SHORTFALL_BYTES];
 } backstay_protection;
 
@@ -424,14 +443,21 @@ int32_t backstay_wait(struct backstay_session *session,
                       int32_t level,
                       struct backstay_report *report);
 
+/// What is durable at which level now, and whether that is less than was asked for. Local.
+int32_t backstay_protection_status(struct backstay_session *session,
+                                   struct backstay_protection *protection);
+
 /// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
 /// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
 /// measured costs and failures. All processes together; most calls ask nobody.
 int32_t backstay_due(struct backstay_session *session,
                      int32_t *level);
 
-int32_t backstay_protection_status(struct backstay_session *session, struct backstay_protection *protection);
-int32_t backstay_should_leave(struct backstay_session *session, bool *leave);
+/// Whether the program should take a last checkpoint, close the session and end: `backstay run`, a
+/// scheduler or SIGTERM asked for it. It is known after `backstay_due`, which then says yes once, and
+/// after each checkpoint; the same in all processes. Local.
+int32_t backstay_should_leave(struct backstay_session *session,
+                              bool *leave);
 
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.

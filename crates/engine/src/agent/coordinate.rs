@@ -28,6 +28,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Between two looks at nodes that are still making their stores.
+const STORE_PAUSE: Duration = Duration::from_millis(1);
+
 /// A node of the job, as all leaders know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSeat {
@@ -168,6 +171,8 @@ impl Coordinator {
                     notice::info(&format!("checkpoint {want} is protected again"));
                 }
             }
+            // Its successor is committed, and some node has only that: nobody waits for this one.
+            Err(error) if error.kind() == ErrorKind::NotRetained && self.is_overtaken(want) => {}
             Err(error) => {
                 self.said
                     .warn(&format!("checkpoint {want} is on its nodes only: {error}"));
@@ -175,6 +180,11 @@ impl Coordinator {
             }
         }
         outcome
+    }
+
+    fn is_overtaken(&self, want: CheckpointId) -> bool {
+        let control = self.agent.control();
+        control.is_some_and(|control| control.committed() > want)
     }
 
     /// Tells all nodes what went wrong; those that cannot be reached are the reason, perhaps.
@@ -266,18 +276,46 @@ impl Coordinator {
         Ok(())
     }
 
+    /// What every node's own store is; waits for nodes that are still making theirs.
+    fn own_stores(&self) -> Result<Vec<Survey>> {
+        let within = self.within();
+        // A little before those who wait for this round give up.
+        let deadline = Deadline::after(within.mul_f64(0.9));
+        loop {
+            let surveys = all(each(&self.nodes, |_, node| {
+                match self.agent.ask(&node.peer(), &Request::Survey, within)? {
+                    Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|s| !s.rebuilt)),
+                    other => Err(unexpected(&node.peer(), &other)),
+                }
+            }))?;
+            let missing = surveys.iter().position(Option::is_none);
+            let Some(missing) = missing else {
+                return Ok(surveys.into_iter().flatten().collect());
+            };
+            if deadline.left().is_none() {
+                let context = format!("node {} has no store yet", self.nodes[missing].name);
+                return Err(Error::new(ErrorKind::NoCheckpoint, context));
+            }
+            std::thread::sleep(STORE_PAUSE);
+        }
+    }
+
     /// Forms the groups: those that the logs know and whose members are all here, and new ones of the
-    /// other nodes.
+    /// other nodes; all anew where that covers more.
     fn form_groups(&mut self) -> Result<()> {
         let within = self.within();
-        let deadline = Deadline::after(within);
-        let own = all(each(&self.nodes, |_, node| self.own_store(node, &deadline)))?;
+        let own = self.own_stores()?;
         let mut epoch = 0;
         for survey in &own {
             epoch = epoch.max(survey.group.as_ref().map_or(0, |group| group.epoch));
         }
         let (mut groups, rest) = self.kept_groups(&own)?;
-        let bare = self.new_groups(&own, &rest, epoch + 1, &mut groups)?;
+        let mut bare = self.new_groups(&own, &rest, epoch + 1, &mut groups)?;
+        let everybody: Vec<usize> = (0..own.len()).collect();
+        if rest.len() < own.len() && self.least_parity(&rest)? < self.least_parity(&everybody)? {
+            groups.clear();
+            bare = self.new_groups(&own, &everybody, epoch + 1, &mut groups)?;
+        }
         for group in &groups {
             group.join(&self.agent, within)?;
         }
@@ -289,24 +327,33 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What a node has of its own; in the first checkpoint of a job some make it later than others.
-    fn own_store(&self, node: &NodeSeat, deadline: &Deadline) -> Result<Survey> {
-        loop {
-            let asked = self
-                .agent
-                .ask(&node.peer(), &Request::Survey, self.within())?;
-            let Answer::Surveys(surveys) = asked else {
-                return Err(unexpected(&node.peer(), &asked));
-            };
-            if let Some(own) = surveys.into_iter().find(|survey| !survey.rebuilt) {
-                return Ok(own);
-            }
-            if deadline.left().is_none() {
-                let context = format!("node {} has no store", node.name);
-                return Err(Error::new(ErrorKind::NoCheckpoint, context));
-            }
-            std::thread::sleep(Duration::from_millis(2));
+    /// The newest checkpoint that all nodes retain: what can be protected when no application runs that
+    /// would commit one on the others.
+    pub fn newest_common(&self) -> Result<Option<CheckpointId>> {
+        let mut common: Option<BTreeSet<CheckpointId>> = None;
+        for survey in &self.own_stores()? {
+            let ids: BTreeSet<_> = survey.revisions.iter().map(|r| r.checkpoint).collect();
+            common = Some(match common {
+                Some(known) => known.intersection(&ids).copied().collect(),
+                None => ids,
+            });
         }
+        Ok(common.and_then(|ids| ids.last().copied()))
+    }
+
+    fn members(&self, nodes: &[usize]) -> Vec<group::Member<'_>> {
+        let member = |&at: &usize| group::Member {
+            name: &self.nodes[at].name,
+            domain: Some(&self.nodes[at].domain),
+        };
+        nodes.iter().map(member).collect()
+    }
+
+    /// Losses that every group of `nodes` would survive; those of the scheme where there are none.
+    fn least_parity(&self, nodes: &[usize]) -> Result<usize> {
+        let groups = group::form(&self.members(nodes), self.group_size, self.scheme)?;
+        let parities = groups.iter().map(group::Group::parities);
+        Ok(parities.min().unwrap_or(self.scheme.parities()))
     }
 
     /// The groups of the logs that are as they were, and the nodes that are in none of them.
@@ -396,13 +443,7 @@ impl Coordinator {
         epoch: u64,
         groups: &mut Vec<GroupState>,
     ) -> Result<Vec<String>> {
-        let members: Vec<group::Member<'_>> = rest
-            .iter()
-            .map(|&at| group::Member {
-                name: &self.nodes[at].name,
-                domain: Some(&self.nodes[at].domain),
-            })
-            .collect();
+        let members = self.members(rest);
         let mut bare = Vec::new();
         for formed in group::form(&members, self.group_size, self.scheme)? {
             let nodes: Vec<usize> = formed.members.iter().map(|&place| rest[place]).collect();
@@ -456,8 +497,19 @@ impl GroupState {
             pieces_max,
             seats: self.seats.clone(),
         };
+        // A store that was surveyed may still be about to be attached.
+        let deadline = Deadline::after(within.mul_f64(0.9));
         all(each(&self.seats, |_, seat| {
-            agent.ask(&peer(seat), &request, within)
+            loop {
+                match agent.ask(&peer(seat), &request, within) {
+                    Err(error)
+                        if error.kind() == ErrorKind::NoCheckpoint && deadline.left().is_some() =>
+                    {
+                        std::thread::sleep(STORE_PAUSE);
+                    }
+                    other => return other,
+                }
+            }
         }))?;
         Ok(())
     }
@@ -699,6 +751,8 @@ fn bytes_of(stripes: &[Stripe]) -> u64 {
         .sum()
 }
 
+/// How often an idle coordinator looks for a commit.
+const IDLE: Duration = Duration::from_millis(1);
 /// How long after a failed round the next is tried.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -730,7 +784,13 @@ impl CoordinatorThread {
                     if let Some(control) = &control {
                         control.set_encoding(committed);
                     }
-                    match coordinator.protect(committed) {
+                    let want = match agent.application_lives() {
+                        true => Ok(committed),
+                        false => coordinator
+                            .newest_common()
+                            .map(|id| id.unwrap_or(committed)),
+                    };
+                    match want.and_then(|want| coordinator.protect(want)) {
                         Ok(_) => (done, failed) = (committed, None),
                         Err(_) if stopped.load(Ordering::Acquire) => break,
                         Err(_) => failed = Some((committed, Stopwatch::start())),
@@ -738,7 +798,7 @@ impl CoordinatorThread {
                 } else if stopped.load(Ordering::Acquire) {
                     break;
                 } else {
-                    std::thread::sleep(Duration::from_micros(200));
+                    std::thread::sleep(IDLE);
                 }
             }
         };

@@ -14,7 +14,7 @@ use crate::redundancy::code::Code;
 use crate::store::reserve::Reserve;
 use crate::transport::{Exposed, ExposureId};
 use backstay_format::agent::{Answer, Request, Seat, StripePlan};
-use backstay_format::width::{index, to_u64};
+use backstay_format::width::index;
 use backstay_format::{Address, Digest, Extent, Stripe, StripePiece};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -96,29 +96,31 @@ impl Work<'_> {
 
     /// Encodes one stripe.
     fn stripe(&self, plan: &StripePlan) -> Result<Stripe> {
+        let buffers = &self.agent.buffers;
         let mut pieces = Vec::with_capacity(plan.pieces.len());
         let mut contents = Vec::with_capacity(plan.pieces.len());
         for piece in &plan.pieces {
-            let mut bytes = vec![0; index(piece.extent.length_bytes)];
-            let digest = self.fetch(piece, &mut bytes)?;
-            pieces.push(StripePiece {
-                column: piece.column,
-                extent: Extent {
-                    digest,
-                    ..piece.extent
-                },
-            });
-            contents.push(bytes);
+            let length = index(piece.extent.length_bytes);
+            let mut buffer = buffers.take(length);
+            let digest = self.fetch(piece, &mut buffer[..length])?;
+            let extent = Extent {
+                digest,
+                ..piece.extent
+            };
+            let column = piece.column;
+            pieces.push(StripePiece { column, extent });
+            contents.push(buffer);
         }
-        let moved: u64 = contents.iter().map(|bytes| to_u64(bytes.len())).sum();
-        self.pace.pass(moved, &self.deadline);
-        let length = contents.iter().map(Vec::len).max().unwrap_or(0);
-        let mut parity = vec![vec![0; length]; plan.holders.len()];
-        self.combine(&pieces, &contents, &mut parity)?;
-        drop(contents);
+        let lengths = pieces.iter().map(|piece| piece.extent.length_bytes);
+        self.pace.pass(lengths.map(u64::from).sum(), &self.deadline);
+        let length = plan.pieces.iter().map(|piece| piece.extent.length_bytes);
+        let length = index(length.max().unwrap_or(0));
+        let mut parity: Vec<Vec<u8>> = plan.holders.iter().map(|_| buffers.take(length)).collect();
+        self.combine(&pieces, &contents, &mut parity, length)?;
+        contents.into_iter().for_each(|buffer| buffers.give(buffer));
         let mut kept = Vec::with_capacity(parity.len());
         for (row, bytes) in parity.into_iter().enumerate() {
-            kept.push(self.hand_over(plan, row, bytes)?);
+            kept.push(self.hand_over(plan, row, bytes, length)?);
         }
         Ok(Stripe {
             id: plan.id,
@@ -156,22 +158,32 @@ impl Work<'_> {
         pieces: &[StripePiece],
         contents: &[Vec<u8>],
         parity: &mut [Vec<u8>],
+        length: usize,
     ) -> Result<()> {
         let data: Vec<(usize, &[u8])> = pieces
             .iter()
             .zip(contents)
-            .map(|(piece, bytes)| (usize::from(piece.column), bytes.as_slice()))
+            .map(|(piece, bytes)| {
+                let own = &bytes[..index(piece.extent.length_bytes)];
+                (usize::from(piece.column), own)
+            })
             .collect();
         let mut rows: Vec<(usize, &mut [u8])> = parity
             .iter_mut()
             .enumerate()
-            .map(|(row, bytes)| (row, bytes.as_mut_slice()))
+            .map(|(row, bytes)| (row, &mut bytes[..length]))
             .collect();
         self.code.encode(&data, &mut rows)
     }
 
     /// Lets a holder pull a parity extent.
-    fn hand_over(&self, plan: &StripePlan, row: usize, bytes: Vec<u8>) -> Result<StripePiece> {
+    fn hand_over(
+        &self,
+        plan: &StripePlan,
+        row: usize,
+        bytes: Vec<u8>,
+        length: usize,
+    ) -> Result<StripePiece> {
         let column = plan.holders.get(row).copied().unwrap_or(u8::MAX);
         let seat = self.seat(column)?;
         let name = format!(
@@ -179,9 +191,10 @@ impl Work<'_> {
             self.agent.node, self.epoch, self.round, plan.id.0
         );
         let exposure = ExposureId(Digest::of(name.as_bytes()).0);
-        let (length, digest) = (bytes.len(), Digest::of(&bytes));
+        let digest = Digest::of(&bytes[..length]);
         let endpoint = &self.agent.endpoint;
-        endpoint.expose(exposure, Exposed::Memory(Arc::new(bytes)));
+        let bytes = Arc::new(bytes);
+        endpoint.expose(exposure, Exposed::Memory(Arc::clone(&bytes)));
         let request = Request::Take {
             epoch: self.epoch,
             round: self.round,
@@ -192,6 +205,9 @@ impl Work<'_> {
         };
         let taken = self.agent.ask(&peer(seat), &request, self.left());
         endpoint.withdraw(exposure);
+        if let Some(buffer) = Arc::into_inner(bytes) {
+            self.agent.buffers.give(buffer);
+        }
         match taken? {
             Answer::Taken(extent) if index(extent.length_bytes) == length => {
                 Ok(StripePiece { column, extent })

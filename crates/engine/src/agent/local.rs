@@ -78,7 +78,7 @@ impl AgentPlace {
                 stream.set_nonblocking(false).ok()?;
                 return is_ours(&stream).then_some(stream);
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(20));
         }
         None
     }

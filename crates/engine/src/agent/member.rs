@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
 use crate::store::control::{Owner, wait_until};
+use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::store::space::Space;
 use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
@@ -404,7 +405,19 @@ impl Agent {
         control.set_encoding(want);
         // A little before the asker gives up.
         let limit = within.mul_f64(0.9);
-        wait_until("the node to commit", limit, || control.committed() >= want)?;
+        let directory = self.directory();
+        let looked = std::cell::RefCell::new(crate::clock::Stopwatch::start());
+        // What a dead application has not committed it never will.
+        let dead = || {
+            let due = looked.borrow().elapsed() > Duration::from_millis(50);
+            due && {
+                looked.replace(crate::clock::Stopwatch::start());
+                !StoreLock::is_held(&directory)
+            }
+        };
+        wait_until("the node to commit", limit, || {
+            control.committed() >= want || dead()
+        })?;
         self.with_member(|member| {
             member.check(epoch, Some(round))?;
             let (root, _) = member.reserve().reader().newest_root()?;
@@ -435,14 +448,17 @@ impl Agent {
             let (extent, offset) = member.allocate(length_bytes)?;
             Ok((extent, offset, member.reserve().clone(), seat))
         })?;
-        let mut bytes = vec![0; index(length_bytes)];
         let peer = super::peer(&seat);
-        let pulled = self.endpoint.pull(&peer, exposure, 0, &mut bytes, within)?;
+        let mut buffer = self.buffers.take(index(length_bytes));
+        let bytes = &mut buffer[..index(length_bytes)];
+        let endpoint = &self.endpoint;
+        let pulled = endpoint.pull(&peer, exposure, 0, bytes, within)?;
         if pulled != digest {
             let context = format!("parity from {peer}: expected digest {digest}, found {pulled}");
             return Err(Error::new(ErrorKind::Corrupt, context));
         }
-        reserve.write_at(&bytes, offset)?;
+        reserve.write_at(bytes, offset)?;
+        self.buffers.give(buffer);
         extent.digest = digest;
         Ok(extent)
     }

@@ -17,6 +17,7 @@
 //! | `restart` | before any store is opened: what all nodes have, and which lost stores are made again |
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
+mod buffers;
 pub mod coordinate;
 mod encode;
 pub mod local;
@@ -34,10 +35,12 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::Control;
+use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
 use backstay_format::agent::{Answer, Request, Seat};
 use backstay_format::{Digest, StoreId};
+use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -89,6 +92,7 @@ pub struct Agent {
     /// What a survey found, and what was rebuilt since.
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
+    buffers: Buffers,
 }
 
 /// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
@@ -120,6 +124,7 @@ impl Agent {
             directory: RwLock::new(directory.to_owned()),
             stores: Mutex::default(),
             member: Mutex::default(),
+            buffers: Buffers::default(),
         });
         let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
         agent.endpoint.serve(handler);
@@ -142,8 +147,10 @@ impl Agent {
             return Ok(());
         }
         let member = Member::attach(reserve, directory)?;
+        let mut attached = lock(&self.member);
         self.expose(reserve, store);
-        *lock(&self.member) = Some(member);
+        *attached = Some(member);
+        drop(attached);
         Ok(())
     }
 
@@ -169,6 +176,11 @@ impl Agent {
         lock(&self.member)
             .as_ref()
             .map(|member| member.reserve().control().clone())
+    }
+
+    /// Whether the leader of the node's ranks lives.
+    pub fn application_lives(&self) -> bool {
+        StoreLock::is_held(&self.directory())
     }
 
     fn directory(&self) -> PathBuf {

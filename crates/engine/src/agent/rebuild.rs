@@ -79,8 +79,13 @@ impl Agent {
             column,
             deadline: Deadline::after(within),
         };
-        let directory = self.rebuild_directory(lost)?;
-        let counts = work.make_store(&directory, lost)?;
+        let (directory, aside) = self.rebuild_directory(lost)?;
+        let counts = work.make_store(&directory, lost).inspect_err(|_| {
+            // What stood there is better than nothing.
+            if let Some(aside) = aside {
+                drop(std::fs::rename(aside, directory.join(STORE_FILE)));
+            }
+        })?;
         let (extents, bytes) = (
             counts.extents.load(Ordering::Relaxed),
             counts.bytes.load(Ordering::Relaxed),
@@ -124,8 +129,9 @@ impl Agent {
         }
     }
 
-    /// An empty folder for the store; what cannot be read and stands in its way is moved aside.
-    fn rebuild_directory(&self, lost: &Lost) -> Result<PathBuf> {
+    /// An empty folder for the store; what cannot be read, or is behind, and stands in its way is moved
+    /// aside: to the second path.
+    fn rebuild_directory(&self, lost: &Lost) -> Result<(PathBuf, Option<PathBuf>)> {
         let own = self.directory();
         let directory = if lost.own {
             own
@@ -134,8 +140,8 @@ impl Agent {
         };
         std::fs::create_dir_all(&directory)
             .map_err(|error| Error::io(format!("making {}", directory.display()), error))?;
-        move_aside(&directory.join(STORE_FILE))?;
-        Ok(directory)
+        let aside = move_aside(&directory.join(STORE_FILE))?;
+        Ok((directory, aside))
     }
 
     /// Moves a store aside that was made again on another node since: it is of an earlier time.
@@ -146,7 +152,7 @@ impl Agent {
             .cloned();
         self.forget(store);
         found.map_or(Ok(()), |found| {
-            move_aside(&found.directory.join(STORE_FILE))
+            move_aside(&found.directory.join(STORE_FILE)).map(|_| ())
         })
     }
 
@@ -231,9 +237,9 @@ impl Agent {
     }
 }
 
-fn move_aside(path: &Path) -> Result<()> {
+fn move_aside(path: &Path) -> Result<Option<PathBuf>> {
     if !path.exists() {
-        return Ok(());
+        return Ok(None);
     }
     let aside = path.with_extension("aside");
     notice::warn(&format!(
@@ -242,7 +248,8 @@ fn move_aside(path: &Path) -> Result<()> {
         aside.display()
     ));
     std::fs::rename(path, &aside)
-        .map_err(|error| Error::io(format!("moving {}", path.display()), error))
+        .map_err(|error| Error::io(format!("moving {}", path.display()), error))?;
+    Ok(Some(aside))
 }
 
 fn segment_place(reader: &StoreReader, extent: &Extent) -> Result<u64> {
@@ -402,7 +409,16 @@ impl Work<'_> {
         }
         let counts = Counts::default();
         self.each_stripe(|stripe, piece, extent| {
-            let bytes = self.remake(stripe, piece)?;
+            let bytes = match (self.remake(stripe, piece), piece) {
+                (Ok(bytes), _) => bytes,
+                (Err(error), Piece::Parity(_)) => {
+                    // The checkpoint is whole without it; only the next loss would need it.
+                    notice::warn(&format!("parity that protects others stays lost: {error}"));
+                    counts.lost.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                (Err(error), Piece::Data(_)) => return Err(error),
+            };
             let slot = slots.get(&extent.segment).map_or(0, |&(slot, _)| slot);
             let offset = geometry.slot_offset(slot) + u64::from(extent.offset_bytes);
             write(&**device, &bytes, offset)?;

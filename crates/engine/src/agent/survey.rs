@@ -153,7 +153,9 @@ impl Agent {
     /// Looks at the node's folder again, and exposes what it finds.
     pub fn survey(&self) -> Vec<Survey> {
         let found = stores_in(&self.directory());
-        let attached = lock(&self.member).as_ref().map(super::Member::store);
+        // Held meanwhile: a store that is being attached must not be exposed as it was before.
+        let member = lock(&self.member);
+        let attached = member.as_ref().map(super::Member::store);
         for store in &found {
             let id = store.survey.store;
             if attached != Some(id) {
@@ -165,6 +167,7 @@ impl Agent {
                     .expose(file_exposure(id), Exposed::Device(file));
             }
         }
+        drop(member);
         let surveys = found.iter().map(|store| store.survey.clone()).collect();
         *lock(&self.stores) = found;
         surveys

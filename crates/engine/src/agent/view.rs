@@ -17,7 +17,9 @@ use std::time::Duration;
 
 /// Where byte `offset` of `segment` is in a view.
 pub(super) fn place(segment: SegmentId, offset: u32) -> u64 {
-    segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX)) + u64::from(offset)
+    let start = segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX));
+    // Beyond 2^42 segments there is no place: the read finds nothing.
+    start.saturating_add(u64::from(offset))
 }
 
 /// The segments of a store, one behind the other in the order of their ids.

@@ -8,10 +8,11 @@
 //! | a store is | when |
 //! |---|---|
 //! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
-//! | lost | a group's newest log names it as a member, and no node found it |
+//! | behind | it is on a node, and has not come to the checkpoint that its group's newest log protects: it is of an earlier time, or its newest root is damaged |
+//! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
 //! | to be had | it is lost, its group lost no more members than its parity, and the log's root of it has the checkpoint that the log protects |
 
-use backstay_format::agent::{Survey, SurveyedGroup};
+use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,6 +109,7 @@ pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
             }
         }
     }
+    let behind = leave_behind(&mut here);
     located.here = here
         .values()
         .map(|&(node, survey)| place(node, survey))
@@ -124,13 +126,15 @@ pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
     for &id in ids.iter().rev() {
         located
             .choices
-            .extend(choice(id, &here, &lost, nodes, names));
+            .extend(choice(id, &here, &lost, &behind, nodes, names));
     }
     located
 }
 
-/// Members of groups that no node has.
-fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<StoreId, Lost<'a>> {
+/// What the newest log says of the group of each store, and the store with that log.
+fn newest_groups<'a>(
+    here: &BTreeMap<StoreId, (usize, &'a Survey)>,
+) -> BTreeMap<StoreId, (&'a SurveyedGroup, StoreId)> {
     let mut groups: BTreeMap<StoreId, (&SurveyedGroup, StoreId)> = BTreeMap::new();
     for (&store, (_, survey)) in here {
         let Some(group) = &survey.group else { continue };
@@ -141,6 +145,38 @@ fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<St
             }
         }
     }
+    groups
+}
+
+/// Takes stores that are behind out of `here`, where parity can make them again: where each of them
+/// is, by store.
+fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<StoreId, usize> {
+    let groups = newest_groups(here);
+    let is_behind = |member: &SurveyedMember, group: &SurveyedGroup| {
+        let found = here.get(&member.store);
+        member.checkpoints.contains(&group.protected)
+            && found.is_some_and(|(_, survey)| newest(survey) < Some(group.protected))
+    };
+    let mut behind = BTreeMap::new();
+    for (&store, &(group, authority)) in &groups {
+        let of_group = group.members.iter();
+        let gone = of_group.filter(|m| !here.contains_key(&m.store) || is_behind(m, group));
+        let of_store = group.members.iter().find(|member| member.store == store);
+        if of_store.is_some_and(|member| is_behind(member, group))
+            && gone.count() <= usize::from(group.parity)
+            && store != authority
+            && let Some(&(node, _)) = here.get(&store)
+        {
+            behind.insert(store, node);
+        }
+    }
+    here.retain(|store, _| !behind.contains_key(store));
+    behind
+}
+
+/// Members of groups that no node has.
+fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<StoreId, Lost<'a>> {
+    let groups = newest_groups(here);
     let mut lost = BTreeMap::new();
     for (&store, &(group, authority)) in
         groups.iter().filter(|(store, _)| !here.contains_key(store))
@@ -177,6 +213,7 @@ fn choice(
     id: CheckpointId,
     here: &BTreeMap<StoreId, (usize, &Survey)>,
     lost: &BTreeMap<StoreId, Lost<'_>>,
+    behind: &BTreeMap<StoreId, usize>,
     nodes: &[Vec<Survey>],
     names: &[String],
 ) -> Option<Choice> {
@@ -191,7 +228,7 @@ fn choice(
         }
         world_size = revision.world_size;
         sources.resize(backstay_format::width::index(world_size), None);
-        for &rank in &revision.ranks {
+        for &rank in revision.ranks.iter() {
             if let Some(source) = sources.get_mut(backstay_format::width::index(rank)) {
                 *source = Some(at);
             }
@@ -203,7 +240,8 @@ fn choice(
             let member = &lost.group.members[lost.member];
             lost.beyond.is_none() && member.checkpoints.contains(&id) && lost.group.protected >= id
         });
-        rebuilds = assign(had.map(|(&store, lost)| (store, lost)), here, nodes, names);
+        let had = had.map(|(&store, lost)| (store, lost));
+        rebuilds = assign(had, here, behind, nodes, names);
         if rebuilds.is_empty() {
             return None;
         }
@@ -216,11 +254,12 @@ fn choice(
     })
 }
 
-/// Which node makes which lost store: the node of the same name, then nodes without a store, then
-/// those with the fewest, in their order.
+/// Which node makes which lost store: the one where it is behind, the node of the same name, then
+/// nodes without a store, then those with the fewest, in their order.
 fn assign<'a>(
     lost: impl Iterator<Item = (StoreId, &'a Lost<'a>)>,
     here: &BTreeMap<StoreId, (usize, &Survey)>,
+    behind: &BTreeMap<StoreId, usize>,
     nodes: &[Vec<Survey>],
     names: &[String],
 ) -> Vec<Rebuild> {
@@ -228,14 +267,23 @@ fn assign<'a>(
     let mut rebuilds = Vec::new();
     for (store, lost) in lost {
         let member = &lost.group.members[lost.member];
-        let Some(target) = (0..nodes.len()).min_by_key(|&at| {
-            let namesake = load[at] == 0 && names[at] == member.node;
-            (!namesake, load[at], at)
+        let former = behind.get(&store).copied();
+        let Some(target) = former.or_else(|| {
+            (0..nodes.len()).min_by_key(|&at| {
+                let namesake = load[at] == 0 && names[at] == member.node;
+                (!namesake, load[at], at)
+            })
         }) else {
             continue;
         };
-        let own = load[target] == 0;
-        load[target] += 1;
+        // One that is behind is in the place of its own, unless it was made again for reading.
+        let own = match former {
+            Some(node) => nodes[node].iter().any(|s| s.store == store && !s.rebuilt),
+            None => load[target] == 0,
+        };
+        if former.is_none() {
+            load[target] += 1;
+        }
         let survivors = lost.group.members.iter().filter_map(|member| {
             let (node, survey) = here.get(&member.store)?;
             Some(Here {
@@ -260,7 +308,7 @@ fn assign<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backstay_format::agent::{SurveyedMember, SurveyedRevision};
+    use backstay_format::agent::SurveyedRevision;
 
     fn id(number: u64) -> CheckpointId {
         CheckpointId::new(1, number)
@@ -272,7 +320,7 @@ mod tests {
             checkpoint: id(number),
             complete: true,
             world_size: 4,
-            ranks: vec![u32::from(n)],
+            ranks: [u32::from(n)].into(),
         };
         let member = |n: u8| SurveyedMember {
             store: StoreId([n + 1; 16]),
@@ -356,6 +404,30 @@ mod tests {
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 4);
         assert_eq!(located.choices[0].checkpoint, id(6));
+    }
+
+    #[test]
+    fn a_store_that_is_behind_is_made_again_where_it_is() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        nodes[2][0].revisions.truncate(1);
+        nodes[2][0].revisions[0].checkpoint = id(2);
+        let located = locate(&nodes, &names(4));
+        let choice = &located.choices[0];
+        assert_eq!(choice.checkpoint, id(4));
+        let [rebuild] = &choice.rebuilds[..] else {
+            panic!("{choice:?}");
+        };
+        assert_eq!((rebuild.target, rebuild.own), (2, true));
+        // Two are more than XOR covers: what they have is all there is.
+        nodes[1][0].revisions = nodes[2][0].revisions.clone();
+        let located = locate(&nodes, &names(4));
+        assert_eq!(located.here.len(), 4);
+        assert!(
+            located
+                .choices
+                .iter()
+                .all(|choice| choice.rebuilds.is_empty())
+        );
     }
 
     #[test]

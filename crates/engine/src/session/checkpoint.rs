@@ -389,6 +389,7 @@ impl Session {
             store.rank.commit(id, pending);
         }
         self.policy.complete.insert(id);
+        self.protection.drop_log(&self.node);
     }
 
     /// The outcome of this node's commit as far as this rank is answerable for it.

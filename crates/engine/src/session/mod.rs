@@ -46,7 +46,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use variable::Registered;
-use vote::{agree, as_number, vote};
+use vote::{agree, as_checkpoint, as_number, vote};
 use watch::Watched;
 
 /// A rank's session with Backstay.
@@ -285,6 +285,7 @@ impl Session {
             run.unwrap_or(0),
             run.map_or(i64::MIN, |run| -run),
             i64::from(self.node.draw_run()),
+            as_number(self.node.control.protected()),
         ];
         self.comm
             .allreduce_max("agreeing on the life of the job", &mut newest)?;
@@ -295,9 +296,12 @@ impl Session {
             newest_run,
             lowest_run,
             drawn,
+            protected,
         ] = newest;
         self.incarnation = u64::try_from(incarnation).unwrap_or(1);
         self.last_number = u64::try_from(last_number).unwrap_or(0);
+        // Until this life has protected one, it is all that survives the loss of a node.
+        self.policy.protected = as_checkpoint(protected);
         let agreed_run = if newest_run > 0 { newest_run } else { drawn };
         self.node.run = u32::try_from(agreed_run).unwrap_or(1);
         if newest_run > 0 && newest_run != -lowest_run {

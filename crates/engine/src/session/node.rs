@@ -8,7 +8,7 @@ use super::vote::vote;
 use super::watch::Watched;
 use crate::agent::local::{AgentClient, quiesce};
 use crate::clock::unix_ns;
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
@@ -244,7 +244,12 @@ impl Node {
         let need: u64 = others
             .filter_map(|local| self.control.need(local, turn))
             .sum();
-        let (segment_bytes, slots) = size(config, need, self.ranks.len());
+        let parity = if self.control.redundant() {
+            parity_share(config, self.nodes)
+        } else {
+            0.0
+        };
+        let (segment_bytes, slots) = size(config, need, self.ranks.len(), parity);
         let geometry = Geometry { segment_bytes };
         let bytes = geometry.file_bytes(slots);
         let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
@@ -286,11 +291,13 @@ impl Node {
 }
 
 /// Bytes of a segment and number of segments for a node that protects `need` bytes: the state, what
-/// changes of it in each retained revision and in the one being written, and a quarter more.
-fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
-    let copies = f64::from(config.retained) * config.changed_share;
+/// changes of it in each retained revision and in the one being written, and a quarter more. Where
+/// `parity` bytes protect each byte, one more is kept while it is encoded.
+fn size(config: &Config, need: u64, ranks: usize, parity: f64) -> (u32, u64) {
+    let encoded = if parity > 0.0 { 1.0 } else { 0.0 };
+    let copies = (f64::from(config.retained) + encoded) * config.changed_share;
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let estimate = need as f64 * (1.0 + copies) * 1.25;
+    let estimate = need as f64 * (1.0 + copies) * (1.0 + parity) * 1.25;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -314,6 +321,21 @@ fn size(config: &Config, need: u64, ranks: usize) -> (u32, u64) {
     let least = backstay_format::width::to_u64(ranks) * 5 + 2;
     let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
     (segment_bytes, slots.min(SEGMENTS_MAX))
+}
+
+/// Bytes of parity that a node keeps for each byte of its own.
+fn parity_share(config: &Config, nodes: u32) -> f64 {
+    let members = config.group_size.min(nodes).max(2);
+    let of = |parities: u32| {
+        let parities = parities.min(members - 1);
+        f64::from(parities) / f64::from(members - parities)
+    };
+    match config.redundancy {
+        Redundancy::None => 0.0,
+        Redundancy::Partner => 1.0,
+        Redundancy::Xor => of(1),
+        Redundancy::Rs => of(config.parity),
+    }
 }
 
 /// Removes what a creation left that was killed; a store that holds anything stays, and is an error.

@@ -78,6 +78,7 @@ pub(super) struct Protection {
     /// Stores on other nodes, and made again ones on this, as they are asked for.
     readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
     repaired: bool,
+    log_dropped: bool,
 }
 
 impl Protection {
@@ -92,20 +93,14 @@ impl Protection {
         let mut protection = Self::default();
         protection.scheme = scheme(config);
         protection.asked = protection.scheme.map_or(0, Scheme::parities);
-        if protection.scheme.is_none() {
+        if protection.scheme.is_some() && node.nodes < 2 {
             if node.leads() {
-                crate::agent::survey::remove_log(&node.store_directory());
-            }
-            return Ok(protection);
-        }
-        if node.nodes < 2 {
-            if node.leads() {
-                // What an earlier life left there is of no use: its segments are written over.
-                crate::agent::survey::remove_log(&node.store_directory());
                 notice::warn(&format!("redundancy is configured, but {ON_ONE_NODE}"));
             }
-            protection.scheme = None;
             protection.shortfall = Some(ON_ONE_NODE.to_owned());
+            protection.scheme = None;
+        }
+        if protection.scheme.is_none() && !parts_are_elsewhere(comm, node)? {
             return Ok(protection);
         }
         let way = Way {
@@ -138,6 +133,13 @@ impl Protection {
     /// Whether parity protects this life's checkpoints.
     pub(super) fn is_on(&self) -> bool {
         self.scheme.is_some()
+    }
+
+    /// Without redundancy the stripe log of an earlier life is of no use once there is a new checkpoint.
+    pub(super) fn drop_log(&mut self, node: &Node) {
+        if !self.is_on() && node.leads() && !std::mem::replace(&mut self.log_dropped, true) {
+            crate::agent::survey::remove_log(&node.store_directory());
+        }
     }
 
     /// What groups of these nodes can have of what was asked for. Rank 0 forms them when the first
@@ -314,6 +316,8 @@ impl Protection {
             }
         }
         comm.allreduce_max("repairing what is damaged", &mut made)?;
+        // They keep chunks of what was damaged.
+        lock(&self.readers).clear();
         Ok(made[0] > 0)
     }
 
@@ -397,6 +401,26 @@ fn domain_of(config: &Config, node: &str) -> Option<String> {
         notice::warn(&format!("{} does not name node {node}", path.display()));
     }
     found.flatten()
+}
+
+/// Whether some rank's part of what is stored is on another node than the rank, so that nodes have to
+/// talk to each other for a restart. Collective.
+fn parts_are_elsewhere(comm: &Watched, node: &Node) -> Result<bool> {
+    let (mut stored, mut elsewhere) = (false, false);
+    if node.leads() {
+        let stores = crate::agent::survey::stores_in(&node.store_directory());
+        let newest = stores
+            .first()
+            .and_then(|store| store.survey.revisions.last());
+        stored = newest.is_some();
+        elsewhere = newest.is_none_or(|newest| {
+            let here = node.ranks.iter().all(|rank| newest.ranks.contains(rank));
+            newest.world_size != comm.size() || !here
+        });
+    }
+    let mut any = [i64::from(stored), i64::from(elsewhere)];
+    comm.allreduce_max("looking for parts on other nodes", &mut any)?;
+    Ok(any == [1, 1])
 }
 
 /// What is needed to make an endpoint.

@@ -149,6 +149,12 @@ impl Session {
             self.incarnation += 1;
         }
         self.policy.complete.retain(|other| *other <= id);
+        // A protected checkpoint that is abandoned protects nothing of what comes, whose numbers may be
+        // lower.
+        self.policy.protected = self.policy.protected.filter(|protected| *protected <= id);
+        if self.node.leads() && self.node.control.protected() > id {
+            self.node.control.set_protected(CheckpointId::default());
+        }
         let begun = match (&self.store, self.node.leads()) {
             (Some(store), true) => {
                 let mut node = lock(&store.node);

@@ -4,7 +4,7 @@
 //! Invariants: space is real before anything refers to it; a segment record is written before the
 //! first block of its segment, and is durable with it; what was placed never moves.
 
-use super::control::{Control, Owner};
+use super::control::{Control, Owner, wait_until};
 use super::memory::memory_limit;
 use super::reader::StoreReader;
 use super::space::SegmentSource;
@@ -27,6 +27,9 @@ pub struct Reserve {
     control: Control,
     settings: ReserveSettings,
 }
+
+/// Longest wait of a full store for a segment that parity still covers.
+const RETIRED_WAIT: Duration = Duration::from_secs(10);
 
 /// Bounds of growth and of waits.
 #[derive(Debug, Clone, Copy)]
@@ -257,7 +260,16 @@ impl Reserve {
                     "no segment could be leased",
                 ));
             }
-            self.control.growing(self.settings.wait, || self.grow())?;
+            let grown = self.control.growing(self.settings.wait, || self.grow());
+            match grown {
+                // What is retired is free when the round under way is over: slower, but not lost.
+                Err(error) if error.kind() == ErrorKind::StoreFull && self.await_retired() => {
+                    tracing::debug!("waited for retired segments: {error}");
+                }
+                other => {
+                    other?;
+                }
+            }
         };
         let segment = self.control.take_segment_id();
         let record = SegmentRecord {
@@ -277,6 +289,16 @@ impl Reserve {
         self.control.describe_slot(slot, segment, class);
         self.reader.place_segment(segment, slot);
         Ok((slot, segment))
+    }
+
+    /// Waits until a retired segment is free; false where there is none, or it takes too long.
+    fn await_retired(&self) -> bool {
+        let control = &self.control;
+        let retired = || (0..control.slots()).any(|slot| control.is_retired(slot));
+        let limit = self.settings.wait.min(RETIRED_WAIT);
+        control.redundant()
+            && retired()
+            && wait_until("a retired segment", limit, || control.free_slots() > 0).is_ok()
     }
 
     /// Appends segments: a quarter of what is there, at least eight, within the bound.

@@ -353,8 +353,9 @@ impl Space {
         (backstay_format::width::to_u64(held), live.sum())
     }
 
-    /// Segments of blocks to vacate, the least filled first, `most` of a class: where the blocks of the
-    /// revision being written lie scattered over more than twice the fewest segments.
+    /// Segments to vacate, the least filled first, `most` of a class: where what the revision being written
+    /// uses lies scattered over more than twice the fewest segments; over half as many again where
+    /// only whole segments are written again, so that what is dead would stay.
     pub fn to_clean(&self, most: usize) -> Vec<SegmentId> {
         let holes_only: &[SegmentClass] = &[SegmentClass::Large, SegmentClass::Blocks];
         let classes = match self.reuse {
@@ -377,8 +378,12 @@ impl Space {
             .collect();
         let live: usize = filled.iter().map(|&(count, _)| index(count)).sum();
         let fewest = live.div_ceil(self.granules(class)).max(1);
+        let allowed = match self.reuse {
+            Reuse::Holes => 2 * fewest,
+            Reuse::Segments => fewest + fewest / 2 + 1,
+        };
         filled.sort_unstable();
-        filled.truncate(most.min(filled.len().saturating_sub(2 * fewest)));
+        filled.truncate(most.min(filled.len().saturating_sub(allowed)));
         filled.into_iter().map(|(_, id)| id).collect()
     }
 

@@ -3,13 +3,14 @@
 //! what every member's store was when they were made.
 //! In: rounds, after all that they name is durable. Out: the table as of the last whole record.
 //! Invariants: records are only appended; when the log has grown to more than twice its table, the
-//! table is written to the other of two files, which becomes the log when it is whole and synced.
+//! table is written to the other of two files, which becomes the log when it is whole and synced;
+//! also after an append that failed.
 //! Format: docs/format/parity.md.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
-use backstay_format::stripe::{LOG_HEAD_BYTES, record_length};
+use backstay_format::stripe::{LOG_HEAD_BYTES, records};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
 use std::collections::BTreeMap;
@@ -124,6 +125,9 @@ pub struct StripeLog {
     end: u64,
     /// Bytes of the last whole record.
     whole_bytes: u64,
+    /// An append failed, and what of it is in the files is not known: the next is a whole record, which
+    /// hides it.
+    doubtful: bool,
 }
 
 impl StripeLog {
@@ -136,6 +140,7 @@ impl StripeLog {
             generation: 0,
             end: 0,
             whole_bytes: 0,
+            doubtful: false,
         };
         let mut table = StripeTable::default();
         for which in 0..2 {
@@ -159,9 +164,19 @@ impl StripeLog {
     /// Appends `round`, durably; `table` is the state with it, for the day the log is written anew.
     pub fn append(&mut self, round: &Round, table: &StripeTable) -> Result<()> {
         let grown = self.end > COMPACT_BYTES_MIN && self.end > 2 * self.whole_bytes;
-        if self.generation == 0 || round.whole || grown {
-            return self.start(table);
+        let anew = self.generation == 0 || round.whole || grown || self.doubtful;
+        self.doubtful = true;
+        if anew {
+            self.start(table)?;
+        } else {
+            self.add(round)?;
         }
+        self.doubtful = false;
+        Ok(())
+    }
+
+    /// Writes `round` behind the last good record.
+    fn add(&mut self, round: &Round) -> Result<()> {
         let round = Round {
             generation: self.generation,
             ..round.clone()
@@ -196,6 +211,10 @@ impl StripeLog {
         let device = &self.files[which];
         let failed = |error| Error::io(format!("{}: writing at {offset}", device.name()), error);
         let end = offset + to_u64(bytes.len());
+        if end > LOG_BYTES_MAX {
+            let context = format!("{}: a stripe log of {end} bytes", device.name());
+            return Err(Error::new(ErrorKind::StoreFull, context));
+        }
         if device.length_bytes().map_err(failed)? < end {
             let length = end.next_multiple_of(STEP_BYTES);
             device.reserve(length).map_err(failed)?;
@@ -235,24 +254,14 @@ fn read_file(device: &dyn Device, store: StoreId) -> Result<Option<FoundLog>> {
         whole_bytes: 0,
         table: StripeTable::default(),
     };
-    let mut at = LOG_HEAD_BYTES;
-    while let Some(round) = next_record(&bytes[at..], head.generation) {
-        if found.whole_bytes == 0 && !round.whole {
-            break;
-        }
-        at += record_length(&bytes[at..]).map_or(0, to_usize);
+    for (round, end) in records(&bytes, head.generation) {
         found.table.apply(&round);
-        found.end = to_u64(at);
+        found.end = to_u64(end);
         if round.whole {
             found.whole_bytes = found.end;
         }
     }
     Ok((found.whole_bytes > 0).then_some(found))
-}
-
-fn next_record(bytes: &[u8], generation: u64) -> Option<Round> {
-    let round = Round::decode(bytes).ok()?;
-    (round.generation == generation).then_some(round)
 }
 
 #[cfg(test)]

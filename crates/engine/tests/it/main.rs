@@ -10,6 +10,7 @@
 mod agreement;
 mod job;
 mod crash;
+mod stripe_crash;
 mod lives;
 mod nodes;
 mod parity;

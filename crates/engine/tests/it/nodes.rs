@@ -111,3 +111,70 @@ fn two_losses_under_xor_are_more_than_it_covers() {
         assert_eq!(rank.step, 0, "nothing was touched");
     });
 }
+
+#[test]
+fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        go_on(rank, 4)
+    });
+    wipe(folder, 3);
+    // Ranks 2 and 3 share node 2; rank 3's part is made again for reading.
+    for restored in [5, 9] {
+        life(folder, Redundancy::Xor, &[0, 1, 2, 2], |rank| {
+            assert_eq!(rank.session.restore().unwrap().checkpoint.number, restored);
+            rank.check();
+            go_on(rank, 2);
+            // All ranks learn with this one what is protected.
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+            assert!(
+                rank.session.rebuilt_directories().is_empty(),
+                "of no use any more"
+            );
+        });
+    }
+}
+
+#[test]
+fn without_redundancy_ranks_find_their_parts_on_other_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let none = Redundancy::None;
+    life(folder, none, &[0, 1, 2], |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+    });
+    life(folder, none, &[2, 0, 1], |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 1);
+        rank.check();
+        rank.compute();
+        assert_eq!(rank.session.checkpoint().unwrap().checkpoint.number, 2);
+    });
+    life(folder, none, &[2, 0, 1], |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+        rank.check();
+    });
+}
+
+#[test]
+fn a_flipped_byte_is_repaired_from_the_other_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        go_on(rank, 3)
+    });
+    let store = folder.join("n2/test job/n2/store.backstay");
+    let mut bytes = std::fs::read(&store).unwrap();
+    // In the middle of each segment that is used.
+    for at in (96 << 10..bytes.len()).step_by(60_001) {
+        bytes[at] ^= 0x10;
+    }
+    std::fs::write(&store, bytes).unwrap();
+    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint.number, 4, "the newest, repaired");
+        rank.check();
+    });
+}

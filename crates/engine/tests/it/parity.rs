@@ -126,3 +126,32 @@ fn isal_finds_an_inverse_of_every_pair_of_rows() {
         }
     }
 }
+
+/// docs/format/parity.md lists some coefficients; they are those of the code.
+#[test]
+fn coefficients_are_those_of_the_format() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/parity.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let cells = |line: &str| -> Vec<String> {
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut rows = page
+        .lines()
+        .skip_while(|line| !line.starts_with("| row |"))
+        .take_while(|line| line.starts_with('|'));
+    let number = |text: &str| text.parse::<usize>().unwrap();
+    let columns: Vec<usize> = cells(rows.next().unwrap())[1..]
+        .iter()
+        .map(|name| number(name.trim_start_matches("column ")))
+        .collect();
+    let mut checked = 0;
+    for row in rows.skip(1).map(cells) {
+        for (&column, value) in columns.iter().zip(&row[1..]) {
+            let found = usize::from(coefficient(number(&row[0]), column));
+            assert_eq!(found, number(value), "row {}, column {column}", row[0]);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 24);
+}

@@ -9,16 +9,23 @@ use backstay_format::{
 };
 use std::collections::BTreeMap;
 
-/// A section: its table rows (cells trimmed) and the number of its "Total: N bytes" line.
+/// A section: its table rows (cells trimmed), and the numbers of its "Total: N bytes" and "Least: N
+/// bytes" lines.
 #[derive(Debug, Default)]
-struct Section {
-    rows: Vec<Vec<String>>,
-    total: Option<u64>,
+pub(crate) struct Section {
+    pub(crate) rows: Vec<Vec<String>>,
+    pub(crate) total: Option<u64>,
+    pub(crate) least: Option<u64>,
 }
 
 fn sections() -> BTreeMap<String, Section> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/store.md");
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    sections_of("store.md")
+}
+
+/// The sections of a page of docs/format, by their headings.
+pub(crate) fn sections_of(page: &str) -> BTreeMap<String, Section> {
+    let path = format!("{}/../../docs/format/{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     let mut name = String::new();
     for line in text.lines() {
@@ -28,6 +35,8 @@ fn sections() -> BTreeMap<String, Section> {
         let section = sections.entry(name.clone()).or_default();
         if let Some(total) = line.strip_prefix("Total: ") {
             section.total = number(total.split(' ').next().unwrap_or_default());
+        } else if let Some(least) = line.strip_prefix("Least: ") {
+            section.least = number(least.split(' ').next().unwrap_or_default());
         } else if line.starts_with('|') && !line.starts_with("|---") {
             let cells = line.trim_matches('|').split('|');
             let cells = cells.map(|cell| cell.trim().trim_matches('`').to_owned());
@@ -37,11 +46,11 @@ fn sections() -> BTreeMap<String, Section> {
     sections
 }
 
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     text.replace(',', "").parse().ok()
 }
 
-fn bytes(count: usize) -> Option<u64> {
+pub(crate) fn bytes(count: usize) -> Option<u64> {
     u64::try_from(count).ok()
 }
 

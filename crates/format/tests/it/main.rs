@@ -4,7 +4,10 @@
 
 mod samples;
 mod wire;
+mod parity_samples;
 mod round_trip;
+mod parity_round_trip;
 mod hostile;
 mod fixtures;
 mod document;
+mod parity_document;

@@ -163,10 +163,11 @@ pub(crate) fn decode_stream(bytes: &[u8]) -> Result<StreamRoot, FormatError> {
     Ok(stream)
 }
 
-/// Every structure of the store format.
+/// Every structure of the store, the stripe log, and the messages of agents.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples = framed();
     samples.extend(unframed());
+    samples.extend(crate::parity_samples::all());
     samples
 }
 

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Crashes of the stripe log: in every state its two files can be left in, the log opens to the table
+//! after the last append that returned, or after the one under way.
+
+use backstay::Result;
+use backstay::format::{
+    CheckpointId, Digest, Extent, Member, Round, SegmentClass, SegmentId, StoreId, Stripe,
+    StripeId, StripePiece,
+};
+use backstay::io::Device;
+use backstay::store::stripe_log::{StripeLog, StripeTable};
+use backstay_testkit::bytes::SharedBytes;
+use backstay_testkit::device::EIO;
+use backstay_testkit::{CrashImage, CrashOptions, Operation, SimDevice, for_each_image};
+use std::sync::{Arc, Mutex};
+
+const STORE: StoreId = StoreId([7; 16]);
+
+/// One of the two files; notes in which order operations reached both.
+#[derive(Debug, Clone)]
+struct File {
+    device: SimDevice,
+    which: usize,
+    order: Arc<Mutex<Vec<usize>>>,
+}
+
+impl File {
+    fn note<T>(&self, done: std::io::Result<T>) -> std::io::Result<T> {
+        self.order.lock().unwrap().push(self.which);
+        done
+    }
+}
+
+impl Device for File {
+    fn length_bytes(&self) -> std::io::Result<u64> {
+        self.device.length_bytes()
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.device.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        self.note(self.device.write_at(bytes, offset))
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.note(self.device.sync())
+    }
+    fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
+        self.note(self.device.reserve(length_bytes))
+    }
+    fn name(&self) -> String {
+        format!("stripe log {}", self.which)
+    }
+}
+
+fn piece(column: u8, segment: u64) -> StripePiece {
+    let extent = Extent {
+        segment: SegmentId(segment),
+        class: SegmentClass::Large,
+        offset_bytes: 0,
+        length_bytes: 16_384,
+        digest: Digest::of(&segment.to_le_bytes()),
+    };
+    StripePiece { column, extent }
+}
+
+/// Round `number`, which adds `count` stripes, and takes those away that round `number - 1` added.
+fn round(number: u64, count: u64, whole: bool, before: &StripeTable) -> Round {
+    let member = |store: u8| Member {
+        store: StoreId([store; 16]),
+        node: format!("n{store}"),
+        domain: format!("n{store}"),
+        superblock: vec![store; 80],
+        root: vec![u8::try_from(number % 251).unwrap(); 300],
+    };
+    let first = before.next_stripe().0;
+    let stripe = |id| Stripe {
+        id: StripeId(id),
+        pieces: vec![piece(0, id), piece(1, number)],
+        parity: vec![piece(2, id)],
+    };
+    Round {
+        generation: 0,
+        epoch: 1,
+        round: number,
+        whole,
+        parity: 1,
+        asked: 1,
+        pieces_max: 2,
+        protected: CheckpointId::new(1, number),
+        members: (7..10).map(member).collect(),
+        removed: match whole {
+            true => Vec::new(),
+            false => before.stripes.keys().copied().collect(),
+        },
+        added: (first..first + count).map(stripe).collect(),
+    }
+}
+
+fn append(log: &mut StripeLog, table: &mut StripeTable, count: u64, whole: bool) -> Result<()> {
+    let round = round(table.round + 1, count, whole, table);
+    table.apply(&round);
+    log.append(&round, table)
+}
+
+fn files(devices: [SimDevice; 2]) -> [Arc<dyn Device>; 2] {
+    devices.map(|device| Arc::new(device) as Arc<dyn Device>)
+}
+
+/// What was done to the two files, and the table at each append that returned.
+struct History {
+    logs: [Vec<Operation>; 2],
+    initial: [SharedBytes; 2],
+    order: Vec<usize>,
+    /// Operations done when an append returned, and its table; the first is the empty log.
+    marks: Vec<(usize, StripeTable)>,
+}
+
+/// Stripes added by each append, and whether it replaces all. The second whole record goes to the
+/// other file; so does the one after the log has grown, which is the last but one.
+const APPENDS: [(u64, bool); 10] = [
+    (2, true),
+    (3, false),
+    (0, false),
+    (4, false),
+    (2, true),
+    (1, false),
+    (6000, false),
+    (6000, false),
+    (3, false),
+    (1, false),
+];
+
+impl History {
+    fn record() -> Result<Self> {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let devices = [SimDevice::new(), SimDevice::new()];
+        let initial = [devices[0].start_log(), devices[1].start_log()];
+        let both = [0, 1].map(|which| {
+            Arc::new(File {
+                device: devices[which].clone(),
+                which,
+                order: Arc::clone(&order),
+            }) as Arc<dyn Device>
+        });
+        let (mut log, mut table) = StripeLog::open(both, STORE)?;
+        let mut marks = vec![(0, table.clone())];
+        for (count, whole) in APPENDS {
+            append(&mut log, &mut table, count, whole)?;
+            marks.push((order.lock().unwrap().len(), table.clone()));
+        }
+        let order = order.lock().unwrap().clone();
+        Ok(Self {
+            logs: [devices[0].log(), devices[1].log()],
+            initial,
+            order,
+            marks,
+        })
+    }
+
+    /// The state acknowledged after so many operations on both files, and the one under way.
+    fn expected(&self, done: usize) -> [Option<&StripeTable>; 2] {
+        let due = self.marks.partition_point(|(mark, _)| *mark <= done);
+        let state = |index: usize| self.marks.get(index).map(|(_, state)| state);
+        [due.checked_sub(1).and_then(state), state(due)]
+    }
+
+    /// Every image of one file, by operations applied to it.
+    fn images(&self, which: usize, seed: u64) -> Vec<Vec<CrashImage>> {
+        let log = &self.logs[which];
+        let mut images = vec![Vec::new(); log.len() + 1];
+        let options = CrashOptions {
+            seed,
+            ..CrashOptions::default()
+        };
+        for_each_image(log, &self.initial[which], options, |image| {
+            images[image.ops_applied].push(image.clone());
+            Ok(())
+        })
+        .unwrap();
+        images
+    }
+
+    /// Every state of both files, at every instant; the number of states.
+    fn visit(&self, seed: u64) -> std::result::Result<usize, String> {
+        let images = [self.images(0, seed), self.images(1, seed)];
+        let mut at = [0, 0];
+        let mut visited = 0;
+        for done in 0..=self.order.len() {
+            if let Some(last) = done.checked_sub(1) {
+                at[self.order[last]] += 1;
+            }
+            for first in &images[0][at[0]] {
+                for second in &images[1][at[1]] {
+                    visited += 1;
+                    self.check(done, [first, second], visited)?;
+                }
+            }
+        }
+        Ok(visited)
+    }
+
+    fn check(
+        &self,
+        done: usize,
+        images: [&CrashImage; 2],
+        number: usize,
+    ) -> std::result::Result<(), String> {
+        let devices = images.map(CrashImage::device);
+        let open = || StripeLog::open(files(devices.clone()), STORE);
+        let (mut log, mut table) = open().map_err(|error| error.to_string())?;
+        let expected = self.expected(done);
+        if !expected.contains(&Some(&table)) {
+            let rounds = expected.map(|table| table.map(|table| table.round));
+            let described = images.map(|image| image.description.as_str());
+            return Err(format!(
+                "after {done} operations the log is at round {}, not one of {rounds:?}: {described:?}",
+                table.round
+            ));
+        }
+        if number.is_multiple_of(5) {
+            // The log goes on: one record behind what was torn, one that goes to the other file.
+            for whole in [false, true, false] {
+                append(&mut log, &mut table, 2, whole).map_err(|error| error.to_string())?;
+                let (_, again) = open().map_err(|error| error.to_string())?;
+                if again != table {
+                    return Err(format!(
+                        "after {done} operations, going on: {}",
+                        again.round
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stripe_log_survives_every_crash() {
+    let history = History::record().unwrap();
+    let writes_to = |which: usize| {
+        let log = history.logs[which].iter();
+        log.filter(|done| matches!(done, Operation::Write { offset: 0, .. }))
+            .count()
+    };
+    assert_eq!(
+        [writes_to(0), writes_to(1)],
+        [1, 2],
+        "the log changes its file by a whole record, and when it has grown"
+    );
+    // An append is one write: what differs between seeds is where it is torn.
+    let mut visited = 0;
+    for seed in 1..=12 {
+        match history.visit(seed) {
+            Ok(states) => visited += states,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    assert!(visited > 1200, "only {visited} states");
+}
+
+/// The test is worth what it finds: without any one of the log's syncs it must fail.
+#[test]
+fn a_stripe_log_that_forgets_a_sync_is_found() {
+    let mut history = History::record().unwrap();
+    let mut missed = Vec::new();
+    let mut tried = 0;
+    for which in 0..2 {
+        for place in 0..history.logs[which].len() {
+            if history.logs[which][place] != Operation::Sync {
+                continue;
+            }
+            tried += 1;
+            // A write of nothing keeps the order where it is.
+            history.logs[which][place] = backstay_testkit::crash::write(0, &[]);
+            if history.visit(1).is_ok() {
+                missed.push((which, place));
+            }
+            history.logs[which][place] = Operation::Sync;
+        }
+    }
+    assert_eq!((tried, missed), (APPENDS.len(), Vec::new()));
+}
+
+/// After an append that failed, whatever of it reached the files, the next one is what is read.
+#[test]
+fn an_append_that_fails_does_not_hide_the_next() {
+    for whole in [false, true] {
+        for fails in ["write", "sync"] {
+            let devices = [SimDevice::new(), SimDevice::new()];
+            let (mut log, mut table) = StripeLog::open(files(devices.clone()), STORE).unwrap();
+            append(&mut log, &mut table, 2, true).unwrap();
+            append(&mut log, &mut table, 2, false).unwrap();
+            let good = table.clone();
+            for device in &devices {
+                match fails {
+                    "write" => device.fail_write(1, EIO),
+                    _ => device.fail_sync(1, EIO),
+                }
+            }
+            append(&mut log, &mut table, 9, whole).unwrap_err();
+            table = good;
+            // The fault that is left is the other file's.
+            let mut tries = 0;
+            while append(&mut log, &mut table.clone(), 3, false).is_err() {
+                tries += 1;
+                assert!(tries < 3, "{fails}, {whole}");
+            }
+            let round = round(table.round + 1, 3, false, &table);
+            table.apply(&round);
+            let (_, again) = StripeLog::open(files(devices), STORE).unwrap();
+            assert!(again == table, "{fails}, {whole}: {}", again.round);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Seeded simulation of whole jobs in one process: real stores in a temporary folder, a simulated
+//! network, deaths, losses, damage, and every restored word checked.
+//!
+//! | environment | what runs |
+//! |---|---|
+//! | nothing | some hundreds of seeds |
+//! | `BACKSTAY_SIM_SEED=7` | that one, aloud |
+//! | `BACKSTAY_SIM_SEEDS=10000` | so many, from `BACKSTAY_SIM_FROM` (1) on |
+//!
+//! Seeds run in processes of their own, some at a time, so that a hang or an abort has one seed.
+#![expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may stop where it fails, and says which seed it was"
+)]
+
+mod damage;
+mod model;
+mod rank;
+mod scenario;
+mod world;
+
+use backstay_testkit::comm::ThreadComm;
+use backstay_testkit::seeded::Seeded;
+use model::{Expect, Ledger, Model, Verdict};
+use rank::Seat;
+use scenario::{Damage, End, Scenario};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use world::{Event, World, copy_tree, node_name};
+
+/// No life takes longer.
+const LIFE_LIMIT: Duration = Duration::from_secs(90);
+/// No call of the communicator does.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// Seeds where nothing else is said.
+const SEEDS: u64 = 240;
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Folder for the stores: in memory where there is some.
+fn base() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        return memory.to_owned();
+    }
+    std::env::temp_dir()
+}
+
+/// One life of the job; returns where its files are.
+fn live(
+    scenario: &Arc<Scenario>,
+    number: usize,
+    root: &Path,
+    folder: &Path,
+    ledger: &Arc<Ledger>,
+) -> Result<PathBuf, String> {
+    let plan = &scenario.lives[number];
+    let trigger = match plan.end {
+        End::Kill(trigger) => Some(trigger),
+        _ => None,
+    };
+    let after = root.join(format!("life-{}", number + 1));
+    let (sender, receiver) = channel();
+    let nodes: Vec<usize> = model::order(&plan.placement);
+    let seed = scenario.seed.wrapping_mul(31).wrapping_add(number as u64);
+    let world = World::new(seed, folder, &after, nodes.clone(), trigger, sender);
+    let expect = Expect::of(scenario, &nodes);
+    // All nodes are there before the first of them asks another. A node's other ranks have a way of
+    // their own.
+    let endpoints = plan.placement.iter().enumerate().map(|(rank, node)| {
+        let leads = plan.placement.iter().position(|other| other == node) == Some(rank);
+        let name = node_name(*node);
+        let name = if leads {
+            name
+        } else {
+            format!("{name}-{rank}")
+        };
+        world.network.endpoint(&name)
+    });
+    let endpoints: Vec<_> = endpoints.collect();
+    let ranks = ThreadComm::with_limit(plan.placement.len(), CALL_LIMIT);
+    let count = ranks.len();
+    for ((rank, comm), endpoint) in ranks.into_iter().enumerate().zip(endpoints) {
+        let seat = Seat {
+            scenario: Arc::clone(scenario),
+            life: number,
+            world: Arc::clone(&world),
+            ledger: Arc::clone(ledger),
+            expect,
+            endpoint,
+            rank,
+        };
+        std::thread::spawn(move || {
+            let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| seat.live(comm)));
+            let world = Arc::clone(&seat.world);
+            drop(seat);
+            world.tell(match lived {
+                Ok(Ok(())) => Event::Finished,
+                Ok(Err(text)) => Event::Violation(text),
+                Err(_) => Event::Violation(format!("rank {rank} panicked")),
+            });
+        });
+    }
+    drop(world);
+    let dead = wait(&receiver, count)?;
+    let panics = std::mem::take(&mut *PANICS.lock().unwrap());
+    if !panics.is_empty() {
+        return Err(format!("panics: {panics:#?}"));
+    }
+    Ok(if dead { after } else { folder.to_owned() })
+}
+
+/// Whether the life ended with a death.
+fn wait(events: &Receiver<Event>, ranks: usize) -> Result<bool, String> {
+    let deadline = Instant::now() + LIFE_LIMIT;
+    let mut finished = 0;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(Event::Violation(text)) => return Err(text),
+            Ok(Event::Dead) => return Ok(true),
+            Ok(Event::Finished) => {
+                finished += 1;
+                if finished == ranks {
+                    // A death may have come with the last of them.
+                    return match events.recv_timeout(Duration::ZERO) {
+                        Ok(Event::Dead) => Ok(true),
+                        Ok(Event::Violation(text)) => Err(text),
+                        _ => Ok(false),
+                    };
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(format!("HANG: {finished} of {ranks} ranks ended"));
+            }
+        }
+    }
+}
+
+/// All lives of one job.
+fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
+    let mut model = Model::default();
+    let mut folder = root.join("life-0");
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    for (number, plan) in scenario.lives.iter().enumerate() {
+        let within = |text: String| format!("life {number}: {text}");
+        let ledger = Arc::new(Ledger::default());
+        let begun = Instant::now();
+        folder = live(scenario, number, root, &folder, &ledger).map_err(within)?;
+        if std::env::var_os("BACKSTAY_SIM_SEED").is_some() {
+            eprintln!(
+                "==== life {number} took {:.3} s",
+                begun.elapsed().as_secs_f64()
+            );
+        }
+        let verdict = model
+            .judge(scenario, number, ledger.take())
+            .map_err(within)?;
+        let io = |error: std::io::Error| format!("life {number}: {error}");
+        for node in 0..scenario.domains.len() {
+            let later = scenario.lives.iter().flat_map(|life| &life.damage);
+            if later.clone().any(|d| *d == Damage::Return(node, number)) {
+                let from = folder.join(node_name(node));
+                if from.exists() {
+                    copy_tree(&from, &damage::kept(root, node, number)).map_err(io)?;
+                }
+            }
+        }
+        if verdict == Verdict::BeginAnew {
+            std::fs::remove_dir_all(&folder).map_err(io)?;
+            std::fs::create_dir_all(&folder).map_err(io)?;
+            continue;
+        }
+        for (at, &damage) in plan.damage.iter().enumerate() {
+            let mut random = Seeded::of(&[scenario.seed, number as u64, at as u64]);
+            damage::inflict(damage, root, &folder, &mut random).map_err(io)?;
+            model.damage(damage);
+        }
+    }
+    Ok(())
+}
+
+/// Runs one seed; false if something was wrong.
+fn seed_is_well(seed: u64) -> bool {
+    let scenario = Arc::new(Scenario::of(seed));
+    let root = base().join(format!("backstay-sim-{}-{seed}", std::process::id()));
+    let outcome = run(&scenario, &root);
+    drop(std::fs::remove_dir_all(&root));
+    let Err(text) = outcome else { return true };
+    eprintln!(
+        "\nseed {seed} FAILED\n{scenario}  {text}\n  again: BACKSTAY_SIM_SEED={seed} cargo test -p backstay \
+         --test simulation -- --nocapture"
+    );
+    false
+}
+
+fn keep_panics() {
+    let former = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.lock().unwrap().push(info.to_string());
+        former(info);
+    }));
+}
+
+/// Runs `count` seeds in other processes; how many failed.
+fn run_elsewhere(from: u64, count: u64) -> u64 {
+    let cores = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
+    let workers = (cores * 2).min(count).max(1);
+    let spawn = |worker: u64| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "seeds", "--nocapture", "--test-threads=1"])
+            .env("BACKSTAY_LOG", "quiet")
+            .env("BACKSTAY_SIM_WORKER", format!("{worker}/{workers}"))
+            .env("BACKSTAY_SIM_FROM", from.to_string())
+            .env("BACKSTAY_SIM_SEEDS", count.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..workers).map(spawn).collect();
+    let statuses = children.into_iter().map(|mut child| child.wait().unwrap());
+    statuses.filter(|status| !status.success()).count() as u64
+}
+
+#[test]
+fn seeds() {
+    if let Some(seed) = environment("BACKSTAY_SIM_SEED") {
+        keep_panics();
+        eprintln!("{}", Scenario::of(seed));
+        assert!(seed_is_well(seed), "seed {seed}");
+        return;
+    }
+    let from = environment("BACKSTAY_SIM_FROM").unwrap_or(1);
+    let count = environment("BACKSTAY_SIM_SEEDS").unwrap_or(SEEDS);
+    let Ok(worker) = std::env::var("BACKSTAY_SIM_WORKER") else {
+        let begun = Instant::now();
+        let failed = run_elsewhere(from, count);
+        eprintln!(
+            "{count} seeds from {from} on in {:.1} s",
+            begun.elapsed().as_secs_f64()
+        );
+        assert_eq!(failed, 0, "processes with failing seeds: see above");
+        return;
+    };
+    keep_panics();
+    let (worker, workers) = worker.split_once('/').unwrap();
+    let (worker, workers): (u64, u64) = (worker.parse().unwrap(), workers.parse().unwrap());
+    let mut failed = Vec::new();
+    for seed in (from..from + count).filter(|seed| seed % workers == worker) {
+        if !seed_is_well(seed) {
+            failed.push(seed);
+        }
+    }
+    assert!(failed.is_empty(), "seeds {failed:?}");
+}

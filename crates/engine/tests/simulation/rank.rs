@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what one rank does in one life: opens, restores and checks every word, goes on, ends.
+//! In: the scenario, the life's number, the world. Out: the ledger of what the job was told.
+//! Invariants: nothing that is said after the world died counts.
+
+use crate::model::{Expect, Ledger, Outcome};
+use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Take, Trouble};
+use crate::world::{Mortal, World, node_name};
+use backstay::session::Handle;
+use backstay::{Communicator, Config, ElementType, Error, ErrorKind, Level, Session, Variable};
+use backstay_testkit::comm::ThreadComm;
+use backstay_testkit::network::SimEndpoint;
+use backstay_testkit::oracle::Oracle;
+use backstay_testkit::seeded::Seeded;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait of the engine's own.
+const TIMEOUT_MS: u64 = 4_000;
+/// After trouble is over, protection has to work again within so many tries.
+const TRIES: usize = 12;
+
+/// What a rank needs to know.
+pub(crate) struct Seat {
+    pub(crate) scenario: Arc<Scenario>,
+    pub(crate) life: usize,
+    pub(crate) world: Arc<World>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) expect: Expect,
+    pub(crate) endpoint: Arc<SimEndpoint>,
+    pub(crate) rank: usize,
+}
+
+struct Field {
+    name: String,
+    words: Vec<u64>,
+}
+
+/// The application's side of a session; the session goes first.
+struct Program<'a> {
+    session: Session,
+    fields: Vec<Field>,
+    seat: &'a Seat,
+    size: usize,
+    step: u64,
+}
+
+fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> Config {
+    Config {
+        job: Some("job".to_owned()),
+        node: Some(node_name(node)),
+        store_path: Some(folder.join(node_name(node))),
+        redundancy: scenario.redundancy,
+        parity: scenario.parity,
+        group_size: scenario.group_size,
+        failure_domain: Some(format!("d{}", scenario.domains[node])),
+        block_bytes: scenario.block_bytes,
+        tracking: scenario.tracking,
+        retained: scenario.retained,
+        timeout_ms: TIMEOUT_MS,
+        encode_threads: 1,
+        encode_nice: 0,
+        ..Config::default()
+    }
+}
+
+/// Words of variable `at` of `rank` at `step`, where it is no slab.
+fn words_at(scenario: &Scenario, at: usize, rank: usize, step: u64) -> usize {
+    let plan = &scenario.variables[at];
+    if !plan.resizes {
+        return plan.words;
+    }
+    let parts = [scenario.seed, at as u64, rank as u64, step / 4];
+    plan.words * (1 + Seeded::of(&parts).index(3)) / 2
+}
+
+fn oracle(scenario: &Scenario, at: usize, rank: usize, words: usize) -> Oracle {
+    let plan = &scenario.variables[at];
+    let (rank, at) = (u32::try_from(rank).unwrap(), u32::try_from(at).unwrap());
+    Oracle::new(rank, at, words * 8).changing(
+        scenario.seed,
+        plan.block_bytes,
+        plan.changed_per_mille,
+    )
+}
+
+impl Seat {
+    fn plan(&self) -> &LifePlan {
+        &self.scenario.lives[self.life]
+    }
+
+    /// One life of this rank; what is wrong with it, if anything is.
+    pub(crate) fn live(&self, comm: ThreadComm) -> Result<(), String> {
+        let size = usize::try_from(comm.size()).unwrap();
+        let node = self.plan().placement[self.rank];
+        if self.rank == 0
+            && let Some(trouble) = self.plan().opening
+        {
+            self.make(trouble);
+        }
+        let endpoint = Arc::clone(&self.endpoint);
+        let config = configuration(&self.scenario, &self.world.folder, node);
+        let comm = Box::new(Mortal::new(comm, Arc::clone(&self.world)));
+        let session = match Session::open_on(comm, config, Some(endpoint)) {
+            Ok(session) => session,
+            Err(error) => return self.refused("opening", &error),
+        };
+        let mut program = Program {
+            session,
+            fields: Vec::new(),
+            seat: self,
+            size,
+            step: 0,
+        };
+        let restored = program.begin()?;
+        if !restored {
+            return Ok(());
+        }
+        for step in 0..self.plan().steps.len() {
+            if self.world.is_dead() {
+                return Ok(());
+            }
+            program.take_step(step)?;
+        }
+        if self.plan().end == End::Close && !self.world.is_dead() {
+            let Program {
+                session, fields, ..
+            } = program;
+            let closed = session.close();
+            drop(fields);
+            self.ok("closing", closed)?;
+            self.ledger.closed();
+        }
+        Ok(())
+    }
+
+    /// The life ends because the engine refuses to begin it.
+    fn refused(&self, what: &str, error: &Error) -> Result<(), String> {
+        if self.world.is_dead() {
+            return Ok(());
+        }
+        self.sane(what, error)?;
+        let text = format!("{what}: {error}");
+        self.ledger
+            .outcome(self.rank, Outcome::Refused(error.kind(), text));
+        Ok(())
+    }
+
+    /// Some errors are never right.
+    fn sane(&self, what: &str, error: &Error) -> Result<(), String> {
+        let never = [
+            ErrorKind::Internal,
+            ErrorKind::InvalidArgument,
+            ErrorKind::Communicator,
+            ErrorKind::StoreBusy,
+            ErrorKind::StoreFull,
+            ErrorKind::VariableMismatch,
+        ];
+        if never.contains(&error.kind()) && !self.world.is_dead() {
+            return Err(format!(
+                "rank {}: {what}: {:?}: {error}",
+                self.rank,
+                error.kind()
+            ));
+        }
+        Ok(())
+    }
+
+    /// `None` if the world died meanwhile.
+    fn ok<T>(&self, what: &str, result: backstay::Result<T>) -> Result<Option<T>, String> {
+        match result {
+            _ if self.world.is_dead() => Ok(None),
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(format!(
+                "rank {}: {what}: {:?}: {error}",
+                self.rank,
+                error.kind()
+            )),
+        }
+    }
+
+    fn make(&self, trouble: Trouble) {
+        let network = &self.world.network;
+        match trouble {
+            Trouble::Cut(one, other) => network.cut(&node_name(one), &node_name(other)),
+            Trouble::Isolate(node) => network.isolate(&node_name(node)),
+            Trouble::Stall(node) => network.stall(&node_name(node)),
+            Trouble::Random(per_mille) => network.set_random_faults(per_mille, 1000),
+            Trouble::Heal => {
+                network.mend_all();
+                network.set_random_faults(0, 1000);
+                for &node in &self.plan().placement {
+                    network.resume(&node_name(node));
+                }
+            }
+        }
+    }
+}
+
+impl Program<'_> {
+    fn scenario(&self) -> &Scenario {
+        &self.seat.scenario
+    }
+
+    /// The part of a global array of `words` that this rank has.
+    fn slab(&self, words: usize) -> std::ops::Range<usize> {
+        words * self.seat.rank / self.size..words * (self.seat.rank + 1) / self.size
+    }
+
+    /// What all variables hold at `step`.
+    fn state(&self, step: u64) -> Vec<Vec<u64>> {
+        let scenario = self.scenario();
+        let fields = 0..scenario.variables.len();
+        let mut state: Vec<Vec<u64>> = fields
+            .map(|at| {
+                let (rank, words, part) = if scenario.slabs {
+                    let words = scenario.variables[at].words;
+                    (0, words, self.slab(words))
+                } else {
+                    let words = words_at(scenario, at, self.seat.rank, step);
+                    (self.seat.rank, words, 0..words)
+                };
+                let bytes = oracle(scenario, at, rank, words).state(step);
+                let all = bytes
+                    .chunks_exact(8)
+                    .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap()));
+                all.skip(part.start).take(part.len()).collect()
+            })
+            .collect();
+        let steps = self.slab(usize::try_from(STEP_ELEMENTS).unwrap());
+        let count = if scenario.slabs { steps.len() } else { 1 };
+        state.push(vec![step; count]);
+        state
+    }
+
+    /// Makes memory of these lengths known to the session.
+    fn protect(&mut self, lengths: &[usize]) -> Result<(), String> {
+        let slabs = self.scenario().slabs;
+        let globals: Vec<usize> = self
+            .scenario()
+            .variables
+            .iter()
+            .map(|plan| plan.words)
+            .chain([usize::try_from(STEP_ELEMENTS).unwrap()])
+            .collect();
+        for (at, &length) in lengths.iter().enumerate() {
+            if self.fields.get(at).is_some_and(|f| f.words.len() == length) {
+                continue;
+            }
+            let name = format!("field{at}");
+            let mut words = vec![0; length];
+            let mut variable = Variable::new(&name, ElementType::U64, &[length as u64]);
+            if slabs {
+                let start = self.slab(globals[at]).start;
+                variable = variable.slab(&[globals[at] as u64], &[start as u64]);
+            }
+            // SAFETY: the words live in `fields`, which outlive the session and are replaced only
+            // after the session was given others.
+            let protected = unsafe { self.session.protect(variable, words.as_mut_ptr().cast()) };
+            self.seat.ok("protecting", protected)?;
+            let field = Field { name, words };
+            if at < self.fields.len() {
+                self.fields[at] = field;
+            } else {
+                self.fields.push(field);
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores what there is. False if the life is over.
+    fn begin(&mut self) -> Result<bool, String> {
+        let lengths: Vec<usize> = self.state(0).iter().map(Vec::len).collect();
+        self.protect(&lengths)?;
+        let mut outcome = None;
+        for _ in 0..6 {
+            if !self.scenario().slabs {
+                self.take_stored_shapes()?;
+            }
+            match self.session.restore() {
+                Err(error) if error.kind() == ErrorKind::VariableMismatch => {
+                    outcome = Some(Err(error));
+                }
+                other => {
+                    outcome = Some(other);
+                    break;
+                }
+            }
+        }
+        if self.seat.world.is_dead() {
+            return Ok(false);
+        }
+        match outcome.unwrap() {
+            Ok(restored) => self.check(restored.checkpoint)?,
+            Err(error) if error.kind() == ErrorKind::NoCheckpoint => {
+                self.seat.ledger.outcome(self.seat.rank, Outcome::Fresh);
+            }
+            Err(error) => {
+                self.seat.refused("restoring", &error)?;
+                return Ok(false);
+            }
+        }
+        if self.seat.rank == 0 && self.seat.plan().opening.is_some() {
+            self.seat.make(Trouble::Heal);
+        }
+        Ok(true)
+    }
+
+    /// The shapes of the checkpoint that a restore would take; where they cannot be had, it tells.
+    fn take_stored_shapes(&mut self) -> Result<(), String> {
+        let mut lengths: Vec<usize> = self.fields.iter().map(|f| f.words.len()).collect();
+        let rank = u32::try_from(self.seat.rank).unwrap();
+        for (at, length) in lengths.iter_mut().enumerate() {
+            let name = self.fields[at].name.clone();
+            if let Ok(shape) = self.session.stored_shape(&name, rank) {
+                *length = usize::try_from(shape.iter().product::<u64>()).unwrap();
+            }
+        }
+        self.protect(&lengths)
+    }
+
+    fn check(&mut self, id: backstay::CheckpointId) -> Result<(), String> {
+        let rank = self.seat.rank;
+        let steps = self.fields.last().map_or(&[][..], |field| &field.words);
+        // A rank may have no element of a short array.
+        let step = steps.first().copied().unwrap_or(0);
+        let wanted = self.state(step);
+        for (field, wanted) in self.fields.iter().zip(&wanted) {
+            if field.words != *wanted {
+                let at = field.words.iter().zip(wanted).position(|(a, b)| a != b);
+                return Err(format!(
+                    "rank {rank}: WRONG DATA after restoring {id}, step {step}: {} differs at {at:?} \
+                     of {} words, expected {}",
+                    field.name,
+                    field.words.len(),
+                    wanted.len()
+                ));
+            }
+        }
+        self.step = step;
+        self.seat.ledger.outcome(rank, Outcome::Restored(id, step));
+        Ok(())
+    }
+
+    fn take_step(&mut self, number: usize) -> Result<(), String> {
+        let seat = self.seat;
+        let plan = &seat.plan().steps[number];
+        if seat.rank == 0 {
+            seat.world.at_step(number);
+            if let Some(trouble) = plan.trouble {
+                seat.make(trouble);
+            }
+        }
+        self.step += 1;
+        let state = self.state(self.step);
+        let lengths: Vec<usize> = state.iter().map(Vec::len).collect();
+        self.protect(&lengths)?;
+        for (field, words) in self.fields.iter_mut().zip(&state) {
+            field.words.copy_from_slice(words);
+        }
+        if let Some((late, ms)) = plan.late
+            && late == seat.rank
+        {
+            std::thread::sleep(Duration::from_millis(ms));
+        }
+        if plan.take == Take::Nothing {
+            return Ok(());
+        }
+        let started = self.session.checkpoint_start();
+        let Some(handle) = seat.ok("starting a checkpoint", started)? else {
+            return Ok(());
+        };
+        seat.ledger.started(handle.checkpoint(), self.step)?;
+        if plan.take == Take::Start {
+            return Ok(());
+        }
+        let waited = self.session.wait(handle, Level::Node);
+        if seat.ok("waiting for the nodes", waited)?.is_none() {
+            return Ok(());
+        }
+        seat.ledger.committed(handle.checkpoint(), self.step);
+        if plan.take == Take::Protected {
+            self.wait_protected(handle, number)?;
+        }
+        Ok(())
+    }
+
+    fn wait_protected(&mut self, handle: Handle, number: usize) -> Result<(), String> {
+        let seat = self.seat;
+        let steps = &seat.plan().steps[..=number];
+        let last = steps.iter().rev().find_map(|step| step.trouble);
+        let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal);
+        let healed = last == Some(Trouble::Heal) || seat.plan().opening.is_some();
+        let tries = if healed { TRIES } else { 1 };
+        let mut outcome = Ok(None);
+        for turn in 0..tries {
+            if turn > 0 {
+                std::thread::sleep(Duration::from_millis(250));
+            }
+            match self.session.wait(handle, Level::Protected) {
+                _ if seat.world.is_dead() => return Ok(()),
+                Ok(_) if seat.expect == Expect::Unsupported => {
+                    return Err("protected, though there is nothing that could".to_owned());
+                }
+                Ok(_) => {
+                    seat.ledger.protected(handle.checkpoint(), self.step);
+                    return Ok(());
+                }
+                Err(error) if seat.expect == Expect::Unsupported => {
+                    let right = error.kind() == ErrorKind::Unsupported || healed || troubled;
+                    return if right {
+                        Ok(())
+                    } else {
+                        Err(format!("protecting: {:?}: {error}", error.kind()))
+                    };
+                }
+                Err(error) => {
+                    seat.sane("protecting", &error)?;
+                    outcome = seat.ok::<()>("protecting", Err(error));
+                }
+            }
+        }
+        if troubled {
+            Ok(())
+        } else {
+            outcome.map(|_| ())
+        }
+    }
+}
