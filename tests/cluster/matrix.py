@@ -69,6 +69,7 @@ class Case:
         self.spare, self.reversed = what.get("spare", False), what.get("reversed", False)
         self.random = random.Random(f"{seed} {scheme} {loss} {instant}")
         self.expected, self.seen, self.seconds, self.text = "", "", 0.0, ""
+        self.broke_cluster = False
 
     def run(self, cluster, settings):
         began = time.monotonic()
@@ -78,9 +79,12 @@ class Case:
         except (Failure, ClusterError) as failure:
             self.seen, self.text = self.seen or "FAILED", str(failure)
             self.text += "".join(f"\n  agent {index}: {scene.agent_text(index)[-1500:]}" for index in scene.agents)
-        finally:
+        try:
             scene.clear()
-            self.seconds = time.monotonic() - began
+        except ClusterError as failure:
+            self.text += f"; and the cluster is not as it was: {failure}"
+            self.broke_cluster = True
+        self.seconds = time.monotonic() - began
         return not self.text
 
     def play(self, scene):
@@ -190,25 +194,30 @@ def main():
     settings = arguments()
     seed = settings.seed if settings.seed is not None else (random.randrange(1 << 30) if settings.soak else 1)
     print(f"seed {seed}", flush=True)
-    done, failed = [], 0
     everything = settings.all or settings.soak or settings.only
-    for turn in range(max(1, settings.soak)):
-        with Cluster(NODES, spares=1, shm="192m") as cluster:
-            for scheme in SCHEMES:
-                for loss in LOSSES:
-                    for instant in INSTANTS:
-                        if settings.only not in f"{scheme}/{loss}/{instant}" or not (
-                                everything or chosen_for_ci(scheme, loss, instant)):
-                            continue
-                        case = Case(scheme, loss, instant, f"{seed} {turn}")
-                        good = case.run(cluster, settings)
-                        done.append(case)
-                        failed += not good
-                        if not good:
-                            print(f"FAILED  {scheme}/{loss}/{instant}, --seed {seed}, turn {turn}: {case.text}",
-                                  flush=True)
-                        elif settings.soak or settings.only:
-                            print(f"ok      {scheme}/{loss}/{instant}: {case.seen}", flush=True)
+    cells = [(scheme, loss, instant) for scheme in SCHEMES for loss in LOSSES for instant in INSTANTS
+             if settings.only in f"{scheme}/{loss}/{instant}"
+             and (everything or chosen_for_ci(scheme, loss, instant))]
+    done, cluster = [], None
+    try:
+        for turn in range(max(1, settings.soak)):
+            for cell in cells:
+                cluster = cluster or Cluster(NODES, spares=1, shm="192m")
+                case = Case(*cell, f"{seed} {turn}")
+                done.append(case)
+                good = case.run(cluster, settings)
+                name = "/".join(cell)
+                if not good:
+                    print(f"FAILED  {name}, --seed {seed}, turn {turn}: {case.text}", flush=True)
+                elif everything:
+                    print(f"ok      {name}: {case.seen}, {case.seconds:.1f} s", flush=True)
+                if case.broke_cluster:
+                    cluster.down()
+                    cluster = None
+    finally:
+        if cluster:
+            cluster.down()
+    failed = sum(bool(case.text) for case in done)
     print(table(done))
     print(f"{len(done) - failed} passed, {failed} failed")
     return 1 if failed or not done else 0

@@ -10,7 +10,7 @@
 //! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
 //! | behind | it is on a node, and has not come to the checkpoint that its group's newest log protects: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
-//! | to be had | it is lost, its group lost no more members than its parity, and the log's root of it has the checkpoint that the log protects |
+//! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
@@ -190,7 +190,10 @@ fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<St
         let Some(member) = group.members.iter().position(|m| m.store == store) else {
             continue;
         };
-        let beyond = (gone.len() > usize::from(group.parity)).then(|| {
+        // A copy stands alone on the next member: the loss of others does not matter.
+        let next = &group.members[(member + 1) % group.members.len()];
+        let copied = (group.parity, group.pieces_max) == (1, 1) && here.contains_key(&next.store);
+        let beyond = (gone.len() > usize::from(group.parity) && !copied).then(|| {
             format!(
                 "nodes {gone:?} of one group are lost, its parity covers {}: not recoverable from the \
                  nodes, needs level 3",
@@ -394,6 +397,25 @@ mod tests {
             "{:?}",
             located.beyond
         );
+    }
+
+    #[test]
+    fn copies_survive_losses_that_are_not_adjacent() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        for group in nodes.iter_mut().filter_map(|node| node[0].group.as_mut()) {
+            group.pieces_max = 1;
+        }
+        let mut apart = nodes.clone();
+        apart[0].clear();
+        apart[2].clear();
+        let located = locate(&apart, &names(4));
+        assert_eq!(located.choices[0].rebuilds.len(), 2);
+        assert!(located.beyond.is_empty(), "{:?}", located.beyond);
+        nodes[1].clear();
+        nodes[2].clear();
+        let located = locate(&nodes, &names(4));
+        assert!(located.choices.is_empty());
+        assert_eq!(located.beyond.len(), 1, "the copies of node 1 are gone");
     }
 
     #[test]
