@@ -97,7 +97,9 @@ class Scene(ClusterPlace):
         job = self.job(life=1, nodes=nodes, hold=hold, wait_protected=protected,
                        environment={"BACKSTAY_ENCODE_RATE_BYTES": str(rate)} if rate else None, **options)
         job.must_see("holding")
-        expect(not job.all("unprotected"), f"a checkpoint was not protected: {job.last_words()}")
+        for event in job.all("unprotected"):
+            raise Failure(f"rank {event.rank}: unprotected {' '.join(event.words)}; {job.text()[-2000:]}; "
+                          f"{self.all_agents_text()}")
         return job
 
     # ---- Agents -----------------------------------------------------------------------------------------
@@ -117,9 +119,8 @@ class Scene(ClusterPlace):
         """The agent process of a node, as this process sees it; None if it does not run."""
         if not self.cluster.is_up(index):
             return None
-        found = self.cluster.run(index, ["sh", "-c", f"cat {STORE}/*/*/agent.backstay {STORE}/*/agent.backstay "
-                                                     f"{STORE}/agent.backstay; ls -d {STORE}/*/*/agent.socket "
-                                                     f"{STORE}/*/agent.socket {STORE}/agent.socket"], check=False)
+        place = f"{STORE}/{self.name}/*/agent"
+        found = self.cluster.run(index, ["sh", "-c", f"cat {place}.backstay; ls -d {place}.socket"], check=False)
         words = found.stdout.split()
         if len(words) < 2 or not words[0].isdigit():
             return None
@@ -127,6 +128,9 @@ class Scene(ClusterPlace):
 
     def agent_text(self, index):
         return (self.folder / f"agent.{index}").read_text(errors="replace")
+
+    def all_agents_text(self):
+        return "; ".join(f"agent {index}: {self.agent_text(index)[-1500:]}" for index in self.agents)
 
     def signal_agent(self, index, number):
         pid = self.agent_pid(index)
