@@ -232,6 +232,9 @@ class Cluster:
         if index in self.holders:
             self.tool(HEAD, "kill", "-9", str(self.holders.pop(index)))
             self.forget(f"holder.{index}")
+            # A busy kernel may take a minute to clear a namespace away.
+            subprocess.run([*self.enter(self.head), "ip", "link", "del", f"port{index}"],
+                           capture_output=True, check=False)
             wait_until(lambda: not self.has_port(index), f"the network of node {index} to be gone")
         self.save()
 

@@ -7,8 +7,10 @@
  * Events go to the pipe that ORACLE_EVENTS names, one line each, in one write: "RANK EVENT WORDS...".
  *   pid P | fresh | restored NUMBER INCARNATION STEP FELL_BACK | wrong TEXT | mix TEXT | verified STEP
  *   begin STEP | started STEP | committed NUMBER INCARNATION STEP | failed STEP STATUS TEXT
- *   protected NUMBER INCARNATION STEP | unprotected STEP STATUS TEXT (committed, and no more than that)
- *   error OPERATION STATUS TEXT (it exits with 3) | closed STEP
+ *   error OPERATION STATUS TEXT (it exits with 3) | closed STEP | leaving STEP
+ * With --watch 1, whenever that changes on its node: encoding NUMBER INCARNATION | protected NUMBER INCARNATION
+ * | short TEXT (protection is less than was asked for; without words: no longer).
+ *   unprotected STEP STATUS TEXT: the wait for protection failed | holding STEP
  */
 #include <backstay/backstay_mpi.h>
 
@@ -45,11 +47,12 @@ typedef struct array {
 static struct {
     int64_t steps, pause_us, late_rank, late_step, late_ms, ballast_step, ballast_mib, restore_number;
     size_t big_words;
-    int background, slabs, fixed, no_folder, life;
-    int32_t wait;                     /* the level waited for; 0 is none */
+    int64_t wait_protected;           /* steps up to this one wait until they are protected */
+    int64_t hold_step;                /* after its checkpoint nothing more happens until it is killed */
+    int background, slabs, fixed, no_folder, life, watch, leave;
     uint64_t seed;
-} run = {.steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
-         .ballast_step = -1, .life = 1, .seed = 1, .wait = BACKSTAY_LEVEL_NODE};
+} run = {.hold_step = -1, .steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
+         .ballast_step = -1, .life = 1, .seed = 1};
 
 static int rank, ranks, events = -1;
 static backstay_session *session;
@@ -466,34 +469,62 @@ static void report_checkpoint(int32_t status, const backstay_report *report, int
         event("failed %" PRId64 " %d %s", of_step, (int)status, backstay_message(session));
 }
 
-/* Waits for a checkpoint under way, as far as --wait says. */
-static int32_t wait_for(backstay_handle *handle, int64_t of_step)
+/* Says what is known of protection, where that changed. Local. */
+static void watch_protection(void)
 {
-    static uint64_t newest;
-    backstay_report report = backstay_report_default();
+    static backstay_protection last;
     backstay_protection now = backstay_protection_default();
-    int32_t status = backstay_wait(session, handle, run.wait, &report);
-    char text[512];
 
-    if (run.wait == BACKSTAY_LEVEL_PROTECTED && status != BACKSTAY_OK) {
-        snprintf(text, sizeof text, "%s", backstay_message(session));
-        check("protection", backstay_protection_status(session, &now));
-        if (now.at_node.number > newest) {
-            newest = now.at_node.number;
-            report.checkpoint = now.at_node;
-            report_checkpoint(BACKSTAY_OK, &report, of_step);
-            event("unprotected %" PRId64 " %d %s", of_step, (int)status, text);
-            return BACKSTAY_OK;
-        }
+    if (!run.watch)
+        return;
+    check("protection_status", backstay_protection_status(session, &now));
+    if (now.encoding.number != 0 && now.encoding.number != last.encoding.number)
+        event("encoding %" PRIu64 " %" PRIu64, now.encoding.number, now.encoding.incarnation);
+    if (now.at_protected.number != last.at_protected.number
+        || now.at_protected.incarnation != last.at_protected.incarnation)
+        event("protected %" PRIu64 " %" PRIu64, now.at_protected.number, now.at_protected.incarnation);
+    if (strcmp(now.shortfall, last.shortfall) != 0)
+        event("short %s", now.shortfall);
+    last = now;
+}
+
+/* A checkpoint that is not done before it is protected. */
+static int32_t protected_checkpoint(backstay_report *report)
+{
+    backstay_handle *handle = NULL;
+    backstay_protection now = backstay_protection_default();
+    int32_t status = backstay_checkpoint_start(session, &handle);
+
+    if (status != BACKSTAY_OK)
+        return status;
+    event("started %" PRId64, step);
+    status = backstay_wait(session, handle, BACKSTAY_LEVEL_PROTECTED, report);
+    if (status == BACKSTAY_OK)
+        return status;
+    event("unprotected %" PRId64 " %d %s", step, (int)status, backstay_message(session));
+    check("protection_status", backstay_protection_status(session, &now));
+    report->checkpoint = now.at_node;
+    return BACKSTAY_OK;
+}
+
+static void hold(void)
+{
+    event("holding %" PRId64, step);
+    for (;;) {
+        watch_protection();
+        nap(2000);
     }
-    report_checkpoint(status, &report, of_step);
-    if (status == BACKSTAY_OK) {
-        newest = report.checkpoint.number;
-        if (run.wait == BACKSTAY_LEVEL_PROTECTED)
-            event("protected %" PRIu64 " %" PRIu64 " %" PRId64, report.checkpoint.number,
-                  report.checkpoint.incarnation, of_step);
-    }
-    return status;
+}
+
+static int should_leave(void)
+{
+    bool leave = false;
+
+    if (run.leave)
+        check("should_leave", backstay_should_leave(session, &leave));
+    if (leave)
+        event("leaving %" PRId64, step);
+    return leave;
 }
 
 static void live(void)
@@ -509,33 +540,39 @@ static void live(void)
         if (handle != NULL) {
             bool done = false;
             check("test", backstay_test(session, handle, BACKSTAY_LEVEL_NODE, &done));
-            wait_for(handle, step - 1);
+            status = backstay_wait(session, handle, BACKSTAY_LEVEL_NODE, &report);
             handle = NULL;
+            report_checkpoint(status, &report, step - 1);
+            report = backstay_report_default();
         }
         if (rank == run.late_rank && step == run.late_step)
             nap(run.late_ms * 1000);
         event("begin %" PRId64, step);
-        if (run.background || run.wait != BACKSTAY_LEVEL_NODE) {
+        if (step <= run.wait_protected) {
+            status = protected_checkpoint(&report);
+            report_checkpoint(status, &report, step);
+        } else if (run.background) {
             status = backstay_checkpoint_start(session, &handle);
             if (status == BACKSTAY_OK)
                 event("started %" PRId64, step);
             else
                 report_checkpoint(status, &report, step);
-            if (status == BACKSTAY_OK && !run.background && run.wait != 0) {
-                status = wait_for(handle, step);
-                handle = NULL;
-            }
-            if (run.wait == 0)
-                handle = NULL;        /* it is the session's */
         } else {
             status = backstay_checkpoint(session, &report);
             report_checkpoint(status, &report, step);
         }
         if (status != BACKSTAY_OK)
             drop_ballast();
+        watch_protection();
+        if (should_leave())
+            break;
+        if (step == run.hold_step)
+            hold();
     }
-    if (handle != NULL)
-        wait_for(handle, step);
+    if (handle != NULL) {
+        backstay_report report = backstay_report_default();
+        report_checkpoint(backstay_wait(session, handle, BACKSTAY_LEVEL_NODE, &report), &report, step);
+    }
 }
 
 static void leave_folder(void)
@@ -562,16 +599,20 @@ static void arguments(int argc, char **argv)
             run.life = (int)value;
         else if (strcmp(name, "--background") == 0)
             run.background = (int)value;
-        else if (strcmp(name, "--wait") == 0)
-            run.wait = strcmp(text, "protected") == 0 ? BACKSTAY_LEVEL_PROTECTED
-                       : strcmp(text, "none") == 0    ? 0
-                                                      : BACKSTAY_LEVEL_NODE;
         else if (strcmp(name, "--slabs") == 0)
             run.slabs = (int)value;
         else if (strcmp(name, "--fixed") == 0)
             run.fixed = (int)value;
         else if (strcmp(name, "--no-folder") == 0)
             run.no_folder = (int)value;
+        else if (strcmp(name, "--wait-protected") == 0)
+            run.wait_protected = value;
+        else if (strcmp(name, "--hold") == 0)
+            run.hold_step = value;
+        else if (strcmp(name, "--watch") == 0)
+            run.watch = (int)value;
+        else if (strcmp(name, "--leave") == 0)
+            run.leave = (int)value;
         else if (strcmp(name, "--restore") == 0)
             run.restore_number = value;
         else if (strcmp(name, "--late") == 0)

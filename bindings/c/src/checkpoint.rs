@@ -262,14 +262,14 @@ pub unsafe extern "C" fn backstay_due(session: *mut Session, level: *mut i32) ->
     })
 }
 
-/// Whether the program should take a last checkpoint, close and leave: 1 once SIGTERM (with the setting
-/// `leave_on_sigterm`) or `backstay run` asked for it, else 0. Known after backstay_due, which then
-/// says yes once, and after each checkpoint; the same on all processes. Local.
+/// Whether the program should take a last checkpoint, close the session and end: `backstay run`, a
+/// scheduler or SIGTERM asked for it. It is known after `backstay_due`, which then says yes once, and
+/// after each checkpoint; the same in all processes. Local.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn backstay_should_leave(session: *mut Session, leave: *mut i32) -> i32 {
+pub unsafe extern "C" fn backstay_should_leave(session: *mut Session, leave: *mut bool) -> i32 {
     on_session(session, "backstay_should_leave", |state| {
         let leave = pointer::required(leave, "leave")?;
-        let wish = i32::from(state.engine()?.should_leave());
+        let wish = state.engine()?.should_leave();
         // SAFETY: not NULL, so the caller says it is valid for writing.
         unsafe { leave.write(wish) };
         Ok(())

@@ -453,11 +453,11 @@ int32_t backstay_protection_status(struct backstay_session *session,
 int32_t backstay_due(struct backstay_session *session,
                      int32_t *level);
 
-/// Whether the program should take a last checkpoint, close and leave: 1 once SIGTERM (with the setting
-/// `leave_on_sigterm`) or `backstay run` asked for it, else 0. Known after backstay_due, which then
-/// says yes once, and after each checkpoint; the same on all processes. Local.
+/// Whether the program should take a last checkpoint, close the session and end: `backstay run`, a
+/// scheduler or SIGTERM asked for it. It is known after `backstay_due`, which then says yes once, and
+/// after each checkpoint; the same in all processes. Local.
 int32_t backstay_should_leave(struct backstay_session *session,
-                              int32_t *leave);
+                              bool *leave);
 
 /// Keeps checkpoint `number` until it is unpinned, however many newer ones there are. All processes
 /// together.

@@ -533,7 +533,7 @@ impl GroupState {
         let (epoch, round) = (self.epoch, self.round);
         let collected = self.collect(agent, want, within)?;
         let (removed, queues) = self.queues(&collected);
-        let plans = self.plan(&queues)?;
+        let plans = self.plan(&super::encode::fitting(queues, &collected))?;
         let added = self.encode(agent, &plans)?;
         all(each(&self.seats, |_, seat| {
             let request = Request::Flush { epoch, round };

@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::redundancy::code::Code;
 use crate::store::reserve::Reserve;
 use crate::transport::{Exposed, ExposureId};
-use backstay_format::agent::{Answer, Request, Seat, StripePlan};
+use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
 use backstay_format::width::index;
-use backstay_format::{Address, Digest, Extent, Stripe, StripePiece};
+use backstay_format::{Address, Digest, Extent, Stripe, StripePiece, Superblock};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -218,4 +218,29 @@ impl Work<'_> {
             }
         }
     }
+}
+
+/// What waits, in extents whose parity fits into a segment of every member: stores may have segments of
+/// different sizes.
+pub(super) fn fitting(queues: Vec<Vec<Extent>>, members: &[Collected]) -> Vec<Vec<Extent>> {
+    let sizes = members
+        .iter()
+        .filter_map(|member| Superblock::decode(&member.superblock).ok());
+    let most = sizes.map(|superblock| superblock.segment_bytes).min();
+    let most = most.unwrap_or(u32::MAX).max(1);
+    let parts = |whole: Extent| {
+        let fits = whole.length_bytes <= most;
+        (0..whole.length_bytes.div_ceil(most).max(1)).map(move |part| Extent {
+            offset_bytes: whole.offset_bytes + part * most,
+            length_bytes: most.min(whole.length_bytes - part * most),
+            digest: if fits {
+                whole.digest
+            } else {
+                Digest::default()
+            },
+            ..whole
+        })
+    };
+    let split = |queue: Vec<Extent>| queue.into_iter().flat_map(parts).collect();
+    queues.into_iter().map(split).collect()
 }

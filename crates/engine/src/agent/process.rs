@@ -285,13 +285,18 @@ fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Res
     let control = directory.join(CONTROL_FILE);
     let words = SharedWords::map(&control, None)
         .map_err(|error| Error::io(format!("opening {}", control.display()), error))?;
+    let control = Control::join(words)?;
+    if control.created() != 1 {
+        // Its ranks have not opened it yet: until they claimed what is theirs, it is only read.
+        return Ok(LocalAnswer::Done);
+    }
     let device = FileDevice::open(&path, false)
         .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: timeout,
     };
-    let reserve = Reserve::attach(Arc::new(device), Control::join(words)?, settings)?;
+    let reserve = Reserve::attach(Arc::new(device), control, settings)?;
     agent.attach(&reserve, store_directory)?;
     Ok(LocalAnswer::Done)
 }

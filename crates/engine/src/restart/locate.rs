@@ -10,7 +10,7 @@
 //! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
 //! | behind | it is on a node, and has not come to the checkpoint that its group's newest log protects: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
-//! | to be had | it is lost, its group lost no more members than its parity (partner: no two side by side), and the log's root of it has the checkpoint that the log protects |
+//! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
@@ -189,22 +189,12 @@ fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<St
         let Some(member) = group.members.iter().position(|m| m.store == store) else {
             continue;
         };
-        let is_gone =
-            |at: usize| !here.contains_key(&group.members[at % group.members.len()].store);
-        let lost_too_many = if group.pieces_max == 1 {
-            // A copy on the next member: lost with it.
-            (0..group.members.len()).any(|at| is_gone(at) && is_gone(at + 1))
-        } else {
-            gone.len() > usize::from(group.parity)
-        };
-        let beyond = lost_too_many.then(|| {
-            let covers = if group.pieces_max == 1 {
-                "its copies are on the next one"
-            } else {
-                "its parity covers less"
-            };
+        // A copy stands alone on the next member: the loss of others does not matter.
+        let next = &group.members[(member + 1) % group.members.len()];
+        let copied = (group.parity, group.pieces_max) == (1, 1) && here.contains_key(&next.store);
+        let beyond = (gone.len() > usize::from(group.parity) && !copied).then(|| {
             format!(
-                "nodes {gone:?} of one group are lost, {covers}: not recoverable from the nodes, needs \
+                "nodes {gone:?} of one group are lost, more than it covers: not recoverable from the nodes, needs \
                  level 3"
             )
         });
@@ -247,10 +237,14 @@ fn choice(
     }
     let mut rebuilds = Vec::new();
     if sources.iter().any(Option::is_none) {
-        let had = lost.iter().filter(|(_, lost)| {
-            let member = &lost.group.members[lost.member];
-            lost.beyond.is_none() && member.checkpoints.contains(&id) && lost.group.protected >= id
-        });
+        let of = |lost: &Lost<'_>| lost.group.members[lost.member].checkpoints.contains(&id);
+        // Others are not made again for a checkpoint that stays without some part.
+        if lost.values().any(|lost| of(lost) && lost.beyond.is_some()) {
+            return None;
+        }
+        let had = lost
+            .iter()
+            .filter(|(_, lost)| of(lost) && lost.group.protected >= id);
         let had = had.map(|(&store, lost)| (store, lost));
         rebuilds = assign(had, here, behind, nodes, names);
         if rebuilds.is_empty() {
@@ -408,22 +402,22 @@ mod tests {
     }
 
     #[test]
-    fn copies_survive_two_losses_that_are_not_side_by_side() {
-        for (left, recoverable) in [
-            ([0, 2], true),
-            ([1, 3], true),
-            ([0, 1], false),
-            ([1, 2], false),
-        ] {
-            let mut nodes: Vec<_> = left.map(|n| vec![survey(n, 5)]).into();
-            for survey in nodes.iter_mut().flatten() {
-                if let Some(group) = &mut survey.group {
-                    group.pieces_max = 1;
-                }
-            }
-            let located = locate(&nodes, &names(2));
-            assert_eq!(located.choices.len(), usize::from(recoverable), "{left:?}");
+    fn copies_survive_losses_that_are_not_adjacent() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        for group in nodes.iter_mut().filter_map(|node| node[0].group.as_mut()) {
+            group.pieces_max = 1;
         }
+        let mut apart = nodes.clone();
+        apart[0].clear();
+        apart[2].clear();
+        let located = locate(&apart, &names(4));
+        assert_eq!(located.choices[0].rebuilds.len(), 2);
+        assert!(located.beyond.is_empty(), "{:?}", located.beyond);
+        nodes[1].clear();
+        nodes[2].clear();
+        let located = locate(&nodes, &names(4));
+        assert!(located.choices.is_empty());
+        assert_eq!(located.beyond.len(), 1, "the copies of node 1 are gone");
     }
 
     #[test]

@@ -388,8 +388,14 @@ impl Session {
             } else {
                 "there is no such file".to_owned()
             };
+            let needs = if self.protection.is_on() {
+                "; not recoverable from the nodes, needs level 3"
+            } else {
+                ""
+            };
             let context = format!(
-                "{path} (rank {rank}, node {}) is without checkpoint {}, which was complete; {there}",
+                "{path} (rank {rank}, node {}) is without checkpoint {}, which was complete; \
+                 {there}{needs}",
                 self.node.name,
                 number >> 20
             );

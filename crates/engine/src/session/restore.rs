@@ -74,7 +74,7 @@ impl Session {
         let watch = Stopwatch::start();
         self.settle_underway()?;
         let mut last = match &self.lost {
-            Some(lost) => Error::new(lost.kind(), lost.to_string()),
+            Some(lost) => Error::new(lost.kind(), lost.context()),
             None => Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job"),
         };
         for (fell_back, &id) in (0..).zip(candidates) {
@@ -92,7 +92,7 @@ impl Session {
                     }
                     // Shapes are asked for of the one that can be had.
                     self.policy.complete.remove(&id);
-                    self.lost = Some(Error::new(error.kind(), error.to_string()));
+                    self.lost = Some(Error::new(error.kind(), error.context()));
                     last = error;
                 }
                 Err(error) => return Err(error),

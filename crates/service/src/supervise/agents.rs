@@ -26,6 +26,8 @@ pub struct AgentPlan {
     pub backstay: String,
     /// The name of the job.
     pub job: String,
+    /// Settings of the environment, which remote shells do not pass on: where stores are, say.
+    pub settings: Vec<(String, String)>,
     /// What is in front of each: the part of `backstay` that has the kernel end it with this process.
     pub wrapper: Vec<String>,
 }
@@ -82,8 +84,12 @@ impl Agents {
     }
 
     fn remote(&self, host: &str) -> Vec<String> {
+        let settings = self.plan.settings.iter();
+        let settings: String = settings
+            .map(|(name, value)| format!("{name}={} ", quoted(value)))
+            .collect();
         let line = format!(
-            "BACKSTAY_RENDEZVOUS={} exec {} agent --job {}",
+            "{settings}BACKSTAY_RENDEZVOUS={} exec {} agent --job {}",
             quoted(&self.rendezvous.to_string_lossy()),
             quoted(&self.plan.backstay),
             quoted(&self.plan.job)
@@ -143,7 +149,7 @@ mod tests {
         let log = folder.path().join("log");
         let fake = folder.path().join("fake agent");
         let text = format!(
-            "#!/bin/sh\necho \"$@\" >> '{}'\nwhile [ ! -e \"$BACKSTAY_RENDEZVOUS/over\" ]; do sleep 0.01; done\n\
+            "#!/bin/sh\necho \"$@\" \"$BACKSTAY_NODE\" >> '{}'\nwhile [ ! -e \"$BACKSTAY_RENDEZVOUS/over\" ]; do sleep 0.01; done\n\
              echo over >> '{0}'\n",
             log.display()
         );
@@ -156,6 +162,7 @@ mod tests {
             slurm: false,
             backstay: fake.to_string_lossy().into_owned(),
             job: "it's".to_owned(),
+            settings: vec![("BACKSTAY_NODE".to_owned(), "a b".to_owned())],
             wrapper: Vec::new(),
         };
         let mut agents = Agents::new(plan, folder.path().to_owned());
@@ -167,7 +174,10 @@ mod tests {
         }
         assert!(agents.start(&["a".to_owned()]).is_empty());
         agents.stop(Duration::from_secs(10));
-        assert_eq!(read(), "agent --job it's\nagent --job it's\nover\nover\n");
+        assert_eq!(
+            read(),
+            "agent --job it's a b\nagent --job it's a b\nover\nover\n"
+        );
     }
 
     #[test]
@@ -177,6 +187,7 @@ mod tests {
             slurm: true,
             backstay: "backstay".to_owned(),
             job: "j".to_owned(),
+            settings: Vec::new(),
             wrapper: Vec::new(),
         };
         let agents = Agents::new(plan, PathBuf::from("/r"));
