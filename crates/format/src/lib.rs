@@ -22,6 +22,7 @@ pub mod descriptor;
 pub mod root;
 pub mod stripe;
 pub mod agent;
+pub mod local;
 pub mod wire;
 
 pub use bytes::{Decoder, Encoder, FormatError};

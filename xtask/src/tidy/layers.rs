@@ -78,6 +78,7 @@ pub(crate) const ALLOWED: [Edge; 3] = [
             "remove_log",
             "restart",
             "scheme_numbers",
+            "stores_in",
             "survey",
         ],
         why: "a session without an agent process runs the agent in a thread of its own",

@@ -9,7 +9,7 @@
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use backstay_format::agent::{LocalAnswer, LocalRequest};
+use backstay_format::local::{LocalAnswer, LocalRequest};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use std::fs::{File, OpenOptions};

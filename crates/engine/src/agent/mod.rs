@@ -8,7 +8,8 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `coordinate` | the rounds of the job, on the node of rank 0: collect, form stripes, encode, record, settle |
+//! | `coordinate` | the rounds of the job, on the node of rank 0: groups, rounds, settling |
+//! | `round` | one round of one group: collect, form stripes, encode, flush, record |
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
 //! | `encode` | gathers the pieces of stripes and sends their parity away |
 //! | `local` | how a node's leader and an agent process find and talk to each other |
@@ -25,6 +26,7 @@ mod member;
 pub mod process;
 mod rebuild;
 pub mod restart;
+mod round;
 pub mod survey;
 mod view;
 

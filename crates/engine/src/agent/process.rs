@@ -20,7 +20,7 @@ use crate::store::lock::StoreLock;
 use crate::store::place::STORE_FILE;
 use crate::store::reserve::{Reserve, ReserveSettings};
 use crate::transport::{Endpoint, Secret, TcpEndpoint, TcpOptions};
-use backstay_format::agent::{LocalAnswer, LocalRequest, LocalStoreEntry};
+use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::width::index;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@
 //! Invariants: a store is set aside only where a newer copy of it is here; logs of one group agree
 //! before anybody writes; what could not be made again is left out, and the next choice is tried.
 
-use super::coordinate::{NodeSeat, each};
+use super::coordinate::NodeSeat;
+use super::round::each;
 use super::{Ask, SLOWEST_BYTES_A_SECOND, peer};
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
