@@ -436,11 +436,11 @@ impl CoordinatorThread {
                     if let Some(control) = &control {
                         control.set_encoding(committed);
                     }
-                    let want = match agent.application_lives() {
-                        true => Ok(committed),
-                        false => coordinator
-                            .newest_common()
-                            .map(|id| id.unwrap_or(committed)),
+                    let want = if agent.application_lives() {
+                        Ok(committed)
+                    } else {
+                        let common = coordinator.newest_common();
+                        common.map(|id| id.unwrap_or(committed))
                     };
                     match want.and_then(|want| coordinator.protect(want)) {
                         Ok(_) => (done, failed) = (committed, None),

@@ -117,7 +117,9 @@ impl Work<'_> {
         let length = index(length.max().unwrap_or(0));
         let mut parity: Vec<Vec<u8>> = plan.holders.iter().map(|_| buffers.take(length)).collect();
         self.combine(&pieces, &contents, &mut parity, length)?;
-        contents.into_iter().for_each(|buffer| buffers.give(buffer));
+        for buffer in contents {
+            buffers.give(buffer);
+        }
         let mut kept = Vec::with_capacity(parity.len());
         for (row, bytes) in parity.into_iter().enumerate() {
             kept.push(self.hand_over(plan, row, bytes, length)?);

@@ -370,13 +370,12 @@ impl Member {
         if round.whole {
             self.cover_all(column);
         } else {
-            removed
-                .iter()
-                .for_each(|stripe| self.uncover(stripe, column));
-            round
-                .added
-                .iter()
-                .for_each(|stripe| self.cover(stripe, column));
+            for stripe in &removed {
+                self.uncover(stripe, column);
+            }
+            for stripe in &round.added {
+                self.cover(stripe, column);
+            }
         }
         self.freed.extend(freed);
         self.taken.clear();

@@ -338,7 +338,7 @@ impl Ask for Agent {
     }
 }
 
-impl<A: Ask + Send> Ask for Arc<A> {
+impl<T: Ask + Send> Ask for Arc<T> {
     fn ask(&self, to: &Peer, request: &Request, within: Duration) -> Result<Answer> {
         (**self).ask(to, request, within)
     }

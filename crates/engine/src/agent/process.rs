@@ -114,9 +114,8 @@ fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         let bytes = match receive(stream) {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => return,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(_) => return,
+            Ok(None) | Err(_) => return,
         };
         let answer = match LocalRequest::decode(&bytes) {
             Ok(request) => answer(&request, state),

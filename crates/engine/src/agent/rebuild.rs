@@ -18,7 +18,7 @@ use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::StripeTable;
+use crate::store::stripe_log::{StripeLog, StripeTable};
 use backstay_format::agent::{Answer, Request, Seat};
 use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64};
@@ -44,6 +44,9 @@ pub(super) struct Lost {
     /// Whether it becomes this node's own.
     pub(super) own: bool,
 }
+
+/// A store's stripes, its id, its reading side, and its device for writing.
+type Repairable = (StripeTable, StoreId, Arc<StoreReader>, Arc<dyn Device>);
 
 /// What a rebuild has to work with.
 struct Work<'a> {
@@ -213,7 +216,7 @@ impl Agent {
     }
 
     /// This node's own store with its stripes, attached or not, and a device to write it.
-    fn repairable(&self) -> Result<(StripeTable, StoreId, Arc<StoreReader>, Arc<dyn Device>)> {
+    fn repairable(&self) -> Result<Repairable> {
         if let Some(member) = lock(&self.member).as_ref() {
             let reader = member.reserve().shared_reader();
             let device = Arc::clone(reader.device());
@@ -352,7 +355,7 @@ impl Work<'_> {
             };
             write(&*device, &root.encode(), ROOT_OFFSETS[0])?;
             write(&*device, &before.encode(), ROOT_OFFSETS[1])?;
-            let mut log = self.agent.open_log(directory, member.store)?;
+            let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
             log.append(&self.table.whole(0), self.table)?;
             sync(&*device)?;
             for offset in SUPERBLOCK_OFFSETS {

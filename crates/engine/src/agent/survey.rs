@@ -3,7 +3,6 @@
 //! In: the folder of the node's store. Out: surveys, and what was found open for reading.
 //! Invariants: nothing is written; a store that cannot be read is as if it were not there, and said.
 
-use super::member::log_files;
 use super::view::SegmentView;
 use super::{Agent, file_exposure, lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +12,7 @@ use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
+use crate::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
 use crate::transport::Exposed;
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
 use backstay_format::{Member, RootSlot, Round, StoreId};
@@ -194,10 +193,5 @@ impl Agent {
             Error::new(ErrorKind::NotRetained, context)
         };
         found.map(|table| table.whole(0)).ok_or_else(none)
-    }
-
-    /// The folder of a store on this node, and its log files.
-    pub(super) fn open_log(&self, directory: &Path, store: StoreId) -> Result<StripeLog> {
-        StripeLog::open(log_files(directory)?, store).map(|(log, _)| log)
     }
 }

@@ -58,11 +58,11 @@ impl NodeAgent {
         node: &Node,
         secret: &Secret,
         endpoint: &Arc<dyn Endpoint>,
-    ) -> Result<Self> {
+    ) -> Self {
         let settings = AgentSettings::of(config);
         if let Some(client) = node.agent.borrow_mut().take() {
             match Self::begin_process(client, config, node, secret, endpoint) {
-                Ok(agent) => return Ok(agent),
+                Ok(agent) => return agent,
                 Err(error) => notice::warn(&format!(
                     "the agent process of this node does not take part, threads of rank {} do: \
                      {error}",
@@ -72,10 +72,10 @@ impl NodeAgent {
         }
         let directory = node.store_directory();
         let agent = Agent::start(Arc::clone(endpoint), settings, &node.name, &directory);
-        Ok(Self::Here {
+        Self::Here {
             agent,
             coordinator: None,
-        })
+        }
     }
 
     fn begin_process(

@@ -54,6 +54,10 @@ use watch::Watched;
 /// Every rank of the communicator opens one and makes the same collective calls in the same order:
 /// `open`, `restore`, `due`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what was said, tried or begun in this life: independent of each other"
+)]
 pub struct Session {
     comm: Watched,
     config: Config,

@@ -113,12 +113,12 @@ impl Protection {
             (true, None) => way.open().map(Some),
             (_, given) => Ok(given),
         };
-        let opened = opened.and_then(|endpoint| match (node.leads(), endpoint) {
+        let opened = opened.map(|endpoint| match (node.leads(), endpoint) {
             (true, Some(endpoint)) => {
-                let agent = NodeAgent::begin(config, node, &way.secret, &endpoint)?;
-                Ok((Some(endpoint), Some(agent)))
+                let agent = NodeAgent::begin(config, node, &way.secret, &endpoint);
+                (Some(endpoint), Some(agent))
             }
-            (_, endpoint) => Ok((endpoint, None)),
+            (_, endpoint) => (endpoint, None),
         });
         let (endpoint, agent) = vote(comm, "starting the agents", 0, opened)?;
         protection.agent = agent;

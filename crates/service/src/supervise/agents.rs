@@ -85,9 +85,10 @@ impl Agents {
 
     fn remote(&self, host: &str) -> Vec<String> {
         let settings = self.plan.settings.iter();
-        let settings: String = settings
+        let settings: Vec<String> = settings
             .map(|(name, value)| format!("{name}={} ", quoted(value)))
             .collect();
+        let settings = settings.concat();
         let line = format!(
             "{settings}BACKSTAY_RENDEZVOUS={} exec {} agent --job {}",
             quoted(&self.rendezvous.to_string_lossy()),
