@@ -171,7 +171,7 @@ class Scene(ClusterPlace):
         return max((group["protected"]["number"] for group in groups), default=0)
 
     def files(self, index, name):
-        done = self.cluster.run(index, ["find", STORE, "-name", name])
+        done = self.cluster.run(index, ["find", f"{STORE}/{self.name}", "-name", name])
         return sorted(done.stdout.split())
 
     def wait_protected(self, nodes, number, limit=60):
