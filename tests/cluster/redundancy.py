@@ -333,8 +333,9 @@ def run_leaves_a_dead_node_out(settings, agents="no"):
         after.end()
         expect(after.restored() and after.restored()[1] == last and not after.all("wrong"), after.last_words())
         if agents == "yes":
-            expect("died" not in after.text() and "does not take part" not in job.text(),
-                   f"an agent did not end well: {job.text()} {after.text()}")
+            # The one that coordinated may have been ended: a node that does not answer holds it up.
+            expect(job.text().count("is ended") <= 1 and "does not take part" not in job.text(),
+                   f"agents did not do their work: {job.text()} {after.text()}")
             wait_until(lambda: not any(scene.agent_pid(index) for index in (0, 1, 3, 4)), "the end of the agents", 30)
 
 
