@@ -310,7 +310,11 @@ fn agent_settings() -> Vec<(String, String)> {
     let of_a_start = ["RENDEZVOUS", "LEAVE_FILE", "RESTARTS", "HOSTFILE"];
     let kept = |name: &String| !of_a_start.contains(&name.trim_start_matches("BACKSTAY_"));
     let value = |name: String| Some((name.clone(), std::env::var(name).ok()?));
-    settings().into_iter().filter(kept).filter_map(value).collect()
+    settings()
+        .into_iter()
+        .filter(kept)
+        .filter_map(value)
+        .collect()
 }
 
 /// Reads the newest checkpoint's number, if a store was named.

@@ -233,7 +233,11 @@ pub(super) fn fitting(queues: Vec<Vec<Extent>>, members: &[Collected]) -> Vec<Ve
         (0..whole.length_bytes.div_ceil(most).max(1)).map(move |part| Extent {
             offset_bytes: whole.offset_bytes + part * most,
             length_bytes: most.min(whole.length_bytes - part * most),
-            digest: if fits { whole.digest } else { Digest::default() },
+            digest: if fits {
+                whole.digest
+            } else {
+                Digest::default()
+            },
             ..whole
         })
     };

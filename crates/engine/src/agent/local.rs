@@ -227,7 +227,9 @@ pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
     let Some(pid) = living(directory) else {
         // One that ended in order takes its socket away.
         if std::fs::remove_file(directory.join(SOCKET)).is_ok() {
-            notice::warn("the agent process of this node died; threads of its first rank do its work");
+            notice::warn(
+                "the agent process of this node died; threads of its first rank do its work",
+            );
         }
         return Ok(None);
     };

@@ -174,7 +174,10 @@ mod tests {
         }
         assert!(agents.start(&["a".to_owned()]).is_empty());
         agents.stop(Duration::from_secs(10));
-        assert_eq!(read(), "agent --job it's a b\nagent --job it's a b\nover\nover\n");
+        assert_eq!(
+            read(),
+            "agent --job it's a b\nagent --job it's a b\nover\nover\n"
+        );
     }
 
     #[test]
