@@ -140,7 +140,8 @@ class Case:
         """The losses, one after the other in an order of the seed; the nodes of the next life."""
         def kill_agents():
             for index in self.agents:
-                scene.signal_agent(index, signal.SIGKILL)
+                if scene.cluster.is_up(index):
+                    scene.signal_agent(index, signal.SIGKILL)
 
         def wipe():
             for index in self.wiped:

@@ -18,7 +18,7 @@ SCHEMES = {
 }
 NOT_RETAINED = 31
 TIMEOUT_MS = 30000
-LAUNCHES_MAX, LAUNCH_SECONDS = 3, 20
+LAUNCH_SECONDS = (8, 15, 30, 60)      # each try's
 SLOW = 1 << 20                        # least rate of encoding: a second and more for what a rank has here
 
 
@@ -79,15 +79,15 @@ class Scene(ClusterPlace):
     def job(self, environment=None, kib=None, **options):
         """A life whose ranks all run. Open MPI's mpirun at times hangs while it starts its daemons: once more."""
         self.kib = kib or self.kib    # later lives have the same variables
-        for _ in range(LAUNCHES_MAX):
+        for limit in LAUNCH_SECONDS:
             job = ProtectedJob(self, job=self.name, environment={**self.environment, **(environment or {})},
                                kib=self.kib, watch=1, **options)
             self.jobs.append(job)
             try:
-                if job.wait_event("pid", job.ranks, limit=LAUNCH_SECONDS):
+                if job.wait_event("pid", job.ranks, limit=limit):
                     return job
             except Failure:
-                if job.events:
+                if job.all("restored") or job.all("begin"):
                     raise
             job.kill()
         raise Failure(f"mpirun starts no ranks: {job.text()}")
@@ -171,7 +171,7 @@ class Scene(ClusterPlace):
         return max((group["protected"]["number"] for group in groups), default=0)
 
     def files(self, index, name):
-        done = self.cluster.run(index, ["find", STORE, "-name", name])
+        done = self.cluster.run(index, ["find", f"{STORE}/{self.name}", "-name", name])
         return sorted(done.stdout.split())
 
     def wait_protected(self, nodes, number, limit=60):

@@ -176,6 +176,12 @@ impl AgentClient {
         Some(Self { stream, pid })
     }
 
+    /// Ends it: it said that it let go, but a thread of it did not.
+    pub fn end(self, directory: &Path) -> Result<()> {
+        notice::warn(&format!("agent {} is ended: it still encodes", self.pid));
+        end(directory, self.pid)
+    }
+
     /// Asks, and waits for the answer.
     pub fn ask(&self, request: &LocalRequest, within: Duration) -> Result<LocalAnswer> {
         let failed = |error| {
@@ -239,6 +245,12 @@ pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
             Err(error) => notice::warn(&format!("agent {pid} is ended: {error}")),
         }
     }
+    end(directory, pid)?;
+    Ok(None)
+}
+
+/// Ends an agent process that does not let go.
+fn end(directory: &Path, pid: i32) -> Result<()> {
     if let Some(process) = Pid::from_raw(pid)
         && let Err(error) = kill_process(process, Signal::KILL)
     {
@@ -255,5 +267,5 @@ pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(None)
+    Ok(())
 }

@@ -393,9 +393,15 @@ fn lead(config: &Config, job: &str, node: &str) -> Result<Led> {
         None => place::choose(config, job, node, None)?.directory,
     };
     let lock = StoreLock::take(&directory, job)?;
-    let agent = quiesce(&directory)?;
+    let mut agent = quiesce(&directory)?;
     let path = directory.join(CONTROL_FILE);
-    StoreLock::wait_for_former_ranks(&path)?;
+    let free = StoreLock::wait_for_former_ranks(&path);
+    if let (Err(_), Some(agent)) = (&free, agent.take_if(|_| free.is_err())) {
+        agent.end(&directory)?;
+        StoreLock::wait_for_former_ranks(&path)?;
+    } else {
+        free?;
+    }
     let count = Control::words_for(SEGMENTS_MAX);
     let words = SharedWords::map(&path, Some(count))
         .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
