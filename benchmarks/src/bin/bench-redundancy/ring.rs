@@ -46,7 +46,7 @@ impl Ring {
     }
 
     /// Writes `words` to a new file in memory; the cost. Collective.
-    pub(crate) fn write(&self, job: &Job, words: &[f64]) -> Outcome<Cost> {
+    pub(crate) fn write(job: &Job, words: &[f64]) -> Outcome<Cost> {
         let path = format!("/dev/shm/bench-fresh-{}", job.comm.rank());
         let bytes = as_bytes(words);
         let (file, cost) = job.measure(|| {

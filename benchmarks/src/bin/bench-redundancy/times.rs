@@ -92,7 +92,7 @@ pub(crate) fn run(job: &Job, arguments: &[String]) -> Outcome<()> {
             protected.checkpoint(job, level)?;
         }
         for _ in 0..runs {
-            let write = ring.write(job, field.words())?;
+            let write = Ring::write(job, field.words())?;
             let exchange = ring.exchange(job, field.words())?;
             job.tell("baseline.write", write.wall * 1e3)?;
             job.tell("baseline.ring", exchange.wall * 1e3)?;
