@@ -243,7 +243,7 @@ fn text_of(text: &str) -> [c_char; BACKSTAY_SHORTFALL_BYTES] {
     }
     let mut bytes = [0; BACKSTAY_SHORTFALL_BYTES];
     for (to, from) in bytes.iter_mut().zip(text.as_bytes()[..cut].iter()) {
-        *to = c_char::from_ne_bytes([*from]);
+        *to = c_char::from_le_bytes([*from]);
     }
     bytes
 }

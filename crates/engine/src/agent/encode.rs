@@ -7,6 +7,7 @@
 //! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
 
 use super::member::Pace;
+use super::view::{ExtentView, SegmentView};
 use super::{Agent, Ask, lock, peer};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use crate::store::reserve::Reserve;
 use crate::transport::{Exposed, ExposureId};
 use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
 use backstay_format::width::index;
-use backstay_format::{Address, Digest, Extent, Stripe, StripePiece, Superblock};
+use backstay_format::{Address, Digest, Extent, Stripe, StripeId, StripePiece, Superblock};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -96,29 +97,32 @@ impl Work<'_> {
 
     /// Encodes one stripe.
     fn stripe(&self, plan: &StripePlan) -> Result<Stripe> {
+        let lengths = plan.pieces.iter().map(|piece| piece.extent.length_bytes);
+        let bytes = lengths.clone().map(u64::from).sum();
+        self.pace.pass(bytes, &self.deadline);
+        if let ([own], [holder]) = (&plan.pieces[..], &plan.holders[..]) {
+            return self.copy_over(plan.id, own, *holder);
+        }
+        let length = index(lengths.max().unwrap_or(0));
         let buffers = &self.agent.buffers;
         let mut pieces = Vec::with_capacity(plan.pieces.len());
         let mut contents = Vec::with_capacity(plan.pieces.len());
         for piece in &plan.pieces {
-            let length = index(piece.extent.length_bytes);
-            let mut buffer = buffers.take(length);
-            let digest = self.fetch(piece, &mut buffer[..length])?;
+            let (content, digest) = self.fetch(piece)?;
             let extent = Extent {
                 digest,
                 ..piece.extent
             };
             let column = piece.column;
             pieces.push(StripePiece { column, extent });
-            contents.push(buffer);
+            contents.push(content);
         }
-        let lengths = pieces.iter().map(|piece| piece.extent.length_bytes);
-        self.pace.pass(lengths.map(u64::from).sum(), &self.deadline);
-        let length = plan.pieces.iter().map(|piece| piece.extent.length_bytes);
-        let length = index(length.max().unwrap_or(0));
         let mut parity: Vec<Vec<u8>> = plan.holders.iter().map(|_| buffers.take(length)).collect();
         self.combine(&pieces, &contents, &mut parity, length)?;
-        for buffer in contents {
-            buffers.give(buffer);
+        for content in contents {
+            if let Content::Gathered(buffer) = content {
+                buffers.give(buffer);
+            }
         }
         let mut kept = Vec::with_capacity(parity.len());
         for (row, bytes) in parity.into_iter().enumerate() {
@@ -131,23 +135,59 @@ impl Work<'_> {
         })
     }
 
-    /// Reads a piece, from this node's store or a peer's.
-    fn fetch(&self, piece: &StripePiece, bytes: &mut [u8]) -> Result<Digest> {
-        let extent = &piece.extent;
-        if piece.column == self.column {
-            let unit = extent.offset_bytes / Address::UNIT_BYTES;
-            let at = Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX));
-            let offset = self.reserve.reader().offset_of(at, bytes.len())?;
-            let device = self.reserve.reader().device();
-            device
-                .read_at(bytes, offset)
-                .map_err(|error| Error::io(device.name(), error))?;
-            return Ok(Digest::of(bytes));
+    /// A stripe of one extent: its parity is a copy, which the holder pulls from the store itself.
+    fn copy_over(&self, id: StripeId, own: &StripePiece, holder: u8) -> Result<Stripe> {
+        let (content, digest) = self.fetch(own)?;
+        if let Content::Gathered(buffer) = content {
+            self.agent.buffers.give(buffer);
         }
-        let seat = self.seat(piece.column)?;
-        let offset = super::view::place(extent.segment, extent.offset_bytes);
-        let endpoint = &self.agent.endpoint;
-        endpoint.pull(&peer(seat), seat.store.into(), offset, bytes, self.left())
+        let extent = Extent {
+            digest,
+            ..own.extent
+        };
+        let view = ExtentView {
+            segments: SegmentView::of_reserve(&self.reserve),
+            start: super::view::place(extent.segment, extent.offset_bytes),
+            length_bytes: u64::from(extent.length_bytes),
+        };
+        let exposed = Exposed::Device(Arc::new(view));
+        let name = (id, 0);
+        let copy = self.offer(name, holder, exposed, extent.length_bytes, digest)?;
+        let column = own.column;
+        Ok(Stripe {
+            id,
+            pieces: vec![StripePiece { column, extent }],
+            parity: vec![copy],
+        })
+    }
+
+    /// A piece: of this node's store where it stands, if it can be lent; else read or pulled.
+    fn fetch(&self, piece: &StripePiece) -> Result<(Content<'_>, Digest)> {
+        let extent = &piece.extent;
+        let length = index(extent.length_bytes);
+        if piece.column != self.column {
+            let mut buffer = self.agent.buffers.take(length);
+            let seat = self.seat(piece.column)?;
+            let offset = super::view::place(extent.segment, extent.offset_bytes);
+            let endpoint = &self.agent.endpoint;
+            let into = &mut buffer[..length];
+            let left = self.left();
+            let digest = endpoint.pull(&peer(seat), seat.store.into(), offset, into, left)?;
+            return Ok((Content::Gathered(buffer), digest));
+        }
+        let unit = extent.offset_bytes / Address::UNIT_BYTES;
+        let at = Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX));
+        let offset = self.reserve.reader().offset_of(at, length)?;
+        let device = self.reserve.reader().device();
+        if let Some(bytes) = device.lend(offset, length) {
+            return Ok((Content::Lent(bytes), Digest::of(bytes)));
+        }
+        let mut buffer = self.agent.buffers.take(length);
+        device
+            .read_at(&mut buffer[..length], offset)
+            .map_err(|error| Error::io(device.name(), error))?;
+        let digest = Digest::of(&buffer[..length]);
+        Ok((Content::Gathered(buffer), digest))
     }
 
     fn seat(&self, column: u8) -> Result<&Seat> {
@@ -158,7 +198,7 @@ impl Work<'_> {
     fn combine(
         &self,
         pieces: &[StripePiece],
-        contents: &[Vec<u8>],
+        contents: &[Content<'_>],
         parity: &mut [Vec<u8>],
         length: usize,
     ) -> Result<()> {
@@ -166,7 +206,7 @@ impl Work<'_> {
             .iter()
             .zip(contents)
             .map(|(piece, bytes)| {
-                let own = &bytes[..index(piece.extent.length_bytes)];
+                let own = &bytes.bytes()[..index(piece.extent.length_bytes)];
                 (usize::from(piece.column), own)
             })
             .collect();
@@ -186,38 +226,71 @@ impl Work<'_> {
         bytes: Vec<u8>,
         length: usize,
     ) -> Result<StripePiece> {
-        let column = plan.holders.get(row).copied().unwrap_or(u8::MAX);
-        let seat = self.seat(column)?;
+        let holder = plan.holders.get(row).copied().unwrap_or(u8::MAX);
+        let digest = Digest::of(&bytes[..length]);
+        let bytes = Arc::new(bytes);
+        let exposed = Exposed::Memory(Arc::clone(&bytes));
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let kept = self.offer((plan.id, row), holder, exposed, length, digest);
+        if let Some(buffer) = Arc::into_inner(bytes) {
+            self.agent.buffers.give(buffer);
+        }
+        kept
+    }
+
+    /// Has `holder` pull what is exposed, and keep it.
+    fn offer(
+        &self,
+        (id, row): (StripeId, usize),
+        holder: u8,
+        exposed: Exposed,
+        length_bytes: u32,
+        digest: Digest,
+    ) -> Result<StripePiece> {
+        let seat = self.seat(holder)?;
         let name = format!(
             "parity {} {} {} {} {row}",
-            self.agent.node, self.epoch, self.round, plan.id.0
+            self.agent.node, self.epoch, self.round, id.0
         );
         let exposure = ExposureId(Digest::of(name.as_bytes()).0);
-        let digest = Digest::of(&bytes[..length]);
         let endpoint = &self.agent.endpoint;
-        let bytes = Arc::new(bytes);
-        endpoint.expose(exposure, Exposed::Memory(Arc::clone(&bytes)));
+        endpoint.expose(exposure, exposed);
         let request = Request::Take {
             epoch: self.epoch,
             round: self.round,
             from: self.column,
             exposure: exposure.0,
-            length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
+            length_bytes,
             digest,
         };
         let taken = self.agent.ask(&peer(seat), &request, self.left());
         endpoint.withdraw(exposure);
-        if let Some(buffer) = Arc::into_inner(bytes) {
-            self.agent.buffers.give(buffer);
-        }
         match taken? {
-            Answer::Taken(extent) if index(extent.length_bytes) == length => {
-                Ok(StripePiece { column, extent })
-            }
+            Answer::Taken(extent) if extent.length_bytes == length_bytes => Ok(StripePiece {
+                column: holder,
+                extent,
+            }),
             other => {
                 let context = format!("{} took parity and answered {other:?}", peer(seat));
                 Err(Error::new(ErrorKind::PeerUnreachable, context))
             }
+        }
+    }
+}
+
+/// The bytes of a piece.
+enum Content<'a> {
+    /// Where they stand.
+    Lent(&'a [u8]),
+    /// The front of a buffer.
+    Gathered(Vec<u8>),
+}
+
+impl Content<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Gathered(buffer) => buffer,
         }
     }
 }

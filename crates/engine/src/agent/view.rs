@@ -38,6 +38,25 @@ impl SegmentView {
             reserve: Some(reserve.clone()),
         }
     }
+    /// Where `length` bytes at `offset` of the view are in the file.
+    fn file_offset(&self, offset: u64, length: usize) -> Result<u64> {
+        let segment = SegmentId(offset / u64::from(SEGMENT_BYTES_MAX));
+        let within = offset % u64::from(SEGMENT_BYTES_MAX);
+        let reader = &self.reader;
+        let mut slot = reader.slot_of(segment);
+        if let (None, Some(reserve)) = (slot, &self.reserve) {
+            // Another rank of the node leased it.
+            reserve.refresh();
+            slot = reader.slot_of(segment);
+        }
+        let end = within + to_u64(length);
+        let Some(slot) = slot.filter(|_| end <= u64::from(reader.geometry().segment_bytes)) else {
+            let text = format!("{}: no such bytes of {segment:?}", reader.device().name());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        Ok(reader.geometry().slot_offset(slot) + within)
+    }
+
     /// Of a store that nobody writes; its records were read.
     pub(super) fn of_reader(reader: Arc<StoreReader>) -> Self {
         let reserve = None;
@@ -57,22 +76,12 @@ impl Device for SegmentView {
         Ok(u64::MAX)
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let segment = SegmentId(offset / u64::from(SEGMENT_BYTES_MAX));
-        let within = offset % u64::from(SEGMENT_BYTES_MAX);
-        let reader = &self.reader;
-        let mut slot = reader.slot_of(segment);
-        if let (None, Some(reserve)) = (slot, &self.reserve) {
-            // Another rank of the node leased it.
-            reserve.refresh();
-            slot = reader.slot_of(segment);
-        }
-        let end = within + to_u64(buffer.len());
-        let Some(slot) = slot.filter(|_| end <= u64::from(reader.geometry().segment_bytes)) else {
-            let text = format!("{}: no such bytes of {segment:?}", reader.device().name());
-            return Err(Error::new(ErrorKind::NotFound, text));
-        };
-        let start = reader.geometry().slot_offset(slot);
-        reader.device().read_at(buffer, start + within)
+        let place = self.file_offset(offset, buffer.len())?;
+        self.reader.device().read_at(buffer, place)
+    }
+    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        let place = self.file_offset(offset, length).ok()?;
+        self.reader.device().lend(place, length)
     }
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
         Err(read_only())
@@ -85,6 +94,38 @@ impl Device for SegmentView {
     }
     fn name(&self) -> String {
         self.reader.device().name()
+    }
+}
+
+/// One extent of a store's segments, as an exposure of its own.
+#[derive(Debug)]
+pub(super) struct ExtentView {
+    pub(super) segments: SegmentView,
+    pub(super) start: u64,
+    pub(super) length_bytes: u64,
+}
+
+impl Device for ExtentView {
+    fn length_bytes(&self) -> Result<u64> {
+        Ok(self.length_bytes)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.segments.read_at(buffer, self.start + offset)
+    }
+    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        self.segments.lend(self.start + offset, length)
+    }
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn sync(&self) -> Result<()> {
+        Err(read_only())
+    }
+    fn reserve(&self, _length_bytes: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn name(&self) -> String {
+        self.segments.name()
     }
 }
 

@@ -100,6 +100,13 @@ impl Device for FileDevice {
             .write_all_at(&bytes[done..], offset + to_u64(done))
     }
 
+    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        let mapped = self.mapped.as_ref()?;
+        self.check_end(offset.checked_add(to_u64(length))?).ok()?;
+        let end = self.length.load(Ordering::Acquire);
+        mapped.lend(&self.file, offset, length, end)
+    }
+
     fn refresh(&self) -> Result<()> {
         let (length, before) = (self.length_bytes()?, self.length.load(Ordering::Acquire));
         if length >= before {
@@ -176,6 +183,21 @@ mod tests {
     fn pattern(length: usize, seed: u8) -> Vec<u8> {
         let step = |index: usize| u8::try_from(index % 251).unwrap().wrapping_mul(seed | 1);
         (0..length).map(step).collect()
+    }
+
+    #[test]
+    fn what_is_lent_is_what_was_written() {
+        for folder in folders() {
+            let device = FileDevice::open(&folder.path().join("a file"), true).unwrap();
+            device.reserve(9 << 20).unwrap();
+            let bytes = pattern(5 << 20, 7);
+            device.write_at(&bytes, 3 << 20).unwrap();
+            let lent = device.lend(3 << 20, bytes.len());
+            assert_eq!(lent.is_some(), device.is_memory());
+            assert!(lent.is_none_or(|lent| lent == bytes));
+            assert!(device.lend(8 << 20, 2 << 20).is_none(), "beyond the end");
+            assert!(device.lend(u64::MAX, 1).is_none());
+        }
     }
 
     #[test]

@@ -82,6 +82,28 @@ impl Mapped {
         done
     }
 
+    /// `size` bytes at `offset` of `file`, all below `length`, where they lie in one span and can be
+    /// populated. Nobody writes them meanwhile (the contract of `Device::lend`).
+    pub(super) fn lend(&self, file: &File, offset: u64, size: usize, length: u64) -> Option<&[u8]> {
+        let end = offset + to_u64(size);
+        let last = end.checked_sub(1)?;
+        if size == 0 || end > length || offset / SPAN_BYTES != last / SPAN_BYTES {
+            return None;
+        }
+        let mut first = None;
+        let mut position = offset;
+        while position < end {
+            let window_start = position - position % WINDOW_BYTES;
+            let window_end = (end - window_start).min(WINDOW_BYTES);
+            let place = self.place(file, position, window_end, length)?;
+            first.get_or_insert(place);
+            position = window_start + WINDOW_BYTES;
+        }
+        // SAFETY: the range lies in one mapping, which lives as long as `self`, was populated window by
+        // window, and is not written while it is lent.
+        Some(unsafe { std::slice::from_raw_parts(first?.as_ptr(), size) })
+    }
+
     /// The address of `position`, populated up to `window_end` of its window.
     fn place(
         &self,

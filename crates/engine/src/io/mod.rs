@@ -42,6 +42,11 @@ pub trait Device: Debug + Send + Sync {
     fn refresh(&self) -> Result<()> {
         Ok(())
     }
+    /// The bytes themselves, for as long as the device is borrowed, where they are in memory. Only for
+    /// ranges that nobody writes meanwhile: what parity covers, and what an older root refers to.
+    fn lend(&self, _offset: u64, _length: usize) -> Option<&[u8]> {
+        None
+    }
     /// Makes everything written before durable.
     fn sync(&self) -> Result<()>;
     /// Grows the device to `length_bytes` of real space.

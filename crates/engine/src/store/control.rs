@@ -498,10 +498,11 @@ pub fn wait_until(what: &str, limit: Duration, ready: impl Fn() -> bool) -> Resu
             let context = format!("waited {} ms for {what}", limit.as_millis());
             return Err(Error::new(ErrorKind::Timeout, context));
         }
-        if turns < 200 {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(100));
+        // What comes soon is noticed soon; what takes long costs no processor.
+        match turns {
+            0..200 => std::thread::yield_now(),
+            200..240 => std::thread::sleep(Duration::from_micros(100)),
+            _ => std::thread::sleep(Duration::from_micros(500)),
         }
         turns = turns.saturating_add(1);
     }

@@ -101,7 +101,7 @@ fn two_losses_under_xor_are_more_than_it_covers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
-        go_on(rank, 2)
+        go_on(rank, 2);
     });
     wipe(folder, 1);
     wipe(folder, 3);
@@ -117,7 +117,7 @@ fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
-        go_on(rank, 4)
+        go_on(rank, 4);
     });
     wipe(folder, 3);
     // Ranks 2 and 3 share node 2; rank 3's part is made again for reading.
@@ -165,7 +165,7 @@ fn a_flipped_byte_is_repaired_from_the_other_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
-        go_on(rank, 3)
+        go_on(rank, 3);
     });
     let store = folder.join("n2/test job/n2/store.backstay");
     let mut bytes = std::fs::read(&store).unwrap();

@@ -210,14 +210,8 @@ impl Model {
             // Killed before any rank was told anything.
             return self.learn(scenario, plan, told).map(|()| Verdict::GoOn);
         };
-        for other in outcomes {
-            let same = match (first, other) {
-                (Outcome::Refused(one, _), Outcome::Refused(other, _)) => one == other,
-                (one, other) => one == other,
-            };
-            if !same {
-                return Err(format!("ranks differ: {:#?}", told.outcomes));
-            }
+        if !outcomes.all(|other| alike(first, other)) {
+            return Err(format!("ranks differ: {:#?}", told.outcomes));
         }
         let required = self.required(scenario, plan);
         let verdict = match (first, &required) {
@@ -383,4 +377,12 @@ pub(crate) fn order(placement: &[usize]) -> Vec<usize> {
         .copied()
         .filter(|node| seen.insert(*node))
         .collect()
+}
+
+/// Whether two ranks were told the same; the words of a refusal may differ.
+fn alike(one: &Outcome, other: &Outcome) -> bool {
+    match (one, other) {
+        (Outcome::Refused(one, _), Outcome::Refused(other, _)) => one == other,
+        (one, other) => one == other,
+    }
 }

@@ -176,6 +176,11 @@ fn piece<'a>(
         // The range was checked, and these bytes do not change.
         return Ok(bytes.get(start..start + size).unwrap_or_default());
     }
+    if let Exposed::Device(device) = exposed
+        && let Some(bytes) = device.lend(offset, size)
+    {
+        return Ok(bytes);
+    }
     scratch.resize(PIECE_BYTES, 0);
     let place = &mut scratch[..size];
     exposed.read_at(place, offset)?;
