@@ -170,7 +170,9 @@ fn what_is_newer_than_the_log_is_on_its_nodes_only_or_being_encoded() {
         .iter()
         .map(|store| File::open(store.with_file_name("control.backstay")).unwrap())
         .collect();
-    held.iter().for_each(|file| file.lock_shared().unwrap());
+    for file in &held {
+        file.lock_shared().unwrap();
+    }
     assert_eq!(states()[2], (3, json!("in encoding")));
     let ran = backstay(&["ls"], &[path]);
     assert!(ran.out.contains("any 1 of 4 nodes (partner)"), "{ran:?}");
