@@ -178,7 +178,7 @@ pub enum Request {
         exposure: [u8; 16],
         /// Its length, in bytes.
         length_bytes: u32,
-        /// Of its bytes.
+        /// Of its bytes; zeros where the asker leaves that to the pull.
         digest: Digest,
     },
     /// Make the parity of this round durable.

@@ -137,14 +137,7 @@ impl Work<'_> {
 
     /// A stripe of one extent: its parity is a copy, which the holder pulls from the store itself.
     fn copy_over(&self, id: StripeId, own: &StripePiece, holder: u8) -> Result<Stripe> {
-        let (content, digest) = self.fetch(own)?;
-        if let Content::Gathered(buffer) = content {
-            self.agent.buffers.give(buffer);
-        }
-        let extent = Extent {
-            digest,
-            ..own.extent
-        };
+        let extent = own.extent;
         let view = ExtentView {
             segments: SegmentView::of_reserve(&self.reserve),
             start: super::view::place(extent.segment, extent.offset_bytes),
@@ -152,11 +145,15 @@ impl Work<'_> {
         };
         let exposed = Exposed::Device(Arc::new(view));
         let name = (id, 0);
-        let copy = self.offer(name, holder, exposed, extent.length_bytes, digest)?;
-        let column = own.column;
+        let copy = self.offer(name, holder, exposed, extent.length_bytes)?;
+        let digest = copy.extent.digest;
+        let original = StripePiece {
+            column: own.column,
+            extent: Extent { digest, ..extent },
+        };
         Ok(Stripe {
             id,
-            pieces: vec![StripePiece { column, extent }],
+            pieces: vec![original],
             parity: vec![copy],
         })
     }
@@ -227,25 +224,24 @@ impl Work<'_> {
         length: usize,
     ) -> Result<StripePiece> {
         let holder = plan.holders.get(row).copied().unwrap_or(u8::MAX);
-        let digest = Digest::of(&bytes[..length]);
         let bytes = Arc::new(bytes);
         let exposed = Exposed::Memory(Arc::clone(&bytes));
         let length = u32::try_from(length).unwrap_or(u32::MAX);
-        let kept = self.offer((plan.id, row), holder, exposed, length, digest);
+        let kept = self.offer((plan.id, row), holder, exposed, length);
         if let Some(buffer) = Arc::into_inner(bytes) {
             self.agent.buffers.give(buffer);
         }
         kept
     }
 
-    /// Has `holder` pull what is exposed, and keep it.
+    /// Has `holder` pull what is exposed, and keep it. Its digest is the one that both sides of the pull
+    /// computed.
     fn offer(
         &self,
         (id, row): (StripeId, usize),
         holder: u8,
         exposed: Exposed,
         length_bytes: u32,
-        digest: Digest,
     ) -> Result<StripePiece> {
         let seat = self.seat(holder)?;
         let name = format!(
@@ -261,7 +257,7 @@ impl Work<'_> {
             from: self.column,
             exposure: exposure.0,
             length_bytes,
-            digest,
+            digest: Digest::default(),
         };
         let taken = self.agent.ask(&peer(seat), &request, self.left());
         endpoint.withdraw(exposure);
