@@ -8,6 +8,7 @@ mod parity_samples;
 mod round_trip;
 mod parity_round_trip;
 mod hostile;
+mod local;
 mod fixtures;
 mod document;
 mod parity_document;
