@@ -86,6 +86,18 @@ impl AgentSettings {
         self.within + Duration::from_secs(bytes / slowest.max(1))
     }
 
+    /// Does `what` in a thread of the background: threads that it starts are of the background as well.
+    pub fn in_background<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let panicked = || Error::new(ErrorKind::Internal, "starting background threads panicked");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.background();
+                what()
+            });
+            thread.join().unwrap_or_else(|_| Err(panicked()))
+        })
+    }
+
     /// Makes the calling thread one of the background.
     pub fn background(&self) {
         crate::cpu::restrict_thread(self.cpu_set.as_deref());

@@ -254,8 +254,6 @@ fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             Error::caused(ErrorKind::Configuration, context, error)
         })?;
     }
-    let endpoint: Arc<dyn Endpoint> = Arc::new(TcpEndpoint::open(options)?);
-    let address = endpoint.address();
     let settings = AgentSettings {
         within: Duration::from_millis(*timeout_ms),
         threads: index(*threads),
@@ -263,6 +261,9 @@ fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
         cpu_set: (!cpu_set.is_empty()).then(|| cpu_set.clone()),
         nice: i32::try_from(*nice).unwrap_or(19),
     };
+    let endpoint = settings.in_background(|| TcpEndpoint::open(options))?;
+    let endpoint: Arc<dyn Endpoint> = Arc::new(endpoint);
+    let address = endpoint.address();
     let directory = std::env::current_dir().unwrap_or_default();
     let agent = Agent::start(endpoint, settings, node, &directory);
     let mut state = lock(state);

@@ -11,7 +11,7 @@ use super::vote::vote;
 use super::watch::Watched;
 use super::{Session, lock};
 use crate::agent::coordinate::NodeSeat;
-use crate::agent::{RemoteDevice, file_exposure, restart};
+use crate::agent::{AgentSettings, RemoteDevice, file_exposure, restart};
 use crate::clock::Stopwatch;
 use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
@@ -108,6 +108,7 @@ impl Protection {
             job: node.job.clone(),
             name: node.name.clone(),
             listen: config.listen_address.clone(),
+            settings: AgentSettings::of(config),
         };
         let opened = match (node.leads(), endpoint) {
             (true, None) => way.open().map(Some),
@@ -430,6 +431,8 @@ struct Way {
     job: String,
     name: String,
     listen: Option<String>,
+    /// What serves others is of the background.
+    settings: AgentSettings,
 }
 
 impl Way {
@@ -441,7 +444,8 @@ impl Way {
                 Error::caused(ErrorKind::Configuration, context, error)
             })?;
         }
-        Ok(Arc::new(TcpEndpoint::open(options)?))
+        let endpoint = self.settings.in_background(|| TcpEndpoint::open(options))?;
+        Ok(Arc::new(endpoint))
     }
 }
 
