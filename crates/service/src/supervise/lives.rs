@@ -7,6 +7,7 @@
 use super::agents::Agents;
 use super::child::{Group, TICK, code, words};
 use super::events::Summary;
+use super::hosts::Host;
 use super::place::Start;
 use super::{LEAVE, Options, Parts, RENDEZVOUS};
 use rustix::process::Signal;
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 const KILL_AFTER: Duration = Duration::from_secs(10);
 /// What a shell, and the wrapper, say of a command that is not there.
 const NOT_FOUND: u8 = 127;
+/// Between two looks at the hosts of a life.
+const LOOK_AFTER: Duration = Duration::from_secs(20);
 /// For agents to end by themselves.
 const AGENTS_GRACE: Duration = Duration::from_secs(10);
 
@@ -227,7 +230,15 @@ impl Supervisor {
         let mut group = Group::start(&words, &start.variables, input)?;
         self.summary.starts = count;
         let mut deadline: Option<(Instant, Signal)> = None;
+        let mut watch = HostWatch::new(&start.hosts);
         loop {
+            if deadline.is_none()
+                && let Some(gone) = watch.look(self)
+            {
+                let text = format!("{gone} is gone, and the launcher does not end: it is ended");
+                self.tell("signal", &text, &json!({ "host": gone }));
+                deadline = Some((Instant::now(), Signal::TERM));
+            }
             if let Some(status) = group.ended() {
                 // What the launcher left behind on this host.
                 group.signal(Signal::KILL);
@@ -306,3 +317,43 @@ impl Supervisor {
 }
 
 const SIGNAL: &str = "a signal came";
+
+/// Looks now and then whether the hosts of a life still answer: some launchers wait for ever for one that
+/// vanished.
+struct HostWatch {
+    hosts: Vec<Host>,
+    next: Instant,
+    suspect: Option<String>,
+}
+
+impl HostWatch {
+    fn new(names: &[String]) -> Self {
+        let host = |name: &String| Host {
+            name: name.clone(),
+            slots: None,
+        };
+        Self {
+            hosts: names.iter().map(host).collect(),
+            next: Instant::now() + LOOK_AFTER,
+            suspect: None,
+        }
+    }
+
+    /// A host that was gone at the last look, and still is.
+    fn look(&mut self, supervisor: &mut Supervisor) -> Option<String> {
+        if self.hosts.is_empty() || Instant::now() < self.next {
+            return None;
+        }
+        let start = Instant::now();
+        let gone = supervisor.gone(&self.hosts).into_keys().next();
+        // Many hosts are asked less often, unless one does not answer.
+        let pause = if gone.is_some() {
+            LOOK_AFTER
+        } else {
+            LOOK_AFTER.max(start.elapsed() * 30)
+        };
+        self.next = Instant::now() + pause;
+        let before = std::mem::replace(&mut self.suspect, gone.clone());
+        gone.filter(|gone| before.as_ref() == Some(gone))
+    }
+}

@@ -116,7 +116,7 @@ impl Supervisor {
         }
     }
 
-    fn gone(&mut self, hosts: &[Host]) -> BTreeMap<String, String> {
+    pub(super) fn gone(&mut self, hosts: &[Host]) -> BTreeMap<String, String> {
         let mut gone = BTreeMap::new();
         if let Some(scheduler) = &mut self.parts.scheduler {
             match scheduler.gone(hosts) {
