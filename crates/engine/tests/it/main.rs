@@ -8,6 +8,7 @@
 )]
 
 mod agreement;
+mod archive;
 mod job;
 mod crash;
 mod stripe_crash;
