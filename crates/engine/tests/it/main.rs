@@ -8,7 +8,7 @@
 )]
 
 mod agreement;
-mod archive;
+mod archive_store;
 mod job;
 mod crash;
 mod stripe_crash;
