@@ -23,6 +23,7 @@ pub mod root;
 pub mod stripe;
 pub mod agent;
 pub mod local;
+pub mod drain;
 pub mod wire;
 
 pub use bytes::{Decoder, Encoder, FormatError};

@@ -31,7 +31,6 @@ pub mod survey;
 mod view;
 
 pub use coordinate::CoordinatorThread;
-pub use view::RemoteDevice;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,9 +38,9 @@ use crate::notice;
 use crate::store::control::Control;
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
-use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
+use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer, file_exposure};
+use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat};
-use backstay_format::{Digest, StoreId};
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
@@ -117,11 +116,6 @@ pub struct Agent {
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
     buffers: Buffers,
-}
-
-/// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
-pub fn file_exposure(store: StoreId) -> ExposureId {
-    ExposureId(Digest::of(format!("file of store {store}").as_bytes()).0)
 }
 
 fn peer(seat: &Seat) -> Peer {
