@@ -24,6 +24,7 @@ pub mod stripe;
 pub mod agent;
 pub mod local;
 pub mod drain;
+pub mod merge;
 pub mod wire;
 
 pub use bytes::{Decoder, Encoder, FormatError};
@@ -32,6 +33,7 @@ pub use element::ElementType;
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};
 pub use ids::{Address, CheckpointId, SegmentId, StoreId};
+pub use merge::Merge;
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};

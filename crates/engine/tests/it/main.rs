@@ -7,6 +7,7 @@
     reason = "a test may stop where it fails"
 )]
 
+mod aggregate;
 mod agreement;
 mod job;
 mod crash;
