@@ -74,6 +74,7 @@ pub mod transport;
 pub mod aggregate;
 pub mod restart;
 pub mod agent;
+pub mod drain;
 pub mod inspect;
 pub mod schedule;
 pub mod leave;

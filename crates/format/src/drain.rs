@@ -47,6 +47,8 @@ pub struct DrainJob {
     pub run: u32,
     /// Which aggregator, from 0.
     pub aggregator: u32,
+    /// Of how many.
+    pub aggregators: u32,
     /// The life that drains.
     pub incarnation: u64,
     /// The checkpoint.
@@ -243,6 +245,7 @@ impl DrainJob {
             .text(&self.job)
             .u32(self.run)
             .u32(self.aggregator)
+            .u32(self.aggregators)
             .u64(self.incarnation);
         put_checkpoint(body, self.checkpoint);
         put_count(body, self.retain.len());
@@ -266,6 +269,7 @@ impl DrainJob {
             job: body.text("job", LABEL_BYTES_MAX)?,
             run: body.u32("run")?,
             aggregator: body.u32("aggregator")?,
+            aggregators: body.u32("aggregators")?,
             incarnation: body.u64("incarnation")?,
             checkpoint: take_checkpoint(body)?,
             retain: take_list(body, "retained checkpoints", 16, take_checkpoint)?,

@@ -99,8 +99,7 @@ impl AgentSettings {
 
     /// Makes the calling thread one of the background.
     pub fn background(&self) {
-        crate::cpu::restrict_thread(self.cpu_set.as_deref());
-        crate::cpu::lower_thread(self.nice);
+        crate::cpu::background(self.cpu_set.as_deref(), self.nice);
     }
 }
 
