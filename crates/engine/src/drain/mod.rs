@@ -22,13 +22,20 @@
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
+mod encode;
 mod ledger;
+mod open;
+mod pack;
+mod parts;
+mod point;
 mod settings;
 mod source;
 mod sources;
 mod state;
 mod tree;
+mod work;
 
+pub use point::DrainPoint;
 pub use settings::DrainSettings;
 
 use crate::error::{Error, ErrorKind, Result};

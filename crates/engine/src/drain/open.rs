@@ -9,22 +9,23 @@ use super::DrainSettings;
 use super::encode::Decoders;
 use super::ledger::Ledger;
 use super::point::OpenStore;
-use super::source::host;
 use super::state::State;
-use crate::archive::{ArchiveStore, Identity, Layout, WriteOptions, can_open};
-use crate::error::Result;
+use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
 use backstay_format::drain::DrainJob;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+/// So many numbers are tried for a new file.
+const EPOCHS_TRIED: u32 = 1000;
+
 /// The store for a drain; `held` is the one of the drain before.
 pub(super) fn store_for(
     held: Option<OpenStore>,
     job: &DrainJob,
     settings: &DrainSettings,
-    node: &str,
 ) -> Result<OpenStore> {
     let is_it = |held: &OpenStore| {
         (&*held.job, held.run, held.aggregator) == (&*job.job, job.run, job.aggregator)
@@ -35,20 +36,7 @@ pub(super) fn store_for(
     }
     let folder = Path::new(&job.folder);
     let options = options(job, settings);
-    let identity = |epoch| Identity {
-        job: job.job.clone(),
-        run: job.run,
-        aggregator: job.aggregator,
-        epoch,
-        host: host(node),
-    };
-    let (file, store) = if job.file.is_empty() {
-        ArchiveStore::create_next(folder, &identity(0), &options)?
-    } else if can_open(folder, &job.file, &host(node))? {
-        (job.file.clone(), ArchiveStore::open(folder, &job.file, &options)?)
-    } else {
-        ArchiveStore::take_over_next(folder, &job.file, &identity(0), &options)?
-    };
+    let (file, store) = open(folder, job, &options)?;
     let state = load(&store)?;
     Ok(OpenStore {
         job: job.job.clone(),
@@ -60,28 +48,74 @@ pub(super) fn store_for(
     })
 }
 
+/// The epoch of an aggregator's file, by its name.
+fn epoch_of(file: &str) -> u32 {
+    let number = file.strip_suffix(".backstay").and_then(|name| name.rsplit('-').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
+    let mut identity = Identity {
+        job: job.job.clone(),
+        run: job.run,
+        aggregator: job.aggregator,
+        epoch: epoch_of(&job.file),
+        host: fence::host(),
+    };
+    if !job.file.is_empty() {
+        match ArchiveStore::open(folder, &job.file, &identity, options) {
+            Ok(store) => return Ok((job.file.clone(), store)),
+            Err(error) if error.kind() == ErrorKind::StoreBusy => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // Files of drains that nobody recorded may stand in the way: each try has the next number.
+    for _ in 0..EPOCHS_TRIED {
+        identity.epoch += 1;
+        let name = store_file(job.aggregator, identity.epoch);
+        let made = if job.file.is_empty() {
+            ArchiveStore::create(folder, &name, &identity, options)
+        } else {
+            ArchiveStore::take_over(folder, &job.file, &name, &identity, options)
+        };
+        match made {
+            Ok(store) => return Ok((name, store)),
+            Err(error) if is_there(folder, &name) => {
+                tracing::debug!("{name} is there: {error}");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let context = format!("{}: too many files of aggregator {}", folder.display(), job.aggregator);
+    Err(Error::new(ErrorKind::StoreBusy, context))
+}
+
+fn is_there(folder: &Path, name: &str) -> bool {
+    folder.join(name).exists()
+}
+
 fn options(job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
     let aggregators = u64::from(job.aggregators.max(1));
+    let defaults = WriteOptions::default();
     WriteOptions {
-        reserve_bytes: settings.reserve_bytes,
+        reserve_bytes: settings.reserve_bytes.unwrap_or(defaults.reserve_bytes),
         writer_threads: backstay_format::width::index(settings.write_threads),
         rate_bytes: settings.rate_bytes.map(|rate| rate.div_ceil(aggregators)),
-        layout: Layout {
-            stripe_count: settings.stripe_count,
-            stripe_size_bytes: settings.stripe_size_bytes,
+        read: ReadOptions {
+            decode: Arc::new(Decoders::default()),
+            ..defaults.read.clone()
         },
-        decode: Arc::new(Decoders::default()),
-        ..WriteOptions::default()
+        ..defaults
     }
 }
 
 fn load(store: &ArchiveStore) -> Result<State> {
     let root = store.root();
     let mut ledger = Ledger::default();
-    for entry in store.entries() {
+    for entry in store.device().entries() {
         ledger.open(entry.segment, u64::from(entry.decoded_bytes), BTreeSet::new());
     }
     let reader = StoreReader::open(store.device())?;
     reader.read_records(|_, _, _| {})?;
-    State::load(&reader, root.revisions, ledger)
+    State::load(&reader, root.revisions.clone(), ledger)
 }

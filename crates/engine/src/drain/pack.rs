@@ -13,9 +13,8 @@ use crate::aggregate::{Block, Piece, Plan, RankBlocks, Segment, VariableBlocks, 
 use crate::archive::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
-use backstay_format::archive::PieceRecord;
 use backstay_format::width::{index, to_u64};
-use backstay_format::{Address, BlockRef, SegmentId};
+use backstay_format::{Address, BlockRef, SegmentId, SegmentPiece};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -181,11 +180,11 @@ impl Packing<'_> {
         found.map(|at| &writes[at]).map_err(missing)
     }
 
-    fn records(&self, segment: &Planned) -> Result<Vec<PieceRecord>> {
+    fn records(&self, segment: &Planned) -> Result<Vec<SegmentPiece>> {
         let record = |piece: &crate::aggregate::Piece| {
-            Ok(PieceRecord {
+            Ok(SegmentPiece {
                 offset: piece.offset,
-                length: piece.block.length,
+                length_bytes: piece.block.length,
                 digest: self.write_of(piece)?.block.digest,
             })
         };

@@ -5,17 +5,18 @@
 //! Invariants: what did not change is referred to, not written; what is in a segment that is cleaned is
 //! written elsewhere.
 
+use super::encode;
 use super::state::{RankState, State, VariableState, descriptor_bytes};
 use super::tree::{ArchiveTree, Place, Turnover, changed_blocks};
 use super::work::{Placed, RankWork};
 use crate::archive::{ArchiveStore, NewSegment};
 use crate::error::Result;
-use backstay_format::archive::PieceRecord;
 use backstay_format::drain::DrainJob;
 use backstay_format::limits::{INTERNAL_BLOCK_BYTES, SEGMENT_BYTES_MAX};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
     Address, BlockRef, CheckpointId, Digest, Encoder, RankEntry, RankRoot, SegmentClass, SegmentId,
+    SegmentPiece,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct PartWriter<'a> {
     store: &'a ArchiveStore,
     checkpoint: CheckpointId,
-    segment: Option<(SegmentId, Vec<u8>, Vec<PieceRecord>)>,
+    segment: Option<(SegmentId, Vec<u8>, Vec<SegmentPiece>)>,
     written: Vec<(SegmentId, u64)>,
 }
 
@@ -39,7 +40,7 @@ impl<'a> PartWriter<'a> {
     }
 
     fn place(&mut self, bytes: &[u8]) -> Result<BlockRef> {
-        let full = |held: &(SegmentId, Vec<u8>, Vec<PieceRecord>)| {
+        let full = |held: &(SegmentId, Vec<u8>, Vec<SegmentPiece>)| {
             held.1.len() + bytes.len() > index(SEGMENT_BYTES_MAX)
         };
         if self.segment.as_ref().is_some_and(full) {
@@ -51,9 +52,9 @@ impl<'a> PartWriter<'a> {
             .get_or_insert_with(|| (store.next_segment(), Vec::new(), Vec::new()));
         let offset = u32::try_from(held.len()).unwrap_or(u32::MAX);
         let digest = Digest::of(bytes);
-        pieces.push(PieceRecord {
+        pieces.push(SegmentPiece {
             offset,
-            length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            length_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             digest,
         });
         held.extend_from_slice(bytes);
@@ -68,13 +69,20 @@ impl<'a> PartWriter<'a> {
             return Ok(());
         };
         self.written.push((segment, to_u64(bytes.len())));
-        self.store.append(NewSegment::raw(
+        self.store.append(NewSegment {
             segment,
-            SegmentClass::Small,
-            self.checkpoint,
+            checkpoint: self.checkpoint,
+            class: SegmentClass::Small,
+            merge: 0,
+            element: None,
+            variable: String::new(),
+            scheme: encode::raw_scheme(),
+            decoded_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             pieces,
-            bytes,
-        ))
+            bases: Vec::new(),
+            payload: bytes,
+        })?;
+        Ok(())
     }
 
     /// Writes what is left; returns the segments and their lengths.

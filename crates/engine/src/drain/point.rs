@@ -260,11 +260,11 @@ impl DrainRun {
 
     fn drain(&self) -> Result<u64> {
         let mut held = lock(&self.aggregator.open);
-        let mut own = open::store_for(held.take(), &self.job, &self.settings, &self.name)?;
+        let mut own = open::store_for(held.take(), &self.job, &self.settings)?;
         {
             let mut progress = lock(&self.aggregator.progress);
             progress.file.clone_from(&own.file);
-            progress.store = own.store.store();
+            progress.store = own.store.id();
         }
         let before = own.store.stats().growths;
         let drain = Drain {

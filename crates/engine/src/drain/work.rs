@@ -168,7 +168,7 @@ impl Drain<'_> {
             }
             for piece in &header.pieces {
                 let unit = u16::try_from(piece.offset / Address::UNIT_BYTES);
-                let length = to_usize(u64::from(piece.length));
+                let length = to_usize(u64::from(piece.length_bytes));
                 if let Ok(unit) = unit {
                     known.insert((piece.digest, length), Some(Address::new(segment, unit)));
                 }
