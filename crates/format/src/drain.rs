@@ -128,6 +128,8 @@ pub struct DrainProgress {
     pub file: String,
     /// The root that holds the checkpoint, once it is done.
     pub sequence: u64,
+    /// Ranks of the job that took the checkpoint.
+    pub world_size: u32,
     /// Bytes of all variables.
     pub bytes_total: u64,
     /// Bytes of the blocks that have to be drained.
@@ -374,7 +376,7 @@ impl DrainProgress {
         ] {
             body.u64(number);
         }
-        body.u32(self.kind).text(&self.text);
+        body.u32(self.world_size).u32(self.kind).text(&self.text);
     }
 
     fn take(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
@@ -395,6 +397,7 @@ impl DrainProgress {
             bytes_encoded: body.u64("bytes encoded")?,
             bytes_stored: body.u64("bytes stored")?,
             growths: body.u64("growths")?,
+            world_size: body.u32("ranks of the job")?,
             kind: body.u32("kind")?,
             text: body.text("text", REPORT_BYTES_MAX)?,
         })

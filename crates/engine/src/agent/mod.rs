@@ -33,6 +33,7 @@ mod view;
 pub use coordinate::CoordinatorThread;
 
 use crate::config::Config;
+use crate::drain::DrainPoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::Control;
@@ -107,6 +108,7 @@ impl AgentSettings {
 #[derive(Debug)]
 pub struct Agent {
     endpoint: Arc<dyn Endpoint>,
+    drains: Arc<DrainPoint>,
     settings: AgentSettings,
     node: String,
     /// The folder of the node's own store.
@@ -134,8 +136,10 @@ impl Agent {
         node: &str,
         directory: &Path,
     ) -> Arc<Self> {
+        let drains = Arc::new(DrainPoint::new(Arc::clone(&endpoint), node));
         let agent = Arc::new(Self {
             endpoint,
+            drains,
             settings,
             node: node.to_owned(),
             directory: RwLock::new(directory.to_owned()),
@@ -153,9 +157,19 @@ impl Agent {
         &self.endpoint
     }
 
-    /// Takes the node's store, which is open for writing, under its protection.
+    /// Its part in draining to the archive.
+    pub fn drains(&self) -> &Arc<DrainPoint> {
+        &self.drains
+    }
+
+    /// Takes the node's store, which is open for writing: under its protection where the job asked for
+    /// it, and as a source of drains.
     pub fn attach(&self, reserve: &Reserve, directory: &Path) -> Result<()> {
         self.set_directory(directory);
+        self.drains.attach(reserve);
+        if !reserve.control().redundant() {
+            return Ok(());
+        }
         let store = reserve.reader().superblock().store;
         if lock(&self.member)
             .as_ref()
@@ -182,6 +196,7 @@ impl Agent {
 
     /// Lets go of the store, which is about to be opened anew.
     pub fn detach(&self) {
+        self.drains.detach();
         if let Some(member) = lock(&self.member).take() {
             self.endpoint.withdraw(member.store().into());
             self.endpoint.withdraw(file_exposure(member.store()));
@@ -190,9 +205,7 @@ impl Agent {
 
     /// What the node's ranks share, once there is a store.
     pub fn control(&self) -> Option<Control> {
-        lock(&self.member)
-            .as_ref()
-            .map(|member| member.reserve().control().clone())
+        self.drains.control()
     }
 
     /// Whether the leader of the node's ranks lives.
@@ -368,6 +381,9 @@ impl Handler for Weakly {
             let context = "this agent is shutting down";
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         };
+        if DrainPoint::is_request(request) {
+            return agent.drains.handle(request, within);
+        }
         let request = Request::decode(request)
             .map_err(|error| Error::corrupt("a request to this agent".to_owned(), error))?;
         Ok(agent.answer(&request, within)?.encode())

@@ -22,21 +22,28 @@
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
+mod coordinate;
 mod encode;
+pub mod fetch;
 mod ledger;
 mod open;
 mod pack;
 mod parts;
 mod point;
+mod servers;
 mod settings;
 mod source;
 mod sources;
 mod state;
+mod status;
 mod tree;
 mod work;
 
+pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
+pub use servers::{ServerPlace, shared_secret};
 pub use settings::DrainSettings;
+pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};
 
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +57,11 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const PARALLEL_MAX: usize = 8;
 
 /// Does `what` for all of `items`, several at the same time; the results in order, or the first error.
-fn parallel<I: Sync, T: Send>(items: &[I], what: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
+fn parallel<I: Sync, T: Send>(
+    items: &[I],
+    threads_max: usize,
+    what: impl Fn(&I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     if let [only] = items {
         return what(only).map(|one| vec![one]);
     }
@@ -67,7 +78,7 @@ fn parallel<I: Sync, T: Send>(items: &[I], what: impl Fn(&I) -> Result<T> + Sync
     };
     let panicked = || Error::new(ErrorKind::Internal, "a thread of a drain panicked");
     let mut results: Vec<(usize, Result<T>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..items.len().min(PARALLEL_MAX)).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..items.len().min(threads_max)).map(|_| scope.spawn(work)).collect();
         let of = |thread: std::thread::ScopedJoinHandle<'_, Vec<(usize, Result<T>)>>| {
             thread.join().unwrap_or_else(|_| vec![(0, Err(panicked()))])
         };

@@ -8,7 +8,7 @@ use super::encode::Planned;
 use super::sources::{Source, Wanted};
 use super::state::State;
 use super::work::{Drain, Key, Placed, RankWork, Write};
-use super::{lock, parallel};
+use super::{PARALLEL_MAX, lock, parallel};
 use crate::aggregate::{Block, Piece, Plan, RankBlocks, Segment, VariableBlocks, lags, plan};
 use crate::archive::Commit;
 use crate::error::{Error, ErrorKind, Result};
@@ -111,7 +111,7 @@ fn gather_all(
         }
         packing.drain.go_on()?;
         let places: Vec<usize> = (0..wanted.len()).collect();
-        parallel(&places, |&at| packing.sources[at].fill(&wanted[at], &bytes))?;
+        parallel(&places, PARALLEL_MAX, |&at| packing.sources[at].fill(&wanted[at], &bytes))?;
         if !moved.is_empty() {
             // What is cleaned may stand in segments of earlier commits only.
             reader.read_records(|_, _, _| {})?;
@@ -246,5 +246,5 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
         }
     };
     let threads: Vec<u32> = (0..drain.settings.threads.max(1)).collect();
-    parallel(&threads, |_| work()).map(|_| ())
+    parallel(&threads, usize::MAX, |_| work()).map(|_| ())
 }

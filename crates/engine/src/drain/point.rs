@@ -11,6 +11,7 @@ use super::state::State;
 use super::work::Drain;
 use super::{DrainSettings, lock, open};
 use crate::archive::ArchiveStore;
+use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Control;
 use crate::store::reserve::Reserve;
@@ -62,6 +63,22 @@ pub const DONE: u8 = 2;
 /// Failed.
 pub const FAILED: u8 = 3;
 
+/// How long a drain that was told to stop may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits for a thread that was told to end; gives it back where it does not.
+fn ended(thread: JoinHandle<()>, limit: Duration) -> Option<JoinHandle<()>> {
+    let deadline = Deadline::after(limit);
+    while !thread.is_finished() {
+        if deadline.left().is_none() {
+            return Some(thread);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(thread.join());
+    None
+}
+
 impl DrainPoint {
     /// The process `name` that answers at `endpoint`.
     pub fn new(endpoint: Arc<dyn Endpoint>, name: &str) -> Self {
@@ -109,11 +126,12 @@ impl DrainPoint {
         source.as_ref().map(|source| source.reserve().control().clone())
     }
 
-    /// Ends a drain that is under way.
+    /// Ends a drain that is under way. One that hangs in the file system is left behind: it reads of the
+    /// node what is there, and a commit of it is one of the checkpoint that it is of.
     pub fn stop(&self) {
         self.aggregator.cancel.store(true, Ordering::Release);
         if let Some(thread) = lock(&self.thread).take() {
-            drop(thread.join());
+            drop(ended(thread, PATIENCE));
         }
     }
 
@@ -197,7 +215,11 @@ impl DrainPoint {
             }
             // Another checkpoint, or another coordinator: what is under way is given up.
             self.aggregator.cancel.store(true, Ordering::Release);
-            drop(running.join());
+            if let Some(running) = ended(running, PATIENCE) {
+                *thread = Some(running);
+                let context = "a former drain still hangs in the file system";
+                return Err(Error::new(ErrorKind::StoreBusy, context));
+            }
         }
         self.aggregator.cancel.store(false, Ordering::Release);
         *lock(&self.aggregator.progress) = DrainProgress {

@@ -13,7 +13,7 @@ use crate::store::reader::StoreReader;
 use crate::transport::{Endpoint, ExposureId, Peer, RemoteDevice, file_exposure};
 use backstay_format::agent::Seat;
 use backstay_format::drain::{DrainAnswer, DrainRequest, GatherPiece, Offered};
-use backstay_format::width::{index, to_u64};
+use backstay_format::width::to_u64;
 use backstay_format::{BlockRef, CheckpointId, Digest, FormatError};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

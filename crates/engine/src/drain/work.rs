@@ -14,7 +14,7 @@ use super::source::NodeSource;
 use super::sources::Source;
 use super::state::{RankState, State};
 use super::tree::ArchiveTree;
-use super::{DrainSettings, lock, parallel};
+use super::{DrainSettings, PARALLEL_MAX, lock, parallel};
 use crate::archive::{ArchiveStore, Commit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::revision::{ReadPart, read_part};
@@ -121,7 +121,7 @@ impl Drain<'_> {
             let own = (self.own, self.name);
             Source::open(seat, self.job.checkpoint, own, self.endpoint, self.within())
         };
-        let sources: Vec<Source> = parallel(&self.job.sources, open)?;
+        let sources: Vec<Source> = parallel(&self.job.sources, PARALLEL_MAX, open)?;
         let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered.world_size).collect();
         if sizes.len() > 1 {
             let context = format!("nodes disagree on the ranks of {}: {sizes:?}", self.job.checkpoint);
@@ -133,7 +133,7 @@ impl Drain<'_> {
     /// What every rank has, and which of its blocks the archive lacks.
     fn compare(&self, sources: &[Source], state: &State) -> Result<Vec<RankWork>> {
         let places: Vec<usize> = (0..sources.len()).collect();
-        let of_sources = parallel(&places, |&at| {
+        let of_sources = parallel(&places, PARALLEL_MAX, |&at| {
             let source = &sources[at];
             let entries = source.offered.ranks.iter();
             let works = entries.map(|entry| {
@@ -151,6 +151,7 @@ impl Drain<'_> {
             return Err(Error::new(ErrorKind::Corrupt, context));
         }
         let mut progress = lock(self.progress);
+        progress.world_size = sources.first().map_or(0, |source| source.offered.world_size);
         progress.bytes_total = works.iter().map(|work| work.part.root.bytes_total).sum();
         let writes = works.iter().flat_map(|w| &w.variables).flat_map(|v| &v.writes);
         progress.bytes_changed = writes.map(|write| to_u64(write.length)).sum();
