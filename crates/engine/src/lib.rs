@@ -15,6 +15,7 @@
 //! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
 //! | [`aggregate`] | in which order blocks of many ranks are written together |
 //! | [`archive`] | files on shared storage: segments stored encoded, and the catalog of what is whole |
+//! | [`codec`] | archived data made smaller, and the choice how |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
@@ -74,6 +75,7 @@ pub mod redundancy;
 pub mod transport;
 pub mod aggregate;
 pub mod archive;
+pub mod codec;
 pub mod restart;
 pub mod agent;
 pub mod drain;

@@ -5,6 +5,8 @@
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
 //! Format: docs/format/store.md; `wire`: docs/format/wire.md; `archive`, `archived` and `catalog`:
 //! docs/format/archive.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `scheme`:
+//! docs/format/codec.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -30,6 +32,7 @@ pub mod archive;
 pub mod archived;
 pub mod catalog;
 pub mod wire;
+pub mod scheme;
 
 pub use archive::{
     ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, TableEntry, TablePlace,
@@ -48,6 +51,7 @@ pub use merge::Merge;
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
+pub use scheme::Scheme;
 pub use segment::{SegmentClass, SegmentRecord};
 pub use stream::StreamRoot;
 pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};

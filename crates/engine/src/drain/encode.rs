@@ -5,8 +5,14 @@
 
 use crate::aggregate::{Content, Piece, Segment};
 use crate::archive::{Decode, NewSegment};
-use crate::error::Result;
-use backstay_format::{CheckpointId, ElementType, Merge, SegmentClass, SegmentId, SegmentPiece};
+use super::lock;
+use crate::codec::{self, Work};
+use crate::error::{Error, Result};
+use backstay_format::scheme::Scheme;
+use backstay_format::{
+    CheckpointId, Decoder, ElementType, Encoder, Merge, SegmentClass, SegmentId, SegmentPiece,
+};
+use std::sync::Mutex;
 
 /// A segment of a plan that got its number.
 #[derive(Debug)]
@@ -42,7 +48,13 @@ impl Planned {
 
 /// The scheme of bytes that are stored as they are.
 pub(super) fn raw_scheme() -> Vec<u8> {
-    Vec::new()
+    scheme_bytes(&Scheme::raw(ElementType::Bytes))
+}
+
+fn scheme_bytes(scheme: &Scheme) -> Vec<u8> {
+    let mut bytes = Encoder::new();
+    scheme.encode(&mut bytes);
+    bytes.finish()
 }
 
 /// What encodes an aggregator's segments.
@@ -74,12 +86,26 @@ impl Encoders {
     }
 }
 
-/// The way back.
+/// The way back: decoders keep their memory for the next segment.
 #[derive(Debug, Default)]
-pub(super) struct Decoders {}
+pub(super) struct Decoders {
+    idle: Mutex<Vec<Work>>,
+}
 
 impl Decode for Decoders {
-    fn decode(&self, scheme: &[u8], payload: &[u8], base: Option<&[u8]>, out: &mut [u8]) -> Result<()> {
-        crate::archive::RawDecode.decode(scheme, payload, base, out)
+    fn decode(
+        &self,
+        scheme: &[u8],
+        payload: &[u8],
+        base: Option<&[u8]>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let mut body = Decoder::new("scheme", scheme);
+        let wrong = |error| Error::corrupt("scheme of a segment".to_owned(), error);
+        let scheme = Scheme::decode(&mut body).map_err(wrong)?;
+        let mut work = lock(&self.idle).pop().unwrap_or_default();
+        let decoded = codec::decode(&scheme, payload, base, &mut work, out);
+        lock(&self.idle).push(work);
+        decoded
     }
 }
