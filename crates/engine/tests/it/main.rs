@@ -9,6 +9,7 @@
 
 mod aggregate;
 mod agreement;
+mod archive;
 mod job;
 mod crash;
 mod stripe_crash;
