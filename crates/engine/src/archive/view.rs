@@ -90,16 +90,12 @@ impl View {
     }
 
     pub(super) fn insert(&mut self, entry: TableEntry) {
-        let slot = match self.places.get(&entry.segment) {
-            Some(&slot) => slot,
-            None => match self.vacant.pop_first() {
-                Some(slot) => slot,
-                None => {
-                    self.slots.push(None);
-                    self.slots.len() - 1
-                }
-            },
-        };
+        let known = self.places.get(&entry.segment).copied();
+        let slot = known.or_else(|| self.vacant.pop_first());
+        let slot = slot.unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
         self.slots[slot] = Some(entry);
         self.places.insert(entry.segment, slot);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: a file on shared storage as a device: read past the page cache (O_DIRECT), because what
+//! Purpose: a file on shared storage as a device: read past the page cache (`O_DIRECT`), because what
 //! another host wrote may be stale there; written by plain writes, or past the page cache too.
 //! In from: `archive`. Out to: the kernel, by positioned reads and writes of one open file.
 //! Invariants: opened once and kept open; the file is made once and never renamed; memory and offsets of
