@@ -3,9 +3,9 @@
 //! In from: `pack`. Out to: `codec`, the archive's decoder.
 //! Invariants: what cannot be encoded smaller is stored as it is.
 
+use super::lock;
 use crate::aggregate::{Content, Piece, Segment};
 use crate::archive::{Decode, NewSegment};
-use super::lock;
 use crate::codec::{self, Work};
 use crate::error::{Error, Result};
 use backstay_format::scheme::Scheme;

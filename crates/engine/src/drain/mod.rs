@@ -78,7 +78,9 @@ fn parallel<I: Sync, T: Send>(
     };
     let panicked = || Error::new(ErrorKind::Internal, "a thread of a drain panicked");
     let mut results: Vec<(usize, Result<T>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..items.len().min(threads_max)).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..items.len().min(threads_max))
+            .map(|_| scope.spawn(work))
+            .collect();
         let of = |thread: std::thread::ScopedJoinHandle<'_, Vec<(usize, Result<T>)>>| {
             thread.join().unwrap_or_else(|_| vec![(0, Err(panicked()))])
         };

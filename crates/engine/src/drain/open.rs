@@ -50,7 +50,9 @@ pub(super) fn store_for(
 
 /// The epoch of an aggregator's file, by its name.
 fn epoch_of(file: &str) -> u32 {
-    let number = file.strip_suffix(".backstay").and_then(|name| name.rsplit('-').next());
+    let number = file
+        .strip_suffix(".backstay")
+        .and_then(|name| name.rsplit('-').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -86,7 +88,11 @@ fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String
             Err(error) => return Err(error),
         }
     }
-    let context = format!("{}: too many files of aggregator {}", folder.display(), job.aggregator);
+    let context = format!(
+        "{}: too many files of aggregator {}",
+        folder.display(),
+        job.aggregator
+    );
     Err(Error::new(ErrorKind::StoreBusy, context))
 }
 
@@ -113,7 +119,11 @@ fn load(store: &ArchiveStore) -> Result<State> {
     let root = store.root();
     let mut ledger = Ledger::default();
     for entry in store.device().entries() {
-        ledger.open(entry.segment, u64::from(entry.decoded_bytes), BTreeSet::new());
+        ledger.open(
+            entry.segment,
+            u64::from(entry.decoded_bytes),
+            BTreeSet::new(),
+        );
     }
     let reader = StoreReader::open(store.device())?;
     reader.read_records(|_, _, _| {})?;

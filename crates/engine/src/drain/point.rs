@@ -16,9 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Control;
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, ExposureId, Peer, file_exposure, words};
-use backstay_format::drain::{
-    DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC,
-};
+use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -54,14 +52,10 @@ pub(super) struct OpenStore {
     pub(super) state: State,
 }
 
-/// Not begun.
-pub const IDLE: u8 = 0;
-/// At work.
-pub const AT_WORK: u8 = 1;
-/// Done.
-pub const DONE: u8 = 2;
-/// Failed.
-pub const FAILED: u8 = 3;
+/// States of a drain as `Progress` gives them; 0 is none yet.
+pub(super) const AT_WORK: u8 = 1;
+pub(super) const DONE: u8 = 2;
+pub(super) const FAILED: u8 = 3;
 
 /// How long a drain that was told to stop may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -105,12 +99,17 @@ impl DrainPoint {
     pub fn attach(&self, reserve: &Reserve) {
         let store = reserve.reader().superblock().store;
         let mut source = lock(&self.source);
-        if source.as_ref().is_some_and(|source| source.store() == store) {
+        if source
+            .as_ref()
+            .is_some_and(|source| source.store() == store)
+        {
             return;
         }
         let file = Arc::clone(reserve.reader().device());
-        self.endpoint
-            .expose(file_exposure(store), crate::transport::Exposed::Device(file));
+        self.endpoint.expose(
+            file_exposure(store),
+            crate::transport::Exposed::Device(file),
+        );
         *source = Some(Arc::new(NodeSource::new(reserve.clone())));
     }
 
@@ -123,7 +122,9 @@ impl DrainPoint {
     /// What the node's ranks share, once there is a store.
     pub fn control(&self) -> Option<Control> {
         let source = lock(&self.source);
-        source.as_ref().map(|source| source.reserve().control().clone())
+        source
+            .as_ref()
+            .map(|source| source.reserve().control().clone())
     }
 
     /// Ends a drain that is under way. One that hangs in the file system is left behind: it reads of the
@@ -180,7 +181,8 @@ impl DrainPoint {
                 })
             }
             DrainRequest::Release { exposure } => {
-                self.source()?.release(ExposureId(*exposure), &*self.endpoint);
+                self.source()?
+                    .release(ExposureId(*exposure), &*self.endpoint);
                 Ok(DrainAnswer::Done)
             }
             DrainRequest::Begin(job) => self.begin(job).map(|()| DrainAnswer::Done),

@@ -168,7 +168,8 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     }
     body.u32(count(found.checkpoints.len()));
     for one in &found.checkpoints {
-        body.u64(one.checkpoint.incarnation).u64(one.checkpoint.number);
+        body.u64(one.checkpoint.incarnation)
+            .u64(one.checkpoint.number);
         body.u32(count(one.sources.len()));
         for &source in &one.sources {
             body.u32(count(source));
@@ -192,7 +193,10 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
         let count = body.u32("ranks")?;
         let sources = (0..count).map(|_| Ok(index(body.u32("source")?)));
         let sources = sources.collect::<std::result::Result<_, FormatError>>()?;
-        found.checkpoints.push(ArchivedCheckpoint { checkpoint, sources });
+        found.checkpoints.push(ArchivedCheckpoint {
+            checkpoint,
+            sources,
+        });
     }
     Ok(found)
 }
@@ -205,7 +209,8 @@ impl Session {
         }
         let mine = if self.comm.rank() == 0 {
             let nodes = self.protection.archive_nodes();
-            self.archive.prepare(&self.config, &self.node, nodes, self.incarnation)
+            self.archive
+                .prepare(&self.config, &self.node, nodes, self.incarnation)
         } else {
             Ok(())
         };
@@ -216,7 +221,9 @@ impl Session {
     /// an archive that fails.
     pub(super) fn begin_archive(&mut self) {
         let from = self.policy.complete.last().copied();
-        let begun = self.archive.begin(self.incarnation, from, &mut self.protection);
+        let begun = self
+            .archive
+            .begin(self.incarnation, from, &mut self.protection);
         if let Err(error) = begun {
             notice::warn(&format!("nothing is drained to the archive: {error}"));
             let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);
@@ -238,7 +245,9 @@ impl Session {
             return Ok(());
         }
         let kind = i32::try_from(control.archive_outcome()).ok();
-        let kind = kind.and_then(ErrorKind::from_code).unwrap_or(ErrorKind::StoreIo);
+        let kind = kind
+            .and_then(ErrorKind::from_code)
+            .unwrap_or(ErrorKind::StoreIo);
         let context = format!("checkpoint {id} is not in the archive; rank 0's log says why");
         Err(Error::new(kind, context).second_hand())
     }
@@ -260,7 +269,14 @@ impl Session {
     /// The newest checkpoint in the archive, as far as this node knows.
     pub fn archived_checkpoint(&self) -> Option<CheckpointId> {
         let id = self.node.control.archived();
-        let newest = self.archive.found().checkpoints.first().map(|c| c.checkpoint);
-        newest.max((id.number > 0).then_some(id)).filter(|_| self.archive.is_on())
+        let newest = self
+            .archive
+            .found()
+            .checkpoints
+            .first()
+            .map(|c| c.checkpoint);
+        newest
+            .max((id.number > 0).then_some(id))
+            .filter(|_| self.archive.is_on())
     }
 }

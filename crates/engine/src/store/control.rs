@@ -333,7 +333,8 @@ impl Control {
     }
     /// Publishes how the last drain ended: 0, or the kind of an error.
     pub fn set_archive_outcome(&self, outcome: u64) {
-        self.word(WORD_ARCHIVE_OUTCOME).store(outcome, Ordering::Release);
+        self.word(WORD_ARCHIVE_OUTCOME)
+            .store(outcome, Ordering::Release);
     }
     /// How the last drain ended: 0, or the kind of an error.
     pub fn archive_outcome(&self) -> u64 {

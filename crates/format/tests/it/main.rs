@@ -11,4 +11,5 @@ mod hostile;
 mod local;
 mod fixtures;
 mod document;
+mod drain;
 mod parity_document;
