@@ -8,14 +8,23 @@
 //! root is durable. No file is opened, looked up, renamed or locked after set-up.
 //! Format: docs/format/archive.md.
 //!
-//! Forward: [`write`] appends segments and commits, [`catalog`] records what is whole, [`retention`] says
-//! what goes. Backward: [`device`] gives segments back. [`fence`] says who may write.
+//! Forward: [`write`] appends segments and commits, `space` knows what is free, `queue` packs extents
+//! into large writes at the `rate` allowed, `make` makes and opens files, [`catalog`] records what is
+//! whole, [`retention`] says what goes. Backward: `head` finds the state of a file, [`device`] gives
+//! segments back, `view` says which there are, `cache` keeps them. [`fence`] says who may write.
 
-pub mod catalog;
-pub mod device;
-pub mod fence;
-pub mod retention;
 pub mod write;
+mod make;
+mod space;
+mod queue;
+mod rate;
+mod head;
+pub mod device;
+mod view;
+mod cache;
+pub mod catalog;
+pub mod retention;
+pub mod fence;
 
 pub use catalog::{Catalog, CatalogReader, NewCheckpoint, NewPart};
 pub use device::ArchiveDevice;
