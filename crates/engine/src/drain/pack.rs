@@ -252,9 +252,8 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
             drain.go_on()?;
             let bytes = std::mem::take(&mut *lock(&window.bytes[at]));
             let pieces = packing.records(segment)?;
-            let new = drain
-                .encoders
-                .encode(segment, drain.job.checkpoint, pieces, bytes)?;
+            let checkpoint = drain.job.checkpoint;
+            let new = drain.encoders.encode(segment, &drain.means, checkpoint, pieces, bytes)?;
             let stored = to_u64(new.payload.len());
             drain.store.append(new)?;
             let mut progress = lock(drain.progress);

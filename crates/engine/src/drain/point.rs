@@ -5,7 +5,7 @@
 //! Invariants: one drain at a time; a request that cannot be done at once starts a thread, and `Progress`
 //! tells how it goes; a store that failed is opened anew by the next drain.
 
-use super::encode::Encoders;
+use super::encode::{Encoders, Means};
 use super::source::NodeSource;
 use super::state::State;
 use super::work::Drain;
@@ -56,6 +56,9 @@ pub(super) struct OpenStore {
 pub(super) const AT_WORK: u8 = 1;
 pub(super) const DONE: u8 = 2;
 pub(super) const FAILED: u8 = 3;
+
+/// What a file system is taken to take before anything was written to it.
+const WRITE_BYTES_PER_SECOND: f64 = 0.5e9;
 
 /// How long a drain that was told to stop may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -282,6 +285,18 @@ impl DrainRun {
         }
     }
 
+    /// What may be spent on codecs: what the file system took so far, or is allowed to take.
+    fn means(&self, own: &OpenStore) -> Means {
+        let allowed = self.settings.rate_bytes.map(|rate| rate / u64::from(self.job.aggregators.max(1)));
+        let takes = own.store.write_bytes_per_second().unwrap_or(WRITE_BYTES_PER_SECOND);
+        Means {
+            codec: self.settings.codec,
+            second_pass: self.settings.second_pass,
+            threads: self.settings.threads,
+            write_bytes_per_second: allowed.map_or(takes, |allowed| takes.min(as_f64(allowed))),
+        }
+    }
+
     fn drain(&self) -> Result<u64> {
         let mut held = lock(&self.aggregator.open);
         let mut own = open::store_for(held.take(), &self.job, &self.settings)?;
@@ -299,6 +314,7 @@ impl DrainRun {
             settings: &self.settings,
             store: &own.store,
             encoders: &self.aggregator.encoders,
+            means: self.means(&own),
             progress: &self.aggregator.progress,
             cancel: &self.aggregator.cancel,
         };
@@ -315,4 +331,9 @@ impl DrainRun {
         }
         outcome
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+fn as_f64(value: u64) -> f64 {
+    value as f64
 }

@@ -7,7 +7,7 @@
 //! more memory than two windows.
 
 use super::changes::{Changed, NodeTree};
-use super::encode::Encoders;
+use super::encode::{Encoders, Means};
 use super::pack::{self, Packing};
 use super::parts::{self, NewParts, PartWriter};
 use super::source::NodeSource;
@@ -40,6 +40,7 @@ pub(super) struct Drain<'a> {
     pub(super) settings: &'a DrainSettings,
     pub(super) store: &'a ArchiveStore,
     pub(super) encoders: &'a Encoders,
+    pub(super) means: Means,
     pub(super) progress: &'a Mutex<DrainProgress>,
     pub(super) cancel: &'a AtomicBool,
 }
