@@ -1,8 +1,11 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy bench-transport
+.PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy bench-transport
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
+
+bench-archive: ## Rate of draining beside plain writes, and what it takes from the application (5 min)
+	$(BENCH) bench-archive -- $(BENCH_ARGS)
 
 bench-capture: ## What a checkpoint costs beside memcpy and plain writes (5 min)
 	$(BENCH) bench-capture -- $(BENCH_ARGS)
