@@ -11,6 +11,8 @@ mod aggregate;
 mod agreement;
 mod archive;
 mod archive_store;
+mod archive_catalog;
+mod archive_crash;
 mod job;
 mod crash;
 mod stripe_crash;
