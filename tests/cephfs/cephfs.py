@@ -341,23 +341,24 @@ class CephFs:
         return timer
 
     def fill(self):
-        """The object servers count as full from now on: what needs space there fails with ENOSPC."""
-        self.set_full_ratio(0.0)
+        """The object servers say that they are full: what was not on its way yet fails with ENOSPC.
+
+        A write is buffered by the client and returns well; the next sync says so, once, and drops it.
+        """
+        self.say_full("full", -1)
 
     def make_room(self):
-        self.set_full_ratio(0.95)
+        self.say_full("none", 0)
 
-    def set_full_ratio(self, ratio):
-        # In this order, or the monitor would correct them: nearfull <= backfillfull <= full.
-        names = ["nearfull", "backfillfull", "full"]
-        for name in names if ratio < 0.5 else reversed(names):
-            self.monitor_command(prefix=f"osd set-{name}-ratio", ratio=ratio)
-        wanted = ratio < 0.5
+    def say_full(self, kind, count):
+        for index in range(self.osds):
+            self.ask(f"osd.{index}", "injectfull", type=kind, count=count)
         end = time.monotonic() + LIMIT_SECONDS
-        while ("full" in self.flags()) != wanted:
+        while ("full" in self.flags()) != (kind == "full"):
             if time.monotonic() > end:
-                raise CephFsError(f"the pool is {'not ' if wanted else ''}full after {LIMIT_SECONDS} s")
+                raise CephFsError(f"after {LIMIT_SECONDS} s the monitor does not know that it is {kind}")
             time.sleep(0.1)
+        time.sleep(0.3)                         # until the clients know what the monitor does
 
     def flags(self):
         """Flags of the pool that holds the files' bytes."""
