@@ -236,8 +236,13 @@ impl Error {
             second_hand: false,
         }
     }
-    /// A file system error on `what`; a full disk is [`ErrorKind::StoreFull`].
+    /// A file system error on `what`; a full disk is [`ErrorKind::StoreFull`]. A device that decodes what
+    /// it reads wraps an error of ours, whose kind counts.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(kind) = inner.map(Self::kind) {
+            return Self::caused(kind, what, source);
+        }
         let full = matches!(
             source.kind(),
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded

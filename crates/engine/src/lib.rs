@@ -13,6 +13,7 @@
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
 //! | [`redundancy`] | who protects whom across nodes, and the arithmetic of parity |
 //! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
+//! | [`archive`] | files on shared storage: segments stored encoded, and the catalog of what is whole |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
@@ -70,6 +71,7 @@ pub mod track;
 pub mod store;
 pub mod redundancy;
 pub mod transport;
+pub mod archive;
 pub mod restart;
 pub mod agent;
 pub mod inspect;

@@ -3,7 +3,8 @@
 //! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
-//! Format: docs/format/store.md; `wire`: docs/format/wire.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `archive`, `archived` and `catalog`:
+//! docs/format/archive.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -23,9 +24,19 @@ pub mod root;
 pub mod stripe;
 pub mod agent;
 pub mod local;
+pub mod archive;
+pub mod archived;
+pub mod catalog;
 pub mod wire;
 
+pub use archive::{
+    ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, TableEntry, TablePlace,
+};
+pub use archived::{BaseRun, SegmentHeader, SegmentPiece};
 pub use bytes::{Decoder, Encoder, FormatError};
+pub use catalog::{
+    CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
+};
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
 pub use geometry::Geometry;

@@ -58,3 +58,24 @@ pub const ENDPOINT_BYTES_MAX: usize = 255;
 pub const CARRIED_BYTES_MAX: u32 = 16 << 10;
 /// Most bytes of the text of a report.
 pub const REPORT_BYTES_MAX: usize = 4096;
+
+/// Most files of predecessors that an archive store refers to.
+pub const ARCHIVE_FILES_MAX: usize = 16;
+/// Longest name of a file of an archive, in bytes.
+pub const FILE_NAME_BYTES_MAX: usize = 128;
+/// Longest encoding scheme of an archived segment, in bytes.
+pub const SCHEME_BYTES_MAX: usize = 32;
+/// Most pieces of an archived segment, and most runs of it with a base: one for each unit of addresses.
+pub const SEGMENT_PIECES_MAX: u32 = 1 << 16;
+/// Most bytes of an archived segment as it is stored, its header included.
+pub const STORED_BYTES_MAX: u32 = 1 << 23;
+/// Most stores that a catalog names.
+pub const CATALOG_STORES_MAX: u32 = 1 << 16;
+/// Most lives of the job that a catalog remembers.
+pub const CATALOG_LIVES_MAX: u32 = 1 << 10;
+/// Most checkpoints that a catalog lists.
+pub const CATALOG_CHECKPOINTS_MAX: u32 = 1 << 12;
+/// Smallest slot of a catalog, in bytes.
+pub const CATALOG_SLOT_BYTES_MIN: u32 = 1 << 16;
+/// Largest slot of a catalog, in bytes.
+pub const CATALOG_SLOT_BYTES_MAX: u32 = 1 << 28;

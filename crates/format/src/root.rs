@@ -4,7 +4,7 @@
 //! one with the higher sequence and a valid checksum is the store's state.
 //! Format: docs/format/store.md, section "Root slots".
 
-use crate::bytes::{Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, REVISIONS_MAX};
 use crate::stream::StreamRoot;
@@ -36,6 +36,56 @@ pub struct RevisionEntry {
     pub ranks: StreamRoot,
 }
 
+impl RevisionEntry {
+    /// Bytes of an encoded entry.
+    pub const BYTES: usize = 88;
+
+    /// Appends its bytes.
+    pub fn encode(&self, body: &mut Encoder) {
+        let pinned = if self.pinned { FLAG_PINNED } else { 0 };
+        let complete = if self.complete { FLAG_COMPLETE } else { 0 };
+        body.u64(self.checkpoint.incarnation)
+            .u64(self.checkpoint.number);
+        body.u32(pinned | complete)
+            .u32(self.world_size)
+            .u64(self.committed_unix_ns);
+        body.u64(self.bytes_total).u64(self.bytes_changed);
+        self.ranks.encode(body);
+    }
+
+    /// The next `count` entries, which must ascend; the caller has bounded `count`.
+    pub(crate) fn decode_list(
+        body: &mut Decoder<'_>,
+        count: usize,
+    ) -> Result<Vec<Self>, FormatError> {
+        let mut revisions: Vec<Self> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let checkpoint = CheckpointId::new(
+                body.u64_max("incarnation", COUNTER_MAX)?,
+                body.u64_max("number", COUNTER_MAX)?,
+            );
+            if revisions
+                .last()
+                .is_some_and(|last| last.checkpoint >= checkpoint)
+            {
+                return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
+            }
+            let flags = body.u32_in("flags", 0, FLAG_PINNED | FLAG_COMPLETE)?;
+            revisions.push(Self {
+                checkpoint,
+                pinned: flags & FLAG_PINNED != 0,
+                complete: flags & FLAG_COMPLETE != 0,
+                world_size: body.u32_in("ranks of the job", 1, RANKS_MAX)?,
+                committed_unix_ns: body.u64("committed")?,
+                bytes_total: body.u64("bytes total")?,
+                bytes_changed: body.u64("bytes changed")?,
+                ranks: StreamRoot::decode(body, INTERNAL_STREAM_BYTES_MAX)?,
+            });
+        }
+        Ok(revisions)
+    }
+}
+
 /// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootSlot {
@@ -64,15 +114,7 @@ impl RootSlot {
         body.u32(u32::from(self.closed));
         body.u32(u32::try_from(self.revisions.len()).unwrap_or(u32::MAX));
         for revision in &self.revisions {
-            let pinned = if revision.pinned { FLAG_PINNED } else { 0 };
-            let complete = if revision.complete { FLAG_COMPLETE } else { 0 };
-            body.u64(revision.checkpoint.incarnation)
-                .u64(revision.checkpoint.number);
-            body.u32(pinned | complete)
-                .u32(revision.world_size)
-                .u64(revision.committed_unix_ns);
-            body.u64(revision.bytes_total).u64(revision.bytes_changed);
-            revision.ranks.encode(&mut body);
+            revision.encode(&mut body);
         }
         seal(MAGIC, &body.finish())
     }
@@ -90,30 +132,7 @@ impl RootSlot {
         let closed = body.u32_in("closed", 0, 1)? == 1;
         let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
         let count = index(body.u32_in("revisions", 0, most)?);
-        let mut revisions: Vec<RevisionEntry> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let checkpoint = CheckpointId::new(
-                body.u64_max("incarnation", COUNTER_MAX)?,
-                body.u64_max("number", COUNTER_MAX)?,
-            );
-            if revisions
-                .last()
-                .is_some_and(|last| last.checkpoint >= checkpoint)
-            {
-                return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
-            }
-            let flags = body.u32_in("flags", 0, FLAG_PINNED | FLAG_COMPLETE)?;
-            revisions.push(RevisionEntry {
-                checkpoint,
-                pinned: flags & FLAG_PINNED != 0,
-                complete: flags & FLAG_COMPLETE != 0,
-                world_size: body.u32_in("ranks of the job", 1, RANKS_MAX)?,
-                committed_unix_ns: body.u64("committed")?,
-                bytes_total: body.u64("bytes total")?,
-                bytes_changed: body.u64("bytes changed")?,
-                ranks: StreamRoot::decode(&mut body, INTERNAL_STREAM_BYTES_MAX)?,
-            });
-        }
+        let revisions = RevisionEntry::decode_list(&mut body, count)?;
         body.end()?;
         Ok(Self {
             store,

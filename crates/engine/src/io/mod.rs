@@ -5,6 +5,8 @@
 //! the caller stops using the device.
 
 pub mod file;
+pub mod direct;
+pub mod region;
 pub mod shared;
 mod mapped;
 mod stream;

@@ -8,6 +8,7 @@
 )]
 
 mod agreement;
+mod archive_store;
 mod job;
 mod crash;
 mod stripe_crash;

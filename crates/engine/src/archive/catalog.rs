@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the catalog of an archive: the one record of which checkpoints are whole.
+//! In from: the composer, when all stores have committed their parts. Out to: everybody who restores.
+//! Invariants: a change is one write of the whole state into the other slot, and one sync; the file with
+//! the highest epoch that has a valid state counts; one process writes a catalog file, ever.
+//! Format: docs/format/archive.md, section "Catalog".
+
+use super::fence::Fence;
+use super::queue::Failure;
+use super::{Folder, Identity, Place, catalog_file, head, make};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use crate::io::direct::{AlignedBytes, SharedFile};
+use backstay_format::archive::GRAIN_BYTES;
+use backstay_format::bytes::FRAME_HEAD_BYTES;
+use backstay_format::catalog::SLOT_BYTES_DEFAULT;
+use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX};
+use backstay_format::width::{index, to_u64, to_usize};
+use backstay_format::{
+    CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
+    CheckpointId, StoreId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a slot where nothing else is asked for: enough for hundreds of checkpoints of a thousand
+/// stores.
+pub const SLOT_BYTES: u32 = SLOT_BYTES_DEFAULT;
+/// Bytes of a slot read at first.
+const READ_BYTES: usize = 64 << 10;
+/// Takeovers at once that are evaded.
+const TRIES: u32 = 64;
+
+/// One store's part of a checkpoint that is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPart {
+    /// The store.
+    pub store: StoreId,
+    /// Its file in the folder of the catalog.
+    pub file: String,
+    /// What its commit returned.
+    pub sequence: u64,
+}
+
+/// A checkpoint that is whole now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCheckpoint {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Ranks of the job.
+    pub world_size: u32,
+    /// Bytes of all variables of all ranks.
+    pub bytes_total: u64,
+    /// Bytes that were stored for it.
+    pub bytes_written: u64,
+    /// All parts.
+    pub parts: Vec<NewPart>,
+}
+
+/// The catalog, for looking.
+#[derive(Debug)]
+pub struct CatalogReader {
+    superblock: CatalogSuperblock,
+    file: String,
+    state: CatalogState,
+    slot: usize,
+    damaged: Option<Error>,
+}
+
+impl CatalogReader {
+    /// The state on a device whose file is called `file`.
+    pub fn on(device: &dyn Device, file: &str) -> Result<Self> {
+        let superblock = read_superblock(device)?;
+        let mut newest: Option<(CatalogState, usize)> = None;
+        let mut damaged = None;
+        for slot in 0..2 {
+            match read_slot(device, &superblock, slot) {
+                Ok(Some(state)) => {
+                    if newest
+                        .as_ref()
+                        .is_none_or(|(other, _)| other.sequence < state.sequence)
+                    {
+                        newest = Some((state, slot));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => damaged = damaged.or(Some(error)),
+            }
+        }
+        match (newest, damaged) {
+            (Some((state, slot)), damaged) => Ok(Self {
+                superblock,
+                file: file.to_owned(),
+                state,
+                slot,
+                damaged,
+            }),
+            (None, Some(damaged)) => Err(damaged),
+            (None, None) => {
+                let context = format!("{}: both slots are empty", device.name());
+                Err(Error::new(ErrorKind::Corrupt, context))
+            }
+        }
+    }
+
+    /// What the file says of itself.
+    pub fn superblock(&self) -> &CatalogSuperblock {
+        &self.superblock
+    }
+    /// The name of the file in its folder.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+    /// What it said when it was read.
+    pub fn state(&self) -> &CatalogState {
+        &self.state
+    }
+    /// What was found damaged on the way: the other slot, which may just be written, or a file of a
+    /// higher epoch, which may just be made.
+    pub fn damaged(&self) -> Option<&Error> {
+        self.damaged.as_ref()
+    }
+    /// The file in which `part` of a checkpoint is.
+    pub fn store_of(&self, part: &CatalogPart) -> Option<&CatalogStore> {
+        self.state.stores.get(index(part.store))
+    }
+}
+
+fn read_superblock(device: &dyn Device) -> Result<CatalogSuperblock> {
+    let mut first = None;
+    for offset in SUPERBLOCK_OFFSETS {
+        let mut bytes = AlignedBytes::new(SUPERBLOCK_BYTES);
+        let found = head::read(device, &mut bytes, offset, "catalog superblock").and_then(|()| {
+            CatalogSuperblock::decode(&bytes).map_err(|error| {
+                let place = format!("{}: superblock at byte {offset}", device.name());
+                Error::corrupt(place, error)
+            })
+        });
+        match found {
+            Ok(superblock) => return Ok(superblock),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
+}
+
+/// The state in a slot; `None` if nothing was ever written there.
+fn read_slot(
+    device: &dyn Device,
+    superblock: &CatalogSuperblock,
+    slot: usize,
+) -> Result<Option<CatalogState>> {
+    let offset = superblock.slot_offset(slot);
+    let most = index(superblock.slot_bytes);
+    let mut bytes = AlignedBytes::new(READ_BYTES.min(most));
+    head::read(device, &mut bytes, offset, "catalog state")?;
+    let head = &bytes[..FRAME_HEAD_BYTES];
+    if head.iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    let stated = head[12..]
+        .first_chunk()
+        .map_or(0, |b| u32::from_le_bytes(*b));
+    if index(stated) > bytes.len() {
+        let whole = index(stated).next_multiple_of(to_usize(GRAIN_BYTES));
+        bytes = AlignedBytes::new(whole.min(most));
+        head::read(device, &mut bytes, offset, "catalog state")?;
+    }
+    let state = CatalogState::decode(&bytes, superblock.catalog).map_err(|error| {
+        let place = format!("{}: slot {slot} at byte {offset}", device.name());
+        Error::corrupt(place, error)
+    })?;
+    Ok(Some(state))
+}
+
+/// The epochs of the catalog files in `folder`, highest first.
+fn epochs(folder: &Path) -> Result<Vec<u32>> {
+    let failed = |error| Error::io(format!("{}: listing it", folder.display()), error);
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        let name = name.to_string_lossy();
+        let middle = name
+            .strip_prefix("catalog-")
+            .and_then(|rest| rest.strip_suffix(".backstay"));
+        found.extend(middle.and_then(|epoch| epoch.parse::<u32>().ok()));
+    }
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// The catalog, for the one process that writes it.
+#[derive(Debug)]
+pub struct Catalog {
+    device: Arc<dyn Device>,
+    superblock: CatalogSuperblock,
+    file: String,
+    writing: Mutex<Writing>,
+    _fence: Option<Fence>,
+}
+
+#[derive(Debug)]
+struct Writing {
+    state: CatalogState,
+    slot: usize,
+    /// The sequence of the last state that was tried.
+    tried: u64,
+    failed: Option<Failure>,
+}
+
+impl Catalog {
+    /// Makes the first catalog of a job in `folder`; `identity.epoch` has no meaning. Another job's
+    /// catalog there is [`ErrorKind::StoreBusy`].
+    pub fn create(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
+        if let Some(found) = Self::found(folder)? {
+            let superblock = &found.superblock;
+            let what = folder.join(&found.file).display().to_string();
+            make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+            let context = format!("{what} is there already; open it or take it over");
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        Self::make_in(folder, identity, slot_bytes, CatalogState::default())
+    }
+
+    /// Reads the catalog in `folder`: [`ErrorKind::NoCheckpoint`] if there is none.
+    pub fn open_reader(folder: &Path) -> Result<CatalogReader> {
+        Self::found(folder)?.ok_or_else(|| {
+            let context = format!("{}: there is no catalog of an archive", folder.display());
+            Error::new(ErrorKind::NoCheckpoint, context)
+        })
+    }
+
+    /// The newest catalog with a valid state, if there is one.
+    fn found(folder: &Path) -> Result<Option<CatalogReader>> {
+        let place = Folder {
+            path: folder.to_owned(),
+            direct: true,
+        };
+        let mut damaged = None;
+        for epoch in epochs(folder)? {
+            let file = catalog_file(epoch);
+            let read = place
+                .open(&file)
+                .and_then(|device| CatalogReader::on(&*device, &file));
+            match read {
+                Ok(mut reader) => {
+                    reader.damaged = damaged.or(reader.damaged);
+                    return Ok(Some(reader));
+                }
+                Err(error) => damaged = damaged.or(Some(error)),
+            }
+        }
+        damaged.map_or(Ok(None), Err)
+    }
+
+    /// Opens the newest catalog again, on the host that made it, once its former process is proven dead.
+    /// Otherwise [`ErrorKind::StoreBusy`]: [`Catalog::take_over`] is the way then.
+    pub fn open_writer(folder: &Path, identity: &Identity) -> Result<Self> {
+        let found = Self::open_reader(folder)?;
+        let path = folder.join(&found.file);
+        let what = path.display().to_string();
+        let superblock = found.superblock;
+        make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+        let fence = Fence::again(superblock.catalog, &superblock.host, &what)?;
+        let device = SharedFile::open(&path, false)
+            .map_err(|error| Error::io(format!("{what}: opening it"), error))?;
+        Self::open_on(Arc::new(device), &found.file, Some(fence))
+    }
+
+    /// Makes a catalog of the next epoch with the state of the newest one.
+    pub fn take_over(folder: &Path, identity: &Identity) -> Result<Self> {
+        let found = Self::open_reader(folder)?;
+        let what = folder.join(&found.file).display().to_string();
+        let superblock = &found.superblock;
+        make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+        Self::make_in(folder, identity, superblock.slot_bytes, found.state)
+    }
+
+    /// The first of [`Catalog::open_writer`], [`Catalog::take_over`] and [`Catalog::create`] that fits.
+    /// Another job's catalog is refused, whatever its epoch.
+    pub fn open_or_create(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
+        let Some(found) = Self::found(folder)? else {
+            return Self::create(folder, identity, slot_bytes);
+        };
+        let what = folder.join(&found.file).display().to_string();
+        let superblock = &found.superblock;
+        make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+        match Self::open_writer(folder, identity) {
+            Err(error) if error.kind() == ErrorKind::StoreBusy => Self::take_over(folder, identity),
+            opened => opened,
+        }
+    }
+
+    /// Makes the file of the next epoch in `folder`.
+    fn make_in(
+        folder: &Path,
+        identity: &Identity,
+        slot_bytes: u32,
+        state: CatalogState,
+    ) -> Result<Self> {
+        let failed = |error| Error::io(format!("{}: making a catalog", folder.display()), error);
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let mut epoch = epochs(folder)?.first().map_or(1, |last| last + 1);
+        let mut tries = 0;
+        let (file, device) = loop {
+            let file = catalog_file(epoch);
+            match SharedFile::create(&folder.join(&file), false, |_| Ok(())) {
+                Ok(device) => break (file, device),
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::AlreadyExists && tries < TRIES =>
+                {
+                    (epoch, tries) = (epoch + 1, tries + 1);
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        };
+        let identity = Identity {
+            epoch,
+            ..identity.clone()
+        };
+        let id = make::new_id()?;
+        let fence = Fence::first(id)?;
+        let device = Arc::new(device);
+        let made = Self::make(device, &file, id, &identity, slot_bytes, state, Some(fence))?;
+        make::sync_folder(folder)?;
+        Ok(made)
+    }
+
+    /// Makes a catalog on a device, with the state of another or an empty one, without a fence.
+    pub fn create_on(
+        device: Arc<dyn Device>,
+        identity: &Identity,
+        slot_bytes: u32,
+        state: CatalogState,
+    ) -> Result<Self> {
+        let file = catalog_file(identity.epoch);
+        let id = make::new_id()?;
+        Self::make(device, &file, id, identity, slot_bytes, state, None)
+    }
+
+    fn make(
+        device: Arc<dyn Device>,
+        file: &str,
+        catalog: StoreId,
+        identity: &Identity,
+        slot_bytes: u32,
+        mut state: CatalogState,
+        fence: Option<Fence>,
+    ) -> Result<Self> {
+        let superblock = CatalogSuperblock {
+            catalog,
+            slot_bytes,
+            run: identity.run,
+            created_unix_ns: crate::clock::unix_ns(),
+            epoch: identity.epoch,
+            job: identity.job.clone(),
+            host: identity.host.clone(),
+        };
+        let block = superblock.encode();
+        CatalogSuperblock::decode(&block).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("a catalog: {error}"))
+        })?;
+        let name = device.name();
+        let length = superblock.file_bytes();
+        device
+            .reserve(length)
+            .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
+        state.sequence += 1;
+        let encoded = fitting(&state, &superblock, &name)?;
+        write(&*device, &encoded, superblock.slot_offset(0))?;
+        sync(&*device)?;
+        for offset in SUPERBLOCK_OFFSETS {
+            write(&*device, &block, offset)?;
+        }
+        sync(&*device)?;
+        let tried = state.sequence;
+        Ok(Self {
+            device,
+            superblock,
+            file: file.to_owned(),
+            writing: Mutex::new(Writing {
+                state,
+                slot: 0,
+                tried,
+                failed: None,
+            }),
+            _fence: fence,
+        })
+    }
+
+    /// Opens the catalog on a device, which is called `file`, to go on.
+    pub fn open_on(device: Arc<dyn Device>, file: &str, fence: Option<Fence>) -> Result<Self> {
+        let found = CatalogReader::on(&*device, file)?;
+        // What was read may not be durable yet, and the other slot is written next.
+        sync(&*device)?;
+        let tried = found.state.sequence;
+        Ok(Self {
+            device,
+            superblock: found.superblock,
+            file: found.file,
+            writing: Mutex::new(Writing {
+                state: found.state,
+                slot: found.slot,
+                tried,
+                failed: None,
+            }),
+            _fence: fence,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the file says of itself.
+    pub fn superblock(&self) -> &CatalogSuperblock {
+        &self.superblock
+    }
+    /// The name of the file in its folder.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+    /// The durable state.
+    pub fn state(&self) -> CatalogState {
+        self.lock().state.clone()
+    }
+
+    /// Makes a changed state durable.
+    fn change(&self, change: impl FnOnce(&mut CatalogState) -> Result<()>) -> Result<()> {
+        let mut writing = self.lock();
+        if let Some(failed) = &writing.failed {
+            return Err(failed.error());
+        }
+        let mut state = writing.state.clone();
+        change(&mut state)?;
+        state.sequence = writing.tried + 1;
+        let encoded = fitting(&state, &self.superblock, &self.device.name())?;
+        let slot = 1 - writing.slot;
+        writing.tried = state.sequence;
+        write(&*self.device, &encoded, self.superblock.slot_offset(slot))?;
+        if let Err(error) = sync(&*self.device) {
+            let failed = Failure::failed_sync(&error);
+            writing.failed = Some(failed.clone());
+            return Err(failed.error());
+        }
+        (writing.state, writing.slot) = (state, slot);
+        Ok(())
+    }
+
+    /// Records that a checkpoint is whole; once more with other parts, where they moved. One of a life
+    /// that was left behind is refused as [`ErrorKind::NotRetained`].
+    pub fn record(&self, checkpoint: &NewCheckpoint) -> Result<()> {
+        self.change(|state| {
+            let id = checkpoint.checkpoint;
+            if state.is_abandoned(id) {
+                let context = format!("checkpoint {id}: a later life went on from an older one");
+                return Err(Error::new(ErrorKind::NotRetained, context));
+            }
+            let parts = place_parts(state, &checkpoint.parts)?;
+            let before = state.find(id).is_some_and(|entry| entry.kept);
+            state.checkpoints.retain(|entry| entry.checkpoint != id);
+            let entry = CatalogCheckpoint {
+                checkpoint: id,
+                world_size: checkpoint.world_size,
+                kept: before,
+                archived_unix_ns: crate::clock::unix_ns(),
+                bytes_total: checkpoint.bytes_total,
+                bytes_written: checkpoint.bytes_written,
+                parts,
+            };
+            let at = state
+                .checkpoints
+                .partition_point(|entry| entry.checkpoint < id);
+            state.checkpoints.insert(at, entry);
+            state.incarnation = state.incarnation.max(id.incarnation);
+            forget_stores(state);
+            if to_u64(state.checkpoints.len()) > u64::from(CATALOG_CHECKPOINTS_MAX) {
+                let context = format!("{}: it lists too many checkpoints", self.device.name());
+                return Err(Error::new(ErrorKind::StoreFull, context));
+            }
+            Ok(())
+        })
+    }
+
+    /// A life of the job began from `from` (`None`: anew): later checkpoints of earlier lives are
+    /// abandoned.
+    pub fn begin_life(&self, incarnation: u64, from: Option<CheckpointId>) -> Result<()> {
+        let life = CatalogLife {
+            incarnation,
+            from: from.unwrap_or_default(),
+        };
+        if self.lock().state.lives.last() == Some(&life) {
+            return Ok(());
+        }
+        self.change(|state| {
+            let newest = state.lives.last().map_or(0, |last| last.incarnation);
+            if incarnation <= newest {
+                let context = format!("life {incarnation} after life {newest}");
+                return Err(Error::new(ErrorKind::InvalidArgument, context));
+            }
+            state.incarnation = state.incarnation.max(incarnation);
+            state.lives.push(life);
+            if state.lives.len() > index(CATALOG_LIVES_MAX) {
+                let abandons = |life: &CatalogLife| {
+                    state.checkpoints.iter().any(|entry| {
+                        let id = entry.checkpoint;
+                        life.incarnation > id.incarnation && id > life.from
+                    })
+                };
+                let Some(spare) = state.lives.iter().position(|life| !abandons(life)) else {
+                    let context = "the catalog remembers too many lives; drop what they abandoned";
+                    return Err(Error::new(ErrorKind::StoreFull, context));
+                };
+                state.lives.remove(spare);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes checkpoints off the list. When it returned, their segments may be freed. Others than those
+    /// listed are left out.
+    pub fn drop_checkpoints(&self, checkpoints: &[CheckpointId]) -> Result<()> {
+        let listed = |id: &CheckpointId| self.lock().state.find(*id).is_some();
+        if !checkpoints.iter().any(listed) {
+            return Ok(());
+        }
+        self.change(|state| {
+            state
+                .checkpoints
+                .retain(|entry| !checkpoints.contains(&entry.checkpoint));
+            forget_stores(state);
+            Ok(())
+        })
+    }
+
+    /// Keeps the newest checkpoint with this number, or no longer.
+    pub fn keep(&self, number: u64, kept: bool) -> Result<()> {
+        self.change(|state| {
+            let found = state
+                .checkpoints
+                .iter()
+                .rposition(|entry| entry.checkpoint.number == number);
+            let Some(at) = found else {
+                let listed: Vec<u64> = state
+                    .checkpoints
+                    .iter()
+                    .map(|entry| entry.checkpoint.number)
+                    .collect();
+                let context = format!("the archive has no checkpoint {number}: it has {listed:?}");
+                return Err(Error::new(ErrorKind::NotRetained, context));
+            };
+            state.checkpoints[at].kept = kept;
+            Ok(())
+        })
+    }
+}
+
+/// The bytes of `state`, if they fit into a slot and a reader takes them.
+fn fitting(state: &CatalogState, superblock: &CatalogSuperblock, name: &str) -> Result<Vec<u8>> {
+    let encoded = state.encode(superblock.catalog);
+    let most = index(superblock.slot_bytes);
+    if encoded.len() > most {
+        let context = format!(
+            "{name}: a state of {} bytes in slots of {most}; drop checkpoints",
+            encoded.len()
+        );
+        return Err(Error::new(ErrorKind::StoreFull, context));
+    }
+    CatalogState::decode(&encoded, superblock.catalog)
+        .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("{name}: {error}")))?;
+    Ok(encoded)
+}
+
+fn write(device: &dyn Device, bytes: &[u8], offset: u64) -> Result<()> {
+    let mut padded = AlignedBytes::new(bytes.len().next_multiple_of(to_usize(GRAIN_BYTES)));
+    padded[..bytes.len()].copy_from_slice(bytes);
+    device.write_at(&padded, offset).map_err(|error| {
+        let (name, length) = (device.name(), padded.len());
+        Error::io(
+            format!("{name}: writing {length} bytes at byte {offset}"),
+            error,
+        )
+    })
+}
+
+fn sync(device: &dyn Device) -> Result<()> {
+    device
+        .sync()
+        .map_err(|error| Error::io(format!("{}: syncing it", device.name()), error))
+}
+
+/// The places of the stores of `parts` in the list, which takes new ones.
+fn place_parts(state: &mut CatalogState, parts: &[NewPart]) -> Result<Vec<CatalogPart>> {
+    let known = state.stores.iter().map(|store| store.store).zip(0..);
+    let mut known: BTreeMap<StoreId, usize> = known.collect();
+    let mut placed = BTreeMap::new();
+    for part in parts {
+        let at = *known.entry(part.store).or_insert(state.stores.len());
+        if at == state.stores.len() {
+            state.stores.push(CatalogStore {
+                store: part.store,
+                name: part.file.clone(),
+            });
+        }
+        if placed.insert(at, part.sequence).is_some() {
+            let context = format!("store {} has two parts of a checkpoint", part.store);
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
+    }
+    let part = |(at, sequence): (usize, u64)| CatalogPart {
+        store: u32::try_from(at).unwrap_or(u32::MAX),
+        sequence,
+    };
+    Ok(placed.into_iter().map(part).collect())
+}
+
+/// Forgets the stores that no checkpoint names.
+fn forget_stores(state: &mut CatalogState) {
+    let parts = state.checkpoints.iter().flat_map(|entry| &entry.parts);
+    let used: BTreeSet<u32> = parts.map(|part| part.store).collect();
+    let places: BTreeMap<u32, u32> = used.iter().copied().zip(0..).collect();
+    for entry in &mut state.checkpoints {
+        for part in &mut entry.parts {
+            part.store = places.get(&part.store).copied().unwrap_or(part.store);
+        }
+    }
+    let stores = std::mem::take(&mut state.stores);
+    let kept = (0..).zip(stores).filter(|(at, _)| used.contains(at));
+    state.stores = kept.map(|(_, store)| store).collect();
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: who may write a file on shared storage: the process that made it, or one of the same host and
+//! boot once that process is proven dead. Everybody else takes over: a new file under a higher epoch.
+//! Invariants: the proof is a lock of the kernel (flock) on a file of the host's memory, never on shared
+//! storage; without that file there is no proof.
+
+use crate::error::{Error, ErrorKind, Result};
+use backstay_format::StoreId;
+use backstay_format::limits::LABEL_BYTES_MAX;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// This host and its boot, as files on shared storage name them.
+pub fn host() -> String {
+    let name = rustix::system::uname();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.trim();
+    let mut host = name.nodename().to_string_lossy().into_owned();
+    let room = LABEL_BYTES_MAX.saturating_sub(boot.len() + 1);
+    while host.len() > room {
+        host.pop();
+    }
+    format!("{host} {boot}")
+}
+
+/// The right to write a file, until dropped.
+#[derive(Debug)]
+pub struct Fence {
+    _file: File,
+}
+
+impl Fence {
+    /// For a file that this process makes.
+    pub fn first(store: StoreId) -> Result<Self> {
+        Self::first_in(&folder()?, store)
+    }
+
+    /// For a file that a process of `host` made; `what` names it in errors. [`ErrorKind::StoreBusy`] if
+    /// that process lives, or cannot be proven dead.
+    pub fn again(store: StoreId, host: &str, what: &str) -> Result<Self> {
+        if host != self::host() {
+            let why = format!("it is written by {host}, this is {}", self::host());
+            return Err(busy(what, &why));
+        }
+        Self::again_in(&folder()?, store, what)
+    }
+
+    fn first_in(folder: &Path, store: StoreId) -> Result<Self> {
+        let path = path(folder, store);
+        let failed = |error| Error::io(format!("making {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(&path).map_err(failed)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| failed(error.into()))?;
+        Self::signed(file).map_err(failed)
+    }
+
+    fn again_in(folder: &Path, store: StoreId, what: &str) -> Result<Self> {
+        let path = path(folder, store);
+        let mut options = OpenOptions::new();
+        let Ok(mut file) = options.read(true).write(true).open(&path) else {
+            let why = format!("{} is gone, so its process may live", path.display());
+            return Err(busy(what, &why));
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let read = Read::by_ref(&mut file).take(64).read_to_string(&mut holder);
+            let holder = match read {
+                Ok(_) if !holder.trim().is_empty() => format!("process {}", holder.trim()),
+                _ => "a process of this host".to_owned(),
+            };
+            return Err(busy(what, &format!("{holder} writes it")));
+        }
+        let inode = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        let held = file.metadata().map(inode).ok();
+        if held.is_none() || std::fs::metadata(&path).map(inode).ok() != held {
+            return Err(busy(what, "its lock was replaced meanwhile"));
+        }
+        Self::signed(file).map_err(|error| Error::io(format!("{}", path.display()), error))
+    }
+
+    fn signed(mut file: File) -> std::io::Result<Self> {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn busy(what: &str, why: &str) -> Error {
+    let context = format!("{what}: {why}; take it over under a higher epoch");
+    Error::new(ErrorKind::StoreBusy, context)
+}
+
+fn path(folder: &Path, store: StoreId) -> PathBuf {
+    folder.join(format!("{store}.lock"))
+}
+
+/// A folder of this user in the host's memory, else among temporary files.
+fn folder() -> Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
+    let folder = parent.join(format!("backstay-archive-{user}"));
+    let made = DirBuilder::new().mode(0o700).create(&folder);
+    match made {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(Error::io(format!("making {}", folder.display()), error));
+        }
+        _ => {}
+    }
+    let owned = std::fs::symlink_metadata(&folder)
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user);
+    if !owned {
+        let context = format!("{} belongs to somebody else", folder.display());
+        return Err(Error::new(ErrorKind::Configuration, context));
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: StoreId = StoreId(*b"0123456789abcdef");
+
+    #[test]
+    fn one_process_at_a_time_and_only_with_proof() {
+        let folder = tempfile::tempdir().unwrap();
+        let again = || Fence::again_in(folder.path(), STORE, "a file");
+        let kind = |result: Result<Fence>| result.unwrap_err().kind();
+        assert_eq!(kind(again()), ErrorKind::StoreBusy, "no lock, no proof");
+        let first = Fence::first_in(folder.path(), STORE).unwrap();
+        let error = again().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreBusy);
+        let me = format!("process {}", std::process::id());
+        assert!(error.to_string().contains(&me), "{error}");
+        assert!(Fence::first_in(folder.path(), STORE).is_err());
+        drop(first);
+        let second = again().unwrap();
+        assert_eq!(kind(again()), ErrorKind::StoreBusy);
+        drop(second);
+        assert!(again().is_ok());
+    }
+
+    #[test]
+    fn another_host_or_boot_is_refused() {
+        let error = Fence::again(STORE, "other 123", "aggregate-0-1.backstay").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreBusy);
+        let text = error.to_string();
+        assert!(
+            text.contains("other 123") && text.contains(&host()),
+            "{text}"
+        );
+        assert!(host().len() <= LABEL_BYTES_MAX && host().contains(' '));
+    }
+}

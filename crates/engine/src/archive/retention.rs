@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which checkpoints an archive drops: a plan, to be shown before it is carried out.
+//! In from: the state of a catalog. Out to: `prune`, and the end of each drain.
+//! Invariants: pure; what is kept, and the newest that can be restored, is never dropped.
+
+use backstay_format::{CatalogState, CheckpointId};
+
+/// Why a checkpoint goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A later life of the job went on from an older one.
+    Abandoned,
+    /// As many newer ones are retained as were asked for.
+    Superseded,
+}
+
+/// A checkpoint that goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropped {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Why.
+    pub reason: Reason,
+    /// Bytes that were stored for it: what shares them with others stays.
+    pub bytes_written: u64,
+}
+
+/// What stays and what goes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// What goes, oldest first.
+    pub dropped: Vec<Dropped>,
+    /// What stays, oldest first.
+    pub retained: Vec<CheckpointId>,
+}
+
+impl Retention {
+    /// The checkpoints that go.
+    pub fn checkpoints(&self) -> Vec<CheckpointId> {
+        self.dropped.iter().map(|entry| entry.checkpoint).collect()
+    }
+}
+
+/// What to do so that the `newest` newest checkpoints that can be restored stay (1 at least), and those
+/// that are kept beside them.
+pub fn plan(state: &CatalogState, newest: usize) -> Retention {
+    let mut plan = Retention::default();
+    let mut left = newest.max(1);
+    for entry in state.checkpoints.iter().rev() {
+        let checkpoint = entry.checkpoint;
+        let reason = if state.is_abandoned(checkpoint) {
+            Some(Reason::Abandoned)
+        } else if left == 0 {
+            Some(Reason::Superseded)
+        } else {
+            left -= 1;
+            None
+        };
+        match reason {
+            Some(reason) if !entry.kept => plan.dropped.push(Dropped {
+                checkpoint,
+                reason,
+                bytes_written: entry.bytes_written,
+            }),
+            _ => plan.retained.push(checkpoint),
+        }
+    }
+    plan.dropped.reverse();
+    plan.retained.reverse();
+    plan
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a file on shared storage as a device: read past the page cache (O_DIRECT), because what
+//! another host wrote may be stale there; written by plain writes, or past the page cache too.
+//! In from: `archive`. Out to: the kernel, by positioned reads and writes of one open file.
+//! Invariants: opened once and kept open; the file is made once and never renamed; memory and offsets of
+//! direct reads and writes are multiples of 4096.
+
+use super::Device;
+use backstay_format::width::{to_u64, to_usize};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What memory, offsets and lengths of direct reads and writes are multiples of.
+pub const ALIGNMENT: usize = 4096;
+/// Most bytes that one direct read takes through the buffer.
+const BOUNCE_BYTES: usize = 1 << 20;
+
+/// Bytes whose first one stands at a multiple of [`ALIGNMENT`] in memory.
+pub struct AlignedBytes {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    /// So many zeros.
+    pub fn new(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        Self {
+            bytes,
+            start,
+            length,
+        }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl std::fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBytes({})", self.length)
+    }
+}
+
+fn is_aligned(bytes: &[u8], offset: u64) -> bool {
+    bytes.as_ptr().align_offset(ALIGNMENT) == 0
+        && bytes.len().is_multiple_of(ALIGNMENT)
+        && offset.is_multiple_of(to_u64(ALIGNMENT))
+}
+
+/// A file on shared storage.
+#[derive(Debug)]
+pub struct SharedFile {
+    path: PathBuf,
+    /// For plain reads and writes.
+    plain: File,
+    /// For direct ones, where the file system has them.
+    direct: Option<File>,
+    /// Whether what is read, and what is written, goes past the page cache.
+    reads_direct: bool,
+    writes_direct: bool,
+}
+
+impl SharedFile {
+    /// Opens a file for reading only. Where the file system cannot read past the page cache, it is read
+    /// plainly.
+    pub fn open_read_only(path: &Path, direct: bool) -> Result<Self> {
+        let plain = File::open(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true);
+        Ok(Self {
+            path: path.to_owned(),
+            plain,
+            direct: open_direct(&options, path, direct)?,
+            reads_direct: direct,
+            writes_direct: false,
+        })
+    }
+
+    /// Makes a file, which must not be there, readable by its owner only; `layout` is called before it
+    /// gets a size.
+    pub fn create(
+        path: &Path,
+        direct: bool,
+        layout: impl FnOnce(&File) -> Result<()>,
+    ) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let made = options.open(path)?;
+        layout(&made)?;
+        drop(made);
+        Self::open(path, direct)
+    }
+
+    /// Opens a file for reading and writing.
+    pub fn open(path: &Path, direct: bool) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        Ok(Self {
+            path: path.to_owned(),
+            plain: options.open(path)?,
+            direct: open_direct(&options, path, direct)?,
+            reads_direct: direct,
+            writes_direct: direct,
+        })
+    }
+
+    fn read_direct(file: &File, buffer: &mut [u8], offset: u64) -> Result<()> {
+        if is_aligned(buffer, offset) {
+            return file.read_exact_at(buffer, offset);
+        }
+        let mut done = 0;
+        let mut bounce = AlignedBytes::new(BOUNCE_BYTES.min(buffer.len() + 2 * ALIGNMENT));
+        let room = bounce.len() / ALIGNMENT * ALIGNMENT;
+        while done < buffer.len() {
+            let at = offset + to_u64(done);
+            let front = to_usize(at % to_u64(ALIGNMENT));
+            let wanted = (front + buffer.len() - done).next_multiple_of(ALIGNMENT);
+            let bytes = &mut bounce[..wanted.min(room)];
+            let count = read_some(file, bytes, at - to_u64(front))?;
+            let got = count.saturating_sub(front).min(buffer.len() - done);
+            if got == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            buffer[done..done + got].copy_from_slice(&bytes[front..front + got]);
+            done += got;
+        }
+        Ok(())
+    }
+}
+
+/// One read, again after a signal.
+fn read_some(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    loop {
+        match file.read_at(bytes, offset) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+/// The file opened for direct access; `None` where it is not asked for, or not to be had.
+fn open_direct(options: &OpenOptions, path: &Path, wanted: bool) -> Result<Option<File>> {
+    if !wanted {
+        return Ok(None);
+    }
+    let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
+    match options.clone().custom_flags(flags).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Device for SharedFile {
+    fn length_bytes(&self) -> Result<u64> {
+        Ok(self.plain.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        match &self.direct {
+            Some(file) if self.reads_direct => Self::read_direct(file, buffer, offset),
+            _ => self.plain.read_exact_at(buffer, offset),
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        match &self.direct {
+            Some(file) if self.writes_direct && is_aligned(bytes, offset) => {
+                file.write_all_at(bytes, offset)
+            }
+            _ => self.plain.write_all_at(bytes, offset),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(fdatasync(&self.plain)?)
+    }
+
+    /// Blocks are reserved where the file system does that cheaply; elsewhere only the length is set,
+    /// and a write may find the file system full.
+    fn reserve(&self, length_bytes: u64) -> Result<()> {
+        let length = self.length_bytes()?;
+        if length_bytes < length {
+            let text = "a device never shrinks";
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        match fallocate(&self.plain, FallocateFlags::empty(), 0, length_bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                self.plain.set_len(length_bytes)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let numbers = rustix::fs::fstatvfs(&self.plain).ok()?;
+        Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
+    }
+}

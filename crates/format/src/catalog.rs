@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the catalog of an archive: which checkpoints are whole in it, and what each consists of.
+//! Invariants: two slots, each with the whole state; the good one with the higher sequence counts. A
+//! checkpoint can be restored if and only if it is listed, and no later life began from an older one.
+//! Format: docs/format/archive.md, section "Catalog".
+
+use crate::archive::{ArchiveFile, checkpoint};
+use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::ids::{CheckpointId, StoreId};
+use crate::limits::{
+    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_SLOT_BYTES_MAX, CATALOG_SLOT_BYTES_MIN,
+    CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
+};
+
+const SUPERBLOCK: &str = "catalog superblock";
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"BKSTCATL";
+const STATE: &str = "catalog state";
+const STATE_MAGIC: [u8; 8] = *b"BKSACATA";
+const FLAG_KEPT: u32 = 1;
+
+/// File offset of the first slot; the second follows it.
+pub const SLOTS_OFFSET: u64 = 4 << 20;
+/// Bytes of a slot where nothing else is asked for.
+pub const SLOT_BYTES_DEFAULT: u32 = 4 << 20;
+
+/// What a catalog file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogSuperblock {
+    /// Which catalog file.
+    pub catalog: StoreId,
+    /// Bytes of a slot: a multiple of 4096.
+    pub slot_bytes: u32,
+    /// Which run of the job.
+    pub run: u32,
+    /// When it was made, in nanoseconds since 1970.
+    pub created_unix_ns: u64,
+    /// Counts the catalog files of the job, from 1: each takeover has a higher one.
+    pub epoch: u32,
+    /// The job it belongs to.
+    pub job: String,
+    /// The host that writes it, and its boot: no other ever does.
+    pub host: String,
+}
+
+impl CatalogSuperblock {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Encoder::new();
+        body.raw(&self.catalog.0)
+            .u32(self.slot_bytes)
+            .u32(self.run)
+            .u64(self.created_unix_ns)
+            .u32(self.epoch)
+            .u32(0);
+        body.text(&self.job).text(&self.host);
+        seal(SUPERBLOCK_MAGIC, &body.finish())
+    }
+
+    /// The superblock at the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut body = open(SUPERBLOCK, SUPERBLOCK_MAGIC, bytes)?;
+        let catalog = StoreId(body.array("catalog id")?);
+        let slot_bytes =
+            body.u32_in("slot bytes", CATALOG_SLOT_BYTES_MIN, CATALOG_SLOT_BYTES_MAX)?;
+        if !slot_bytes.is_multiple_of(4096) {
+            return Err(body.refuse("slot bytes", 4, "a multiple of 4096", slot_bytes));
+        }
+        let run = body.u32_in("run", 1, u32::MAX)?;
+        let created_unix_ns = body.u64("created")?;
+        let epoch = body.u32_in("epoch", 1, u32::MAX)?;
+        body.zeros("reserved", 4)?;
+        let job = body.text("job", LABEL_BYTES_MAX)?;
+        let host = body.text("host", LABEL_BYTES_MAX)?;
+        body.end()?;
+        Ok(Self {
+            catalog,
+            slot_bytes,
+            run,
+            created_unix_ns,
+            epoch,
+            job,
+            host,
+        })
+    }
+
+    /// File offset of slot `slot`, which is 0 or 1.
+    pub fn slot_offset(&self, slot: usize) -> u64 {
+        SLOTS_OFFSET + crate::width::to_u64(slot) * u64::from(self.slot_bytes)
+    }
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.slot_offset(2)
+    }
+}
+
+/// A store that the catalog names: its id, and its file in the same folder.
+pub type CatalogStore = ArchiveFile;
+
+/// A life of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatalogLife {
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// The checkpoint it went on from; number 0 if it began anew.
+    pub from: CheckpointId,
+}
+
+/// One store's part of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatalogPart {
+    /// Which store: its place in the list.
+    pub store: u32,
+    /// The sequence of the root that committed it: this root or a later one has the revision.
+    pub sequence: u64,
+}
+
+/// A checkpoint that is whole in the archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogCheckpoint {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Ranks of the job.
+    pub world_size: u32,
+    /// Kept until somebody says otherwise.
+    pub kept: bool,
+    /// When it was recorded, in nanoseconds since 1970.
+    pub archived_unix_ns: u64,
+    /// Bytes of all variables of all ranks.
+    pub bytes_total: u64,
+    /// Bytes that were stored for it.
+    pub bytes_written: u64,
+    /// What it consists of, ascending by store.
+    pub parts: Vec<CatalogPart>,
+}
+
+/// All that a catalog says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CatalogState {
+    /// Counts the states, from 1; goes on through takeovers.
+    pub sequence: u64,
+    /// The newest life of the job that the catalog knows.
+    pub incarnation: u64,
+    /// The stores.
+    pub stores: Vec<CatalogStore>,
+    /// Lives, ascending by incarnation.
+    pub lives: Vec<CatalogLife>,
+    /// The checkpoints, oldest first.
+    pub checkpoints: Vec<CatalogCheckpoint>,
+}
+
+impl CatalogState {
+    /// Its bytes, for the catalog file `catalog`.
+    pub fn encode(&self, catalog: StoreId) -> Vec<u8> {
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let mut body = Encoder::new();
+        body.raw(&catalog.0)
+            .u64(self.sequence)
+            .u64(self.incarnation);
+        body.u32(count(self.stores.len()))
+            .u32(count(self.lives.len()))
+            .u32(count(self.checkpoints.len()))
+            .u32(0);
+        for store in &self.stores {
+            store.encode(&mut body);
+        }
+        for life in &self.lives {
+            body.u64(life.incarnation)
+                .u64(life.from.incarnation)
+                .u64(life.from.number);
+        }
+        for entry in &self.checkpoints {
+            let kept = if entry.kept { FLAG_KEPT } else { 0 };
+            body.u64(entry.checkpoint.incarnation)
+                .u64(entry.checkpoint.number)
+                .u32(entry.world_size)
+                .u32(kept);
+            body.u64(entry.archived_unix_ns)
+                .u64(entry.bytes_total)
+                .u64(entry.bytes_written)
+                .u32(count(entry.parts.len()));
+            for part in &entry.parts {
+                body.u32(part.store).u64(part.sequence);
+            }
+        }
+        seal(STATE_MAGIC, &body.finish())
+    }
+
+    /// The state at the front of `bytes`; `catalog` is the file it should belong to.
+    pub fn decode(bytes: &[u8], catalog: StoreId) -> Result<Self, FormatError> {
+        let mut body = open(STATE, STATE_MAGIC, bytes)?;
+        let found = StoreId(body.array("catalog id")?);
+        if found != catalog {
+            return Err(body.refuse("catalog id", 16, catalog, found));
+        }
+        let sequence = body.u64_max("sequence", COUNTER_MAX)?;
+        let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
+        let store_count = body.u32_in("stores", 0, CATALOG_STORES_MAX)?;
+        let life_count = body.u32_in("lives", 0, CATALOG_LIVES_MAX)?;
+        let checkpoint_count = body.u32_in("checkpoints", 0, CATALOG_CHECKPOINTS_MAX)?;
+        body.zeros("reserved", 4)?;
+        let mut state = Self {
+            sequence,
+            incarnation,
+            ..Self::default()
+        };
+        for _ in 0..store_count {
+            state.stores.push(CatalogStore::decode(&mut body)?);
+        }
+        for _ in 0..life_count {
+            let life = decode_life(&mut body, state.lives.last())?;
+            state.lives.push(life);
+        }
+        for _ in 0..checkpoint_count {
+            let last = state.checkpoints.last();
+            let entry = decode_checkpoint(&mut body, last, store_count)?;
+            state.checkpoints.push(entry);
+        }
+        body.end()?;
+        Ok(state)
+    }
+
+    /// The checkpoint, if it is listed.
+    pub fn find(&self, checkpoint: CheckpointId) -> Option<&CatalogCheckpoint> {
+        self.checkpoints
+            .iter()
+            .find(|entry| entry.checkpoint == checkpoint)
+    }
+
+    /// Whether a later life than the checkpoint's went on from an older one.
+    pub fn is_abandoned(&self, checkpoint: CheckpointId) -> bool {
+        self.lives
+            .iter()
+            .any(|life| life.incarnation > checkpoint.incarnation && checkpoint > life.from)
+    }
+
+    /// The checkpoints that can be restored, oldest first.
+    pub fn restorable(&self) -> impl Iterator<Item = &CatalogCheckpoint> {
+        self.checkpoints
+            .iter()
+            .filter(|entry| !self.is_abandoned(entry.checkpoint))
+    }
+}
+
+fn decode_life(
+    body: &mut Decoder<'_>,
+    last: Option<&CatalogLife>,
+) -> Result<CatalogLife, FormatError> {
+    let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
+    if last.is_some_and(|last| last.incarnation >= incarnation) {
+        return Err(body.refuse("incarnation", 8, "ascending incarnations", incarnation));
+    }
+    let from = checkpoint(body)?;
+    Ok(CatalogLife { incarnation, from })
+}
+
+fn decode_checkpoint(
+    body: &mut Decoder<'_>,
+    last: Option<&CatalogCheckpoint>,
+    store_count: u32,
+) -> Result<CatalogCheckpoint, FormatError> {
+    let checkpoint = checkpoint(body)?;
+    if last.is_some_and(|last| last.checkpoint >= checkpoint) {
+        return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
+    }
+    let world_size = body.u32_in("ranks of the job", 1, RANKS_MAX)?;
+    let kept = body.u32_in("flags", 0, FLAG_KEPT)? == FLAG_KEPT;
+    let archived_unix_ns = body.u64("archived")?;
+    let bytes_total = body.u64("bytes total")?;
+    let bytes_written = body.u64("bytes written")?;
+    let part_count = body.u32_in("parts", 0, store_count)?;
+    let mut parts: Vec<CatalogPart> = Vec::new();
+    for _ in 0..part_count {
+        let store = body.u32("store")?;
+        let is_next = parts.last().is_none_or(|last| last.store < store);
+        if !is_next || store >= store_count {
+            return Err(body.refuse("store", 4, "ascending places in the list", store));
+        }
+        let sequence = body.u64_max("sequence", COUNTER_MAX)?;
+        parts.push(CatalogPart { store, sequence });
+    }
+    Ok(CatalogCheckpoint {
+        checkpoint,
+        world_size,
+        kept,
+        archived_unix_ns,
+        bytes_total,
+        bytes_written,
+        parts,
+    })
+}
