@@ -48,7 +48,11 @@ impl Counts {
 
     /// The types and how many of each.
     pub(crate) fn types(&self) -> String {
-        let words: Vec<_> = self.by_type.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let words: Vec<_> = self
+            .by_type
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
         words.join(", ")
     }
 }
@@ -87,9 +91,13 @@ impl Counters {
             ..Counts::default()
         };
         for (key, value) in server.as_object().ok_or("no mds_server")? {
-            let name = key.strip_prefix("req_").and_then(|key| key.strip_suffix("_latency"));
+            let name = key
+                .strip_prefix("req_")
+                .and_then(|key| key.strip_suffix("_latency"));
             if let Some(name) = name {
-                counts.by_type.insert(name.to_owned(), number(&value["avgcount"])?);
+                counts
+                    .by_type
+                    .insert(name.to_owned(), number(&value["avgcount"])?);
             }
         }
         for path in &self.objects {
@@ -121,11 +129,14 @@ fn number(value: &Value) -> Outcome<u64> {
 }
 
 fn dump(path: &Path) -> Outcome<Value> {
-    let mut stream = UnixStream::connect(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut stream =
+        UnixStream::connect(path).map_err(|error| format!("{}: {error}", path.display()))?;
     stream.write_all(b"{\"prefix\": \"perf dump\"}\0")?;
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
-    let length = length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+    let length = length
+        .iter()
+        .fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     Ok(serde_json::from_slice(&text)?)

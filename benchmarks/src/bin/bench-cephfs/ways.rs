@@ -32,7 +32,10 @@ pub(crate) trait Way: Sync {
 }
 
 /// Runs `work` once for each of `count` writers, all at once; wall seconds to the end of the last one.
-pub(crate) fn all_at_once(count: usize, work: impl Fn(usize) -> Outcome<()> + Sync) -> Outcome<f64> {
+pub(crate) fn all_at_once(
+    count: usize,
+    work: impl Fn(usize) -> Outcome<()> + Sync,
+) -> Outcome<f64> {
     let start = Barrier::new(count + 1);
     let (mut begun, mut outcome) = (Instant::now(), Ok(()));
     std::thread::scope(|scope| {
@@ -47,7 +50,9 @@ pub(crate) fn all_at_once(count: usize, work: impl Fn(usize) -> Outcome<()> + Sy
         start.wait();
         begun = Instant::now();
         for writer in writers {
-            let ended = writer.join().unwrap_or_else(|_| Err("a writer panicked".into()));
+            let ended = writer
+                .join()
+                .unwrap_or_else(|_| Err("a writer panicked".into()));
             if outcome.is_ok() {
                 outcome = ended;
             }
@@ -68,7 +73,11 @@ pub(crate) fn compare(file: &File, offset: u64, expected: &[u8], what: &str) -> 
 }
 
 fn new_file(path: &PathBuf) -> Outcome<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
     Ok(file.map_err(|error| format!("{}: {error}", path.display()))?)
 }
 

@@ -8,6 +8,7 @@
 )]
 
 mod agreement;
+mod archive_layout;
 mod archive_store;
 mod job;
 mod crash;
