@@ -44,6 +44,8 @@ enum Command {
     Plan(Box<cmd::plan::PlanArgs>),
     /// Start an application, and start it again when it dies.
     Run(Box<cmd::run::RunArgs>),
+    /// Serve a job: pull its checkpoints from the nodes and archive them.
+    Stage(cmd::stage::StageArgs),
     /// Play job lives and say how well a plan holds.
     Simulate(Box<cmd::simulate::SimulateArgs>),
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),
         Command::Run(args) => cmd::run::run(&args),
+        Command::Stage(args) => cmd::stage::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
     }
 }

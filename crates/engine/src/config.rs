@@ -5,9 +5,13 @@
 //! Invariants: an unknown key and a value out of range are errors that name both; nothing is
 //! clamped in silence. Reference: docs/reference/config.md.
 
+mod reference;
+
+pub use reference::{Form, REFERENCE, Setting};
+
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::limits;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// How changed blocks are found.
@@ -38,6 +42,32 @@ pub enum Redundancy {
     Xor,
     /// Reed-Solomon parity: as many nodes of a group may be lost as `parity` says.
     Rs,
+}
+
+/// How the same variable of several ranks is put together in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArchiveMerge {
+    /// Every rank's variables apart.
+    None,
+    /// That of one rank after that of another.
+    #[default]
+    Concatenate,
+    /// A block of each rank in turn.
+    Interleave,
+}
+
+/// How the archive's codecs are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArchiveCodec {
+    /// By what is gained: where encoding is faster than the file system takes bytes.
+    #[default]
+    Auto,
+    /// By the ratio alone.
+    Ratio,
+    /// None: bytes are stored as they are.
+    Raw,
 }
 
 /// Settings of a session.
@@ -96,6 +126,32 @@ pub struct Config {
     pub listen_address: Option<String>,
     /// Take SIGTERM as the wish that the program takes a last checkpoint and leaves.
     pub leave_on_sigterm: bool,
+    /// Folder on the parallel file system that checkpoints drain to.
+    pub archive: Option<PathBuf>,
+    /// Every so many checkpoints one is drained.
+    pub archive_every: u32,
+    /// Checkpoints that the archive keeps.
+    pub archive_retained: u32,
+    /// How ranks are merged.
+    pub archive_merge: ArchiveMerge,
+    /// Ranks that are merged with each other.
+    pub archive_group_size: u32,
+    /// How codecs are chosen.
+    pub archive_codec: ArchiveCodec,
+    /// Whether a second, general-purpose pass is tried.
+    pub archive_second_pass: bool,
+    /// Threads of each aggregator that encode.
+    pub archive_threads: u32,
+    /// Threads of each aggregator that write.
+    pub archive_write_threads: u32,
+    /// Bytes a second that all aggregators of the job write at most.
+    pub archive_rate_bytes: Option<u64>,
+    /// Bytes to reserve in each aggregator's file; by default a rule applied at its first drain.
+    pub archive_reserve_bytes: Option<u64>,
+    /// Storage targets of an aggregator's file.
+    pub archive_stripe_count: Option<u32>,
+    /// Bytes on one storage target before the next.
+    pub archive_stripe_size_bytes: Option<u64>,
 }
 
 impl Default for Config {
@@ -127,266 +183,22 @@ impl Default for Config {
             encode_nice: 10,
             listen_address: None,
             leave_on_sigterm: false,
+            archive: None,
+            archive_every: 1,
+            archive_retained: 2,
+            archive_merge: ArchiveMerge::default(),
+            archive_group_size: 32,
+            archive_codec: ArchiveCodec::default(),
+            archive_second_pass: false,
+            archive_threads: 1,
+            archive_write_threads: 4,
+            archive_rate_bytes: None,
+            archive_reserve_bytes: None,
+            archive_stripe_count: None,
+            archive_stripe_size_bytes: None,
         }
     }
 }
-
-/// How a setting is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// A text.
-    Text,
-    /// One of the words that its meaning names.
-    Word,
-    /// A whole number from the first to the second, both included.
-    Whole(u64, u64),
-    /// A power of two from the first to the second, both included.
-    PowerOfTwo(u32, u32),
-    /// A number from 0 to 1.
-    Share,
-    /// `true` or `false`.
-    Flag,
-}
-
-/// What there is to know about a setting.
-#[derive(Debug, Clone, Copy)]
-pub struct Setting {
-    /// Its key in a file; in the environment `BACKSTAY_` and the key in upper case.
-    pub key: &'static str,
-    /// How it is written, and its limits.
-    pub form: Form,
-    /// Its default as written in a file; `None` where it follows from the surroundings.
-    pub default: Option<&'static str>,
-    /// Unit of the number, or nothing.
-    pub unit: &'static str,
-    /// What it sets.
-    pub meaning: &'static str,
-}
-
-impl Setting {
-    /// Its variable in the environment.
-    pub fn variable(&self) -> String {
-        format!("BACKSTAY_{}", self.key.to_uppercase())
-    }
-}
-
-const fn setting(
-    key: &'static str,
-    form: Form,
-    default: Option<&'static str>,
-    unit: &'static str,
-    meaning: &'static str,
-) -> Setting {
-    Setting {
-        key,
-        form,
-        default,
-        unit,
-        meaning,
-    }
-}
-
-/// Milliseconds in a day.
-const DAY_MS: u64 = 86_400_000;
-
-/// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
-/// written, from here.
-pub const REFERENCE: [Setting; 26] = [
-    setting(
-        "job",
-        Form::Text,
-        None,
-        "",
-        "Name of the job, 1 to 128 bytes without a slash. By default the program's name and a hash \
-         of its working folder.",
-    ),
-    setting(
-        "node",
-        Form::Text,
-        None,
-        "",
-        "Name of the node, 1 to 128 bytes without a slash. By default the host name.",
-    ),
-    setting(
-        "store_path",
-        Form::Text,
-        None,
-        "",
-        "Folder for the store. By default the first of `/dev/shm`, the scheduler's scratch folder \
-         and `/var/tmp` that has room.",
-    ),
-    setting(
-        "reserve_bytes",
-        Form::Whole(1, 1 << 62),
-        None,
-        "bytes",
-        "Size of the store on each node, and the most it grows to. By default a rule at the first \
-         checkpoint, and growth as needed.",
-    ),
-    setting(
-        "segment_bytes",
-        Form::PowerOfTwo(limits::SEGMENT_BYTES_MIN, limits::SEGMENT_BYTES_MAX),
-        None,
-        "bytes",
-        "Unit in which ranks lease space. By default chosen from the size of the store.",
-    ),
-    setting(
-        "block_bytes",
-        Form::PowerOfTwo(limits::BLOCK_BYTES_MIN, limits::BLOCK_BYTES_MAX),
-        Some("16384"),
-        "bytes",
-        "Unit of change tracking.",
-    ),
-    setting(
-        "tracking",
-        Form::Word,
-        Some("\"hash\""),
-        "",
-        "How changed blocks are found: `full`, `hash`, `pages` or `marked`.",
-    ),
-    setting(
-        "retained",
-        Form::Whole(2, 32),
-        Some("2"),
-        "checkpoints",
-        "Newest checkpoints to keep.",
-    ),
-    setting(
-        "changed_share",
-        Form::Share,
-        Some("0.25"),
-        "",
-        "Share of the state expected to change between checkpoints, for the rule that sizes the \
-         store.",
-    ),
-    setting(
-        "capture_threads",
-        Form::Whole(1, 256),
-        Some("1"),
-        "threads",
-        "Threads of each rank that capture changed blocks.",
-    ),
-    setting(
-        "cpu_set",
-        Form::Text,
-        None,
-        "",
-        "CPUs for background threads, as in `0-3,8`. By default those of the process.",
-    ),
-    setting(
-        "timeout_ms",
-        Form::Whole(100, DAY_MS),
-        Some("120000"),
-        "ms",
-        "Longest wait of Backstay's own.",
-    ),
-    setting(
-        "watchdog_ms",
-        Form::Whole(10, DAY_MS),
-        Some("60000"),
-        "ms",
-        "After this time inside the communicator a watchdog reports rank and operation.",
-    ),
-    setting(
-        "metrics_interval_ms",
-        Form::Whole(0, DAY_MS),
-        Some("30000"),
-        "ms",
-        "Least time between two writings of `metrics.json`.",
-    ),
-    setting(
-        "interval",
-        Form::Word,
-        None,
-        "s",
-        "When `due` says that it is time for a checkpoint: every so many seconds, or `auto`, as the \
-         planner finds best from measured costs and failures. By default `auto`.",
-    ),
-    setting(
-        "node_mtbf_hours",
-        Form::Whole(1, 1_000_000_000),
-        None,
-        "h",
-        "Mean time between failures of one node, what `interval = \"auto\"` begins with; the failures \
-         of the job itself count more and more. By default that of table I of the paper on \
-         TSUBAME2.0.",
-    ),
-    setting(
-        "redundancy",
-        Form::Word,
-        Some("\"none\""),
-        "",
-        "How checkpoints survive the loss of nodes: `none`, `partner` (a copy on another node), `xor` \
-         (parity over a group, one lost node), `rs` (Reed-Solomon, `parity` lost nodes).",
-    ),
-    setting(
-        "parity",
-        Form::Whole(1, 8),
-        Some("2"),
-        "nodes",
-        "Lost nodes of a group that `redundancy = \"rs\"` covers.",
-    ),
-    setting(
-        "group_size",
-        Form::Whole(2, 32),
-        Some("8"),
-        "nodes",
-        "Nodes that protect each other.",
-    ),
-    setting(
-        "failure_domain",
-        Form::Text,
-        None,
-        "",
-        "What fails together with this node: a rack, a switch, a power supply. Nodes of one failure \
-         domain never protect each other. By default each node is one.",
-    ),
-    setting(
-        "failure_domains",
-        Form::Text,
-        None,
-        "",
-        "File with a line for each node, its name and its failure domain, where `failure_domain` is \
-         not set.",
-    ),
-    setting(
-        "encode_threads",
-        Form::Whole(1, 64),
-        Some("2"),
-        "threads",
-        "Threads of each node that gather and encode in the background.",
-    ),
-    setting(
-        "encode_rate_bytes",
-        Form::Whole(1 << 20, 1 << 50),
-        None,
-        "bytes/s",
-        "Most that each node gathers in a second for encoding. By default as much as it can.",
-    ),
-    setting(
-        "encode_nice",
-        Form::Whole(0, 19),
-        Some("10"),
-        "",
-        "Niceness of the threads that encode: how far they give way to the application.",
-    ),
-    setting(
-        "listen_address",
-        Form::Text,
-        None,
-        "",
-        "Address at which this node's agent answers, as in `10.0.0.1:0`. By default the host's own, and \
-         any port.",
-    ),
-    setting(
-        "leave_on_sigterm",
-        Form::Flag,
-        Some("false"),
-        "",
-        "Take SIGTERM as the wish that the program takes a last checkpoint and leaves: `should_leave` then \
-         says so. A file that `backstay run` names does the same.",
-    ),
-];
 
 /// Limits of `key`.
 fn form(key: &str) -> Form {
@@ -443,27 +255,33 @@ impl Config {
 
     /// Checks every setting against its limits.
     pub fn validate(&self) -> Result<()> {
-        in_range("retained", u64::from(self.retained))?;
-        in_range("capture_threads", u64::from(self.capture_threads))?;
-        in_range("timeout_ms", self.timeout_ms)?;
-        in_range("watchdog_ms", self.watchdog_ms)?;
-        in_range("metrics_interval_ms", self.metrics_interval_ms)?;
-        in_range("block_bytes", u64::from(self.block_bytes))?;
-        if let Some(bytes) = self.segment_bytes {
-            in_range("segment_bytes", u64::from(bytes))?;
-        }
-        if let Some(bytes) = self.reserve_bytes {
-            in_range("reserve_bytes", bytes)?;
-        }
-        if let Some(hours) = self.node_mtbf_hours {
-            in_range("node_mtbf_hours", hours)?;
-        }
-        in_range("parity", u64::from(self.parity))?;
-        in_range("group_size", u64::from(self.group_size))?;
-        in_range("encode_threads", u64::from(self.encode_threads))?;
-        in_range("encode_nice", u64::from(self.encode_nice))?;
-        if let Some(bytes) = self.encode_rate_bytes {
-            in_range("encode_rate_bytes", bytes)?;
+        let numbers = [
+            ("retained", Some(u64::from(self.retained))),
+            ("capture_threads", Some(u64::from(self.capture_threads))),
+            ("timeout_ms", Some(self.timeout_ms)),
+            ("watchdog_ms", Some(self.watchdog_ms)),
+            ("metrics_interval_ms", Some(self.metrics_interval_ms)),
+            ("block_bytes", Some(u64::from(self.block_bytes))),
+            ("segment_bytes", self.segment_bytes.map(u64::from)),
+            ("reserve_bytes", self.reserve_bytes),
+            ("node_mtbf_hours", self.node_mtbf_hours),
+            ("parity", Some(u64::from(self.parity))),
+            ("group_size", Some(u64::from(self.group_size))),
+            ("encode_threads", Some(u64::from(self.encode_threads))),
+            ("encode_nice", Some(u64::from(self.encode_nice))),
+            ("encode_rate_bytes", self.encode_rate_bytes),
+            ("archive_every", Some(u64::from(self.archive_every))),
+            ("archive_retained", Some(u64::from(self.archive_retained))),
+            ("archive_group_size", Some(u64::from(self.archive_group_size))),
+            ("archive_threads", Some(u64::from(self.archive_threads))),
+            ("archive_write_threads", Some(u64::from(self.archive_write_threads))),
+            ("archive_rate_bytes", self.archive_rate_bytes),
+            ("archive_reserve_bytes", self.archive_reserve_bytes),
+            ("archive_stripe_count", self.archive_stripe_count.map(u64::from)),
+            ("archive_stripe_size_bytes", self.archive_stripe_size_bytes),
+        ];
+        for (key, value) in numbers {
+            value.map_or(Ok(()), |value| in_range(key, value))?;
         }
         self.interval_seconds()?;
         if let Some(list) = &self.cpu_set {

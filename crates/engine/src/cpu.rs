@@ -23,6 +23,12 @@ pub fn parse(list: &str) -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
+/// Makes the calling thread, and those that it starts, threads of the background.
+pub(crate) fn background(cpu_set: Option<&str>, nice: i32) {
+    restrict_thread(cpu_set);
+    lower_thread(nice);
+}
+
 /// Keeps the calling thread to a list of CPUs, if there is one; a refusal is said, not an error.
 pub(crate) fn restrict_thread(list: Option<&str>) {
     let Some(Ok(cpus)) = list.map(parse) else {

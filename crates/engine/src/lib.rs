@@ -13,7 +13,9 @@
 //! | [`store`] | the node's reserved file: allocation, hash trees, commit, recovery |
 //! | [`redundancy`] | who protects whom across nodes, and the arithmetic of parity |
 //! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
+//! | [`aggregate`] | in which order blocks of many ranks are written together |
 //! | [`archive`] | files on shared storage: segments stored encoded, and the catalog of what is whole |
+//! | [`codec`] | archived data made smaller, and the choice how |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
@@ -71,9 +73,12 @@ pub mod track;
 pub mod store;
 pub mod redundancy;
 pub mod transport;
+pub mod aggregate;
 pub mod archive;
+pub mod codec;
 pub mod restart;
 pub mod agent;
+pub mod drain;
 pub mod inspect;
 pub mod schedule;
 pub mod leave;

@@ -526,7 +526,7 @@ fn put_bytes(body: &mut Encoder, bytes: &[u8]) {
     body.raw(bytes);
 }
 
-fn put_checkpoint(body: &mut Encoder, id: CheckpointId) {
+pub(crate) fn put_checkpoint(body: &mut Encoder, id: CheckpointId) {
     body.u64(id.incarnation).u64(id.number);
 }
 
@@ -608,7 +608,7 @@ fn take_bytes(body: &mut Decoder<'_>, field: &'static str) -> Result<Vec<u8>, Fo
     body.raw(field, length).map(<[u8]>::to_vec)
 }
 
-fn take_checkpoint(body: &mut Decoder<'_>) -> Result<CheckpointId, FormatError> {
+pub(crate) fn take_checkpoint(body: &mut Decoder<'_>) -> Result<CheckpointId, FormatError> {
     Ok(CheckpointId::new(
         body.u64_max("incarnation", COUNTER_MAX)?,
         body.u64_max("number", COUNTER_MAX)?,

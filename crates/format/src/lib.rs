@@ -5,6 +5,8 @@
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
 //! Format: docs/format/store.md; `wire`: docs/format/wire.md; `archive`, `archived` and `catalog`:
 //! docs/format/archive.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `scheme`:
+//! docs/format/codec.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -24,10 +26,13 @@ pub mod root;
 pub mod stripe;
 pub mod agent;
 pub mod local;
+pub mod drain;
+pub mod merge;
 pub mod archive;
 pub mod archived;
 pub mod catalog;
 pub mod wire;
+pub mod scheme;
 
 pub use archive::{
     ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, TableEntry, TablePlace,
@@ -42,9 +47,11 @@ pub use element::ElementType;
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};
 pub use ids::{Address, CheckpointId, SegmentId, StoreId};
+pub use merge::Merge;
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
+pub use scheme::Scheme;
 pub use segment::{SegmentClass, SegmentRecord};
 pub use stream::StreamRoot;
 pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};

@@ -7,6 +7,7 @@
 use crate::agent::{Seat, put_count, put_seats, take_list, take_seat};
 use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::ids::StoreId;
+use crate::width::index;
 use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 
 const LOCAL_REQUEST: &str = "request of a rank to its node's agent";
@@ -59,6 +60,11 @@ pub enum LocalRequest {
         group_size: u32,
         /// All nodes; stores are not named.
         nodes: Vec<Seat>,
+    },
+    /// Coordinate the archive of the job.
+    Archive {
+        /// What, from where, how: JSON.
+        plan: Vec<u8>,
     },
     /// End the coordination when what is committed is protected, or after this time.
     Stop {
@@ -113,6 +119,7 @@ impl std::fmt::Debug for LocalRequest {
             Self::Attach { .. } => "Attach",
             Self::Detach => "Detach",
             Self::Coordinate { .. } => "Coordinate",
+            Self::Archive { .. } => "Archive",
             Self::Stop { .. } => "Stop",
             Self::Stores => "Stores",
             Self::DropRebuilt => "DropRebuilt",
@@ -158,6 +165,11 @@ impl LocalRequest {
             } => {
                 body.u8(4).u8(*scheme).u8(*parity).u32(*group_size);
                 put_seats(&mut body, nodes);
+            }
+            Self::Archive { plan } => {
+                body.u8(9);
+                put_count(&mut body, plan.len());
+                body.raw(plan);
             }
             Self::Stop { limit_ms } => {
                 body.u8(5).u64(*limit_ms);
@@ -208,7 +220,12 @@ impl LocalRequest {
             6 => Self::Stores,
             7 => Self::DropRebuilt,
             8 => Self::Goodbye,
-            other => return Err(body.refuse("kind", 1, "1 to 8", other)),
+            9 => {
+                let length = body.u32("plan")?;
+                let plan = body.raw("plan", index(length))?.to_vec();
+                Self::Archive { plan }
+            }
+            other => return Err(body.refuse("kind", 1, "1 to 9", other)),
         };
         body.end()?;
         Ok(request)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What stands beside the application.
 //!
-//! Purpose: `supervise` starts an application, notices its death and starts it again.
+//! Purpose: `supervise` starts an application, notices its death and starts it again; `staging` brings its
+//! checkpoints to the archive.
 //! Invariants: no part of this is linked into an application.
 #![forbid(unsafe_code)]
 
+pub mod staging;
 pub mod supervise;

@@ -110,7 +110,7 @@ impl Aggregator {
         self.store.append(NewSegment {
             segment,
             checkpoint: id(number),
-            class: SegmentClass::Bulk,
+            class: SegmentClass::Large,
             merge: 0,
             element: None,
             variable: String::new(),

@@ -12,4 +12,5 @@ mod model_figures;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod simulate;
+pub(crate) mod stage;
 pub(crate) mod verify;

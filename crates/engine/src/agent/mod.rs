@@ -31,17 +31,17 @@ pub mod survey;
 mod view;
 
 pub use coordinate::CoordinatorThread;
-pub use view::RemoteDevice;
 
 use crate::config::Config;
+use crate::drain::DrainPoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::Control;
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
-use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
+use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer, file_exposure};
+use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat};
-use backstay_format::{Digest, StoreId};
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
@@ -100,8 +100,7 @@ impl AgentSettings {
 
     /// Makes the calling thread one of the background.
     pub fn background(&self) {
-        crate::cpu::restrict_thread(self.cpu_set.as_deref());
-        crate::cpu::lower_thread(self.nice);
+        crate::cpu::background(self.cpu_set.as_deref(), self.nice);
     }
 }
 
@@ -109,6 +108,7 @@ impl AgentSettings {
 #[derive(Debug)]
 pub struct Agent {
     endpoint: Arc<dyn Endpoint>,
+    drains: Arc<DrainPoint>,
     settings: AgentSettings,
     node: String,
     /// The folder of the node's own store.
@@ -117,11 +117,6 @@ pub struct Agent {
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
     buffers: Buffers,
-}
-
-/// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
-pub fn file_exposure(store: StoreId) -> ExposureId {
-    ExposureId(Digest::of(format!("file of store {store}").as_bytes()).0)
 }
 
 fn peer(seat: &Seat) -> Peer {
@@ -141,8 +136,10 @@ impl Agent {
         node: &str,
         directory: &Path,
     ) -> Arc<Self> {
+        let drains = Arc::new(DrainPoint::new(Arc::clone(&endpoint), node));
         let agent = Arc::new(Self {
             endpoint,
+            drains,
             settings,
             node: node.to_owned(),
             directory: RwLock::new(directory.to_owned()),
@@ -160,9 +157,19 @@ impl Agent {
         &self.endpoint
     }
 
-    /// Takes the node's store, which is open for writing, under its protection.
+    /// Its part in draining to the archive.
+    pub fn drains(&self) -> &Arc<DrainPoint> {
+        &self.drains
+    }
+
+    /// Takes the node's store, which is open for writing: under its protection where the job asked for
+    /// it, and as a source of drains.
     pub fn attach(&self, reserve: &Reserve, directory: &Path) -> Result<()> {
         self.set_directory(directory);
+        self.drains.attach(reserve);
+        if !reserve.control().redundant() {
+            return Ok(());
+        }
         let store = reserve.reader().superblock().store;
         if lock(&self.member)
             .as_ref()
@@ -189,6 +196,7 @@ impl Agent {
 
     /// Lets go of the store, which is about to be opened anew.
     pub fn detach(&self) {
+        self.drains.detach();
         if let Some(member) = lock(&self.member).take() {
             self.endpoint.withdraw(member.store().into());
             self.endpoint.withdraw(file_exposure(member.store()));
@@ -197,9 +205,7 @@ impl Agent {
 
     /// What the node's ranks share, once there is a store.
     pub fn control(&self) -> Option<Control> {
-        lock(&self.member)
-            .as_ref()
-            .map(|member| member.reserve().control().clone())
+        self.drains.control()
     }
 
     /// Whether the leader of the node's ranks lives.
@@ -375,6 +381,9 @@ impl Handler for Weakly {
             let context = "this agent is shutting down";
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         };
+        if DrainPoint::is_request(request) {
+            return agent.drains.handle(request, within);
+        }
         let request = Request::decode(request)
             .map_err(|error| Error::corrupt("a request to this agent".to_owned(), error))?;
         Ok(agent.answer(&request, within)?.encode())

@@ -10,6 +10,7 @@ use super::coordinate::{Coordinator, NodeSeat};
 use super::local::{AgentPlace, receive, send};
 use super::{Agent, AgentSettings, CoordinatorThread, lock};
 use crate::clock::Stopwatch;
+use crate::drain::{ArchivePlan, ArchiveThread};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
@@ -55,6 +56,7 @@ pub enum Ended {
 struct State {
     agent: Option<Arc<Agent>>,
     coordinator: Option<CoordinatorThread>,
+    archive: Option<ArchiveThread>,
     timeout: Duration,
     goodbye: bool,
 }
@@ -95,12 +97,16 @@ pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
 
 /// Finishes what is under way.
 fn end(state: &Mutex<State>) {
-    let (coordinator, agent, timeout) = {
+    let (coordinator, archive, agent, timeout) = {
         let mut state = lock(state);
-        (state.coordinator.take(), state.agent.take(), state.timeout)
+        let (coordinator, archive) = (state.coordinator.take(), state.archive.take());
+        (coordinator, archive, state.agent.take(), state.timeout)
     };
     if let Some(coordinator) = coordinator {
         coordinator.stop(timeout.min(Duration::from_secs(30)));
+    }
+    if let Some(archive) = archive {
+        archive.stop(timeout);
     }
     if let Some(agent) = agent {
         agent.detach();
@@ -139,12 +145,16 @@ fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             store_directory,
         } => attach(state, Path::new(directory), Path::new(store_directory)),
         LocalRequest::Detach => {
-            let (coordinator, agent) = {
+            let (coordinator, archive, agent) = {
                 let mut state = lock(state);
-                (state.coordinator.take(), state.agent.take())
+                let (coordinator, archive) = (state.coordinator.take(), state.archive.take());
+                (coordinator, archive, state.agent.take())
             };
             if let Some(coordinator) = coordinator {
                 coordinator.stop(Duration::ZERO);
+            }
+            if let Some(archive) = archive {
+                archive.stop(Duration::ZERO);
             }
             if let Some(agent) = agent {
                 agent.detach();
@@ -174,10 +184,28 @@ fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             lock(state).coordinator = CoordinatorThread::start(agent, coordinator);
             Ok(LocalAnswer::Done)
         }
+        LocalRequest::Archive { plan } => {
+            let agent = agent_of(state)?;
+            let plan: ArchivePlan = serde_json::from_slice(plan).map_err(|error| {
+                let context = "a plan of an archive that this version does not know";
+                Error::caused(ErrorKind::Unsupported, context, error)
+            })?;
+            let catalog = plan.open_catalog()?;
+            let thread = ArchiveThread::start(Arc::clone(agent.drains()), plan, catalog)?;
+            lock(state).archive = Some(thread);
+            Ok(LocalAnswer::Done)
+        }
         LocalRequest::Stop { limit_ms } => {
-            let coordinator = lock(state).coordinator.take();
+            let (coordinator, archive) = {
+                let mut state = lock(state);
+                (state.coordinator.take(), state.archive.take())
+            };
+            let limit = Duration::from_millis(*limit_ms);
             if let Some(coordinator) = coordinator {
-                coordinator.stop(Duration::from_millis(*limit_ms));
+                coordinator.stop(limit);
+            }
+            if let Some(archive) = archive {
+                archive.stop(limit);
             }
             Ok(LocalAnswer::Done)
         }

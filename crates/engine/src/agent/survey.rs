@@ -4,7 +4,7 @@
 //! Invariants: nothing is written; a store that cannot be read is as if it were not there, and said.
 
 use super::view::SegmentView;
-use super::{Agent, file_exposure, lock};
+use super::{Agent, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::notice;
@@ -13,7 +13,7 @@ use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
 use crate::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
-use crate::transport::Exposed;
+use crate::transport::{Exposed, file_exposure};
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
 use backstay_format::{Member, RootSlot, Round, StoreId};
 use std::path::{Path, PathBuf};

@@ -32,6 +32,8 @@ pub enum Level {
     Node = 1,
     /// Protected across nodes, so that it survives the loss of as many as the redundancy covers.
     Protected = 2,
+    /// In the archive on the parallel file system, so that it survives the loss of all nodes.
+    Archive = 3,
 }
 
 /// A checkpoint that was started; see [`Session::test`] and [`Session::wait`].
@@ -71,6 +73,8 @@ pub struct Report {
     pub commit_seconds: f64,
     /// Time waited until it was protected across nodes, in seconds.
     pub protect_seconds: f64,
+    /// Time waited until it was in the archive, in seconds.
+    pub archive_seconds: f64,
 }
 
 /// What a scrub found on this rank.
@@ -144,8 +148,10 @@ impl Session {
 
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
     pub fn test(&self, handle: &Handle, level: Level) -> Result<bool> {
-        if level == Level::Protected {
-            return Ok(self.protection_is_over(handle.checkpoint));
+        match level {
+            Level::Archive => return Ok(self.archiving_is_over(handle.checkpoint)),
+            Level::Protected => return Ok(self.protection_is_over(handle.checkpoint)),
+            Level::Node => {}
         }
         let failed = self
             .underway
@@ -161,16 +167,21 @@ impl Session {
     /// Waits until the checkpoint is safe at `level` on every node; the outcome is that of all ranks.
     /// Collective.
     pub fn wait(&mut self, handle: Handle, level: Level) -> Result<Report> {
-        let report = self.wait_committed(handle)?;
-        if level == Level::Protected {
-            let watch = Stopwatch::start();
-            let protected = self.wait_protected(handle.checkpoint);
-            let number = to_i64(handle.checkpoint.number);
-            vote(&self.comm, "waiting for protection", number, protected)?;
-            return Ok(Report {
-                protect_seconds: watch.seconds(),
-                ..report
-            });
+        let mut report = self.wait_committed(handle)?;
+        let number = to_i64(handle.checkpoint.number);
+        let watch = Stopwatch::start();
+        match level {
+            Level::Node => {}
+            Level::Protected => {
+                let protected = self.wait_protected(handle.checkpoint);
+                vote(&self.comm, "waiting for protection", number, protected)?;
+                report.protect_seconds = watch.seconds();
+            }
+            Level::Archive => {
+                let archived = self.wait_archived(handle.checkpoint);
+                vote(&self.comm, "waiting for the archive", number, archived)?;
+                report.archive_seconds = watch.seconds();
+            }
         }
         Ok(report)
     }
@@ -199,6 +210,7 @@ impl Session {
         self.wait_for_protection();
         self.turn += 1;
         self.life_begun = true;
+        self.begin_archive();
         let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
         let watch = Stopwatch::start();
@@ -319,8 +331,11 @@ impl Session {
         };
         let what = format!("checkpoint {}", underway.id.number);
         let control = &self.node.control;
-        let [protected, encoding] = [control.protected(), control.encoding()].map(as_number);
-        let mut known = [protected, encoding, i64::from(self.leave.is_there())];
+        let far = [control.protected(), control.encoding(), control.archiving()];
+        let [protected, encoding, archiving] = far.map(as_number);
+        let archived = as_number(control.archived());
+        let leave = i64::from(self.leave.is_there());
+        let mut known = [protected, encoding, leave, archiving, archived];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
         self.leaving |= known[2] > 0;
@@ -345,6 +360,8 @@ impl Session {
         self.drop_unretained(Some((id, complete)));
         self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
         self.policy.encoding = as_checkpoint(known[1]);
+        let archived = known[3] <= known[4];
+        self.policy.archiving = as_checkpoint(known[3]).filter(|_| !archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);
         outcome?;
         underway.report.commit_seconds = underway.since.seconds();

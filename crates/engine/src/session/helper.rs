@@ -9,7 +9,9 @@ use crate::agent::coordinate::{Coordinator, CoordinatorThread, NodeSeat};
 use crate::agent::local::AgentClient;
 use crate::agent::process::scheme_numbers;
 use crate::agent::{Agent, AgentSettings, Ask, Asker};
+use crate::archive::Catalog;
 use crate::config::Config;
+use crate::drain::{ArchivePlan, ArchiveThread};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::redundancy::group::Scheme;
@@ -33,6 +35,7 @@ pub(super) enum NodeAgent {
     Here {
         agent: Arc<Agent>,
         coordinator: Option<CoordinatorThread>,
+        archive: Option<ArchiveThread>,
     },
     /// A process.
     Process {
@@ -75,6 +78,7 @@ impl NodeAgent {
         Self::Here {
             agent,
             coordinator: None,
+            archive: None,
         }
     }
 
@@ -151,7 +155,10 @@ impl NodeAgent {
         scheme: Scheme,
         config: &Config,
     ) -> Result<()> {
-        if let Self::Here { agent, coordinator } = self {
+        if let Self::Here {
+            agent, coordinator, ..
+        } = self
+        {
             let work = Coordinator::new(
                 Arc::clone(agent),
                 nodes.to_vec(),
@@ -175,6 +182,19 @@ impl NodeAgent {
             nodes: nodes.iter().map(seat).collect(),
         })
         .map(|_| ())
+    }
+
+    /// Coordinates the archive of the job.
+    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Catalog) -> Result<()> {
+        if let Self::Here { agent, archive, .. } = self {
+            let drains = Arc::clone(agent.drains());
+            *archive = Some(ArchiveThread::start(drains, plan.clone(), catalog)?);
+            return Ok(());
+        }
+        // The process opens it for itself.
+        drop(catalog);
+        let plan = serde_json::to_vec(plan).unwrap_or_default();
+        self.tell(&LocalRequest::Archive { plan }).map(|_| ())
     }
 
     /// The stores on this node.
@@ -215,16 +235,23 @@ impl NodeAgent {
     /// Ends the coordination: when what is committed is protected, or after `limit`.
     pub(super) fn stop(&mut self, limit: Duration) {
         match self {
-            Self::Here { coordinator, .. } => {
+            Self::Here {
+                coordinator,
+                archive,
+                ..
+            } => {
                 if let Some(coordinator) = coordinator.take() {
                     coordinator.stop(limit);
+                }
+                if let Some(archive) = archive.take() {
+                    archive.stop(limit);
                 }
             }
             Self::Process {
                 client, timeout, ..
             } => {
                 let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-                said(client.ask(&LocalRequest::Stop { limit_ms }, limit + *timeout));
+                said(client.ask(&LocalRequest::Stop { limit_ms }, limit * 2 + *timeout));
             }
         }
     }

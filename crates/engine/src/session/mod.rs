@@ -4,12 +4,14 @@
 //! Invariants: collective calls have one outcome for all ranks; a failed call leaves the session, the
 //! program's memory (but that being restored) and the last checkpoint as they were.
 
+mod archive;
 mod assemble;
 mod checkpoint;
 mod helper;
 mod node;
 mod protection;
 mod restore;
+mod share;
 mod variable;
 mod vote;
 mod watch;
@@ -37,6 +39,7 @@ use crate::store::space::Reuse;
 use crate::track::pages::PageTracker;
 use crate::transport::Endpoint;
 use backstay_format::CheckpointId;
+use archive::Archive;
 use checkpoint::Underway;
 use node::Node;
 use protection::Protection;
@@ -85,6 +88,7 @@ pub struct Session {
     made_room: bool,
     underway: Option<Underway>,
     protection: Protection,
+    archive: Archive,
     leave: LeaveWish,
     /// All ranks know that it is time to leave.
     leaving: bool,
@@ -121,7 +125,10 @@ impl Session {
         vote(&comm, "opening a session", 0, config.validate())?;
         let node = Node::join(&comm, &config)?;
         let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
-        let protection = Protection::prepare(&comm, &config, &node, endpoint)?;
+        let archive = Archive::look(&comm, &config, &node)?;
+        let folder = Archive::folder(&config, &node);
+        let protection =
+            Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;
         if node.leads() {
             node.control.set_redundant(protection.is_on());
         }
@@ -133,6 +140,7 @@ impl Session {
                 pinned: BTreeSet::new(),
                 protected: None,
                 encoding: None,
+                archiving: None,
             },
             comm,
             config,
@@ -152,6 +160,7 @@ impl Session {
             made_room: false,
             underway: None,
             protection,
+            archive,
             leave,
             leaving: false,
             metrics: None,
@@ -165,6 +174,7 @@ impl Session {
         let attached = session.attach_agent();
         vote(&session.comm, "attaching the agent", 0, attached)?;
         session.agree_on_the_past()?;
+        session.prepare_archive()?;
         session.open_metrics();
         let paced = session.open_pacer();
         vote(&session.comm, "planning", 0, paced)?;
@@ -210,13 +220,18 @@ impl Session {
     /// From now on parity may cover what is in the store: only whole segments are written again, and
     /// the agent has it.
     fn attach_agent(&mut self) -> Result<()> {
-        let (true, Some(stores)) = (self.protection.is_on(), &self.store) else {
+        let Some(stores) = &self.store else {
             return Ok(());
         };
+        if self.node.leads() && (self.protection.is_on() || self.archive.is_on()) {
+            self.protection.attach(stores.rank.reserve(), &self.node)?;
+        }
+        if !self.protection.is_on() {
+            return Ok(());
+        }
         stores.rank.set_reuse(Reuse::Segments);
         if self.node.leads() {
             lock(&stores.node).set_reuse(Reuse::Segments);
-            self.protection.attach(stores.rank.reserve(), &self.node)?;
         }
         self.protection.coordinate(&self.config, self.comm.rank())
     }
@@ -282,6 +297,10 @@ impl Session {
             let superblock = store.rank.reserve().reader().superblock();
             i64::from(superblock.run)
         });
+        let archived = self.archive.found();
+        self.incarnation = self.incarnation.max(archived.incarnation + 1);
+        let newest = archived.checkpoints.first();
+        self.last_number = self.last_number.max(newest.map_or(0, |c| c.checkpoint.number));
         let mut newest = [
             to_i64(self.incarnation),
             to_i64(self.last_number),
@@ -306,13 +325,31 @@ impl Session {
         self.last_number = u64::try_from(last_number).unwrap_or(0);
         // Until this life has protected one, it is all that survives the loss of a node.
         self.policy.protected = as_checkpoint(protected);
-        let agreed_run = if newest_run > 0 { newest_run } else { drawn };
+        let archived_run = i64::from(self.archive.found().run);
+        let agreed_run = match (newest_run, archived_run) {
+            (0, 0) => drawn,
+            (0, archived) => archived,
+            (run, _) => run,
+        };
         self.node.run = u32::try_from(agreed_run).unwrap_or(1);
         if newest_run > 0 && newest_run != -lowest_run {
             let mine = self.same_run(run, newest_run);
             vote(&self.comm, "comparing the stores", 0, mine)?;
         }
+        if newest_run > 0 && archived_run > 0 && newest_run != archived_run {
+            return Err(self.other_archive());
+        }
         self.agree_on_checkpoints(known_complete)
+    }
+
+    fn other_archive(&self) -> Error {
+        let context = format!(
+            "{} holds the archive of another run of job {:?} than the stores on the nodes: set another \
+             archive or job name, or remove the folder if it is of no use any more",
+            self.archive.found().folder.display(),
+            self.node.job
+        );
+        Error::new(ErrorKind::Configuration, context)
     }
 
     fn same_run(&self, run: Option<i64>, other: i64) -> Result<()> {
@@ -331,7 +368,7 @@ impl Session {
     /// Which checkpoints every rank can have; `known_complete` is the newest that was complete.
     fn agree_on_checkpoints(&mut self, known_complete: i64) -> Result<()> {
         let size = self.comm.size();
-        let elsewhere = |id| self.protection.choice(id).is_some();
+        let elsewhere = |id| self.protection.choice(id).is_some() || self.archive.has(id);
         let usable = |found: &&FoundRevision| {
             if found.revision.world_size == size && found.part.is_some() {
                 matches!(found.part, Some(Ok(_)))
@@ -346,8 +383,13 @@ impl Session {
             !found.any(|found| found.id() == choice.checkpoint)
         };
         let there = self.protection.choices().filter(unknown);
-        let mut mine: Vec<CheckpointId> = here.chain(there.map(|c| c.checkpoint)).collect();
+        let archived = self.archive.found().checkpoints.iter();
+        let mut mine: Vec<CheckpointId> = here
+            .chain(there.map(|c| c.checkpoint))
+            .chain(archived.map(|c| c.checkpoint))
+            .collect();
         mine.sort_unstable();
+        mine.dedup();
         for found in &self.found {
             if let (Err(error), true) = (&found.ranks, self.node.leads()) {
                 notice::warn(&format!("checkpoint {} is unusable: {error}", found.id()));

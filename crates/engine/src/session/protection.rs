@@ -7,11 +7,14 @@
 
 use super::helper::NodeAgent;
 use super::node::Node;
+use super::share::{share_bytes, share_parts, share_secret};
 use super::vote::vote;
 use super::watch::Watched;
 use super::{Session, lock};
 use crate::agent::coordinate::NodeSeat;
-use crate::agent::{AgentSettings, RemoteDevice, file_exposure, restart};
+use crate::archive::Catalog;
+use crate::drain::{ArchiveNode, ArchivePlan};
+use crate::agent::{AgentSettings, restart};
 use crate::clock::Stopwatch;
 use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,11 +26,11 @@ use crate::store::control::wait_until;
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::Reserve;
-use crate::transport::{Endpoint, Secret, TcpEndpoint, TcpOptions};
+use crate::transport::{Endpoint, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +91,7 @@ impl Protection {
         comm: &Watched,
         config: &Config,
         node: &Node,
+        archive: Option<&Path>,
         endpoint: Option<Arc<dyn Endpoint>>,
     ) -> Result<Self> {
         let mut protection = Self::default();
@@ -100,11 +104,11 @@ impl Protection {
             protection.shortfall = Some(ON_ONE_NODE.to_owned());
             protection.scheme = None;
         }
-        if protection.scheme.is_none() && !parts_are_elsewhere(comm, node)? {
+        if archive.is_none() && protection.scheme.is_none() && !parts_are_elsewhere(comm, node)? {
             return Ok(protection);
         }
         let way = Way {
-            secret: share_secret(comm)?,
+            secret: share_secret(comm, archive)?,
             job: node.job.clone(),
             name: node.name.clone(),
             listen: config.listen_address.clone(),
@@ -202,13 +206,9 @@ impl Protection {
                 )),
             }
         }
-        let mine = (comm.rank() == 0).then(|| (0, encode_located(&found.unwrap_or_default())));
-        let mut length = [mine.as_ref().map_or(0, |(_, bytes)| to_i64(bytes.len()))];
-        comm.allreduce_max("sharing what there is", &mut length)?;
-        let width = usize::try_from(length[0]).unwrap_or(0);
-        let parts = share_parts(comm, "sharing what there is", 1, width, mine)?;
-        let bytes = parts.first().map_or(&[][..], |bytes| bytes);
-        self.located = decode_located(bytes)
+        let mine = (comm.rank() == 0).then(|| encode_located(&found.unwrap_or_default()));
+        let bytes = share_bytes(comm, "sharing what there is", mine)?;
+        self.located = decode_located(&bytes)
             .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
         Ok(())
     }
@@ -281,6 +281,21 @@ impl Protection {
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         };
         Ok(Arc::clone(endpoint.insert(way.open()?)))
+    }
+
+    /// Brings checkpoints to the archive from now on, on rank 0's node.
+    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Catalog) -> Result<()> {
+        let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
+        self.agent.as_mut().ok_or_else(none)?.archive(plan, catalog)
+    }
+
+    /// The nodes, as those who drain know them.
+    pub(super) fn archive_nodes(&self) -> Vec<ArchiveNode> {
+        let node = |seat: &NodeSeat| ArchiveNode {
+            name: seat.name.clone(),
+            address: seat.address.clone(),
+        };
+        self.nodes.iter().map(node).collect()
     }
 
     /// Takes the node's store, now that its ranks have claimed what is theirs.
@@ -447,56 +462,6 @@ impl Way {
         let endpoint = self.settings.in_background(|| TcpEndpoint::open(options))?;
         Ok(Arc::new(endpoint))
     }
-}
-
-/// A new secret of rank 0's for this life; the communicator is the only way it takes.
-fn share_secret(comm: &Watched) -> Result<Secret> {
-    let drawn = if comm.rank() == 0 {
-        Secret::draw().map(Some)
-    } else {
-        Ok(None)
-    };
-    let drawn = vote(comm, "drawing the job secret", 0, drawn)?;
-    let mine = drawn.map(|secret| (0, secret.bytes().to_vec()));
-    let parts = share_parts(comm, "sharing the job secret", 1, Secret::BYTES, mine)?;
-    let bytes = parts
-        .first()
-        .and_then(|bytes| bytes.as_slice().try_into().ok());
-    let none = || Error::new(ErrorKind::Communicator, "the job secret did not arrive");
-    bytes.map(Secret::from_bytes).ok_or_else(none)
-}
-
-/// Sends the parts that some ranks have to all: `count` parts of at most `width` bytes, by a maximum
-/// over words.
-fn share_parts(
-    comm: &Watched,
-    what: &str,
-    count: usize,
-    width: usize,
-    mine: Option<(usize, Vec<u8>)>,
-) -> Result<Vec<Vec<u8>>> {
-    let words = width.div_ceil(7) + 1;
-    let mut values = vec![i64::MIN; words * count];
-    if let Some((place, bytes)) = mine {
-        let part = &mut values[place * words..(place + 1) * words];
-        part[0] = to_i64(bytes.len().min(width));
-        for (word, chunk) in part[1..].iter_mut().zip(bytes.chunks(7)) {
-            let mut value = [0; 8];
-            value[..chunk.len()].copy_from_slice(chunk);
-            *word = i64::from_le_bytes(value);
-        }
-    }
-    comm.allreduce_max(what, &mut values)?;
-    let parts = values.chunks(words.max(1)).map(|part| {
-        let length = usize::try_from(part[0]).unwrap_or(0);
-        let mut bytes = Vec::with_capacity(words * 7);
-        for word in &part[1..] {
-            bytes.extend_from_slice(&word.max(&0).to_le_bytes()[..7]);
-        }
-        bytes.truncate(length);
-        bytes
-    });
-    Ok(parts.collect())
 }
 
 fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {

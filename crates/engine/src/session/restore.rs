@@ -106,10 +106,18 @@ impl Session {
         let what = format!("restoring checkpoint {}", id.number);
         let found = self.find_committed();
         let read = found.and_then(|()| self.read_checkpoint(id));
-        let outcome = vote(&self.comm, &what, to_i64(id.number), read);
+        let mut outcome = vote(&self.comm, &what, to_i64(id.number), read);
         let damaged = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Corrupt);
-        if !damaged || !self.protection.repair(&self.comm, &self.config)? {
+        if damaged && self.protection.repair(&self.comm, &self.config)? {
+            let read = self.read_checkpoint(id);
+            outcome = vote(&self.comm, &what, to_i64(id.number), read);
+        }
+        let lost = matches!(&outcome, Err(error) if is_of_one_checkpoint(error.kind()));
+        if !lost || !self.archive.prefer(id) {
             return outcome;
+        }
+        if let (0, Err(error)) = (self.comm.rank(), &outcome) {
+            notice::warn(&format!("checkpoint {id} is read from the archive: {error}"));
         }
         let read = self.read_checkpoint(id);
         vote(&self.comm, &what, to_i64(id.number), read)
@@ -171,6 +179,9 @@ impl Session {
             begun,
         )?;
         self.last_number = id.number;
+        let begun = self.archive.begin(self.incarnation, Some(id), &mut self.protection);
+        vote(&self.comm, "beginning a life in the archive", to_i64(self.incarnation), begun)?;
+        self.archive.close_readers();
         self.variables.values_mut().for_each(Registered::written);
         self.drop_unretained(None);
         Ok(())
@@ -227,7 +238,8 @@ impl Session {
                 .map(|entry| entry.root)
         };
         let mut wrong = None;
-        if let (Ok(found), Ok(stores)) = (self.found(id), self.stores()) {
+        let prefers = self.archive.is_preferred(id);
+        if let (Ok(found), Ok(stores), false) = (self.found(id), self.stores(), prefers) {
             match &found.ranks {
                 Ok(ranks) => {
                     if let Some(entry) = find(ranks) {
@@ -237,9 +249,13 @@ impl Session {
                 Err(error) => wrong = Some(Error::new(error.kind(), error.context())),
             }
         }
-        let reader = match self.protection.reader_for(id, rank, &self.config) {
-            Ok(reader) => reader,
-            Err(error) => return Err(wrong.unwrap_or(error)),
+        let reader = if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
+            self.archive.reader_for(id, rank)?
+        } else {
+            match self.protection.reader_for(id, rank, &self.config) {
+                Ok(reader) => reader,
+                Err(error) => return Err(wrong.unwrap_or(error)),
+            }
         };
         let (root, _) = reader.newest_root()?;
         let mut revisions = root.revisions.iter();
@@ -260,7 +276,7 @@ impl Session {
         match (self.found(id), self.protection.choice(id)) {
             (Ok(found), _) => Ok(found.revision.world_size),
             (Err(_), Some(choice)) => Ok(choice.world_size),
-            (Err(error), None) => Err(error),
+            (Err(error), None) => self.archive.world_size(id).ok_or(error),
         }
     }
 

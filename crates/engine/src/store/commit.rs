@@ -31,6 +31,8 @@ pub struct Policy {
     pub protected: Option<CheckpointId>,
     /// The one that is being encoded: kept until it is protected.
     pub encoding: Option<CheckpointId>,
+    /// The one that is being drained: kept until it is in the archive.
+    pub archiving: Option<CheckpointId>,
 }
 
 impl Policy {
@@ -41,7 +43,7 @@ impl Policy {
         let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
         let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
         keep.extend(self.pinned.intersection(&self.complete));
-        for id in [self.protected, self.encoding].into_iter().flatten() {
+        for id in [self.protected, self.encoding, self.archiving].into_iter().flatten() {
             keep.extend(self.complete.get(&id));
         }
         keep.extend(newest);

@@ -20,7 +20,7 @@ pub const CONTROL_FILE: &str = "control.backstay";
 /// Most ranks of one node.
 pub const LOCAL_RANKS_MAX: usize = 4096;
 
-const VERSION: u64 = 0x4253_4354_524c_0002;
+const VERSION: u64 = 0x4253_4354_524c_0003;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
@@ -42,6 +42,9 @@ const WORD_PROTECTED: usize = 14;
 const WORD_ROUND: usize = 16;
 const WORD_STOP: usize = 17;
 const WORD_ENCODING: usize = 18;
+const WORD_ARCHIVED: usize = 20;
+const WORD_ARCHIVING: usize = 22;
+const WORD_ARCHIVE_OUTCOME: usize = 24;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,6 +314,30 @@ impl Control {
     /// The checkpoint that is being encoded, or was last.
     pub fn encoding(&self) -> CheckpointId {
         self.checkpoint(WORD_ENCODING)
+    }
+    /// Publishes the newest checkpoint that is in the archive as a whole.
+    pub fn set_archived(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_ARCHIVED, id);
+    }
+    /// The newest checkpoint that is in the archive as a whole.
+    pub fn archived(&self) -> CheckpointId {
+        self.checkpoint(WORD_ARCHIVED)
+    }
+    /// Publishes the checkpoint that is being drained.
+    pub fn set_archiving(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_ARCHIVING, id);
+    }
+    /// The checkpoint that is being drained, or was last.
+    pub fn archiving(&self) -> CheckpointId {
+        self.checkpoint(WORD_ARCHIVING)
+    }
+    /// Publishes how the last drain ended: 0, or the kind of an error.
+    pub fn set_archive_outcome(&self, outcome: u64) {
+        self.word(WORD_ARCHIVE_OUTCOME).store(outcome, Ordering::Release);
+    }
+    /// How the last drain ended: 0, or the kind of an error.
+    pub fn archive_outcome(&self) -> u64 {
+        self.word(WORD_ARCHIVE_OUTCOME).load(Ordering::Acquire)
     }
     /// The number goes last and is read first, so that the pair is never newer than it says.
     fn set_checkpoint(&self, at: usize, id: CheckpointId) {

@@ -8,12 +8,14 @@
 
 mod address;
 mod expose;
+mod remote;
 mod same_node;
 mod secret;
 pub mod tcp;
 
 pub use address::{announced_host, host_address};
 pub use expose::{Exposed, Exposures};
+pub use remote::{RemoteDevice, file_exposure};
 pub use secret::Secret;
 pub use tcp::{TcpEndpoint, TcpOptions};
 

@@ -95,6 +95,7 @@ fn policy(complete: BTreeSet<CheckpointId>) -> Policy {
         pinned: BTreeSet::new(),
         protected: None,
         encoding: None,
+        archiving: None,
     }
 }
 

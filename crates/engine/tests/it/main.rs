@@ -7,7 +7,9 @@
     reason = "a test may stop where it fails"
 )]
 
+mod aggregate;
 mod agreement;
+mod archive;
 mod archive_layout;
 mod archive_store;
 mod job;

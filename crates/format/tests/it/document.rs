@@ -5,7 +5,8 @@ use crate::samples;
 use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES};
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    BlockRef, ElementType, Page, RankEntry, RankRoot, SegmentClass, geometry, limits,
+    Address, BlockRef, ElementType, Merge, Page, RankEntry, RankRoot, SegmentClass, geometry,
+    limits,
 };
 use std::collections::BTreeMap;
 
@@ -180,4 +181,25 @@ fn the_layout_is_that_of_the_code() {
     assert_eq!(place("second copies"), Some(copies));
     assert_eq!(place("segment slots"), Some(geometry::ZONE_HEAD_BYTES));
     assert_eq!((FRAME_HEAD_BYTES, FRAME_TAIL_BYTES), (16, 8));
+}
+
+#[test]
+fn merging_is_that_of_the_code() {
+    let sections = sections_of("merge.md");
+    let rows = &sections["Schemes"].rows[1..];
+    let found: Vec<(u64, &str)> = rows
+        .iter()
+        .map(|row| (number(&row[0]).unwrap(), row[1].as_str()))
+        .collect();
+    let wanted = Merge::ALL.map(|merge| (u64::from(merge.id()), merge.name()));
+    assert_eq!(found, wanted);
+    for id in 0..=u8::MAX {
+        assert_eq!(Merge::from_id(id).is_some(), usize::from(id) < rows.len());
+    }
+    let path = format!("{}/../../docs/format/merge.md", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let numbers: Vec<u64> = text.split_whitespace().filter_map(number).collect();
+    for limit in [limits::SEGMENT_BYTES_MAX, Address::UNIT_BYTES] {
+        assert!(numbers.contains(&u64::from(limit)), "{limit}");
+    }
 }

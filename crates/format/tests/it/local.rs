@@ -36,6 +36,9 @@ fn requests() -> Vec<LocalRequest> {
             group_size: 8,
             nodes: vec![seat.clone(), seat],
         },
+        LocalRequest::Archive {
+            plan: b"{\"every\":1}".to_vec(),
+        },
         LocalRequest::Stop { limit_ms: 5000 },
         LocalRequest::Stores,
         LocalRequest::DropRebuilt,

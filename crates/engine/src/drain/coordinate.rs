@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: brings a job's checkpoints to its archive, on the node of rank 0: which checkpoint is next,
+//! which aggregator drains which nodes, and the record of what is whole.
+//! In from: the words that the node's ranks share, the plan of the job. Out to: all points, the catalog.
+//! Invariants: a checkpoint is recorded when every aggregator has committed its part; what is no longer
+//! listed is freed by a later drain, never before; an aggregator that is gone is replaced by one that is
+//! there, which goes on where it stood; the application is never waited for, nor kept waiting.
+
+use super::point::{AT_WORK, DONE, DrainPoint};
+use super::sources::unexpected;
+use super::status::{AggregatorStatus, ArchiveStatus, StatusFile};
+use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers};
+use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention};
+use crate::clock::{Deadline, Stopwatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::store::control::wait_until;
+use crate::transport::Peer;
+use backstay_format::agent::Seat;
+use backstay_format::catalog::SLOT_BYTES_DEFAULT;
+use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
+use backstay_format::{CheckpointId, StoreId};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A node whose checkpoints are drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveNode {
+    /// Its name.
+    pub name: String,
+    /// The address of its agent.
+    pub address: String,
+}
+
+impl ArchiveNode {
+    fn peer(&self) -> Peer {
+        Peer::new(self.name.clone(), self.address.clone())
+    }
+}
+
+/// How a job's checkpoints get to its archive.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchivePlan {
+    /// The folder of the job.
+    pub folder: PathBuf,
+    /// The job.
+    pub job: String,
+    /// Its run.
+    pub run: u32,
+    /// This life.
+    pub incarnation: u64,
+    /// Every so many checkpoints one is drained.
+    pub every: u64,
+    /// Checkpoints that the archive keeps.
+    pub retained: usize,
+    /// How to drain.
+    pub settings: DrainSettings,
+    /// The nodes, in the order of their ranks.
+    pub nodes: Vec<ArchiveNode>,
+    /// Where the state of draining is written for those who look.
+    pub status: Option<PathBuf>,
+}
+
+impl ArchivePlan {
+    /// The catalog of the plan's job, for writing.
+    pub fn open_catalog(&self) -> Result<Catalog> {
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|error| Error::io(format!("making {}", self.folder.display()), error))?;
+        let identity = Identity {
+            job: self.job.clone(),
+            run: self.run,
+            aggregator: 0,
+            epoch: 0,
+            host: fence::host(),
+        };
+        Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)
+    }
+
+    fn within(&self) -> Duration {
+        Duration::from_millis(self.settings.timeout_ms)
+    }
+}
+
+/// Between two looks at drains that are under way.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often an idle coordinator looks for a commit.
+const IDLE: Duration = Duration::from_millis(5);
+/// How long after a failed drain the next is tried.
+const AGAIN: Duration = Duration::from_secs(1);
+/// An aggregator that does not answer so often is gone.
+const SILENT_MAX: u32 = 3;
+
+/// One aggregator: who it is, and which nodes it drains.
+#[derive(Debug, Clone)]
+struct Aggregator {
+    peer: Peer,
+    nodes: Vec<ArchiveNode>,
+}
+
+/// Coordinates the archive of a job.
+#[derive(Debug)]
+struct Coordinator {
+    point: Arc<DrainPoint>,
+    plan: ArchivePlan,
+    catalog: Catalog,
+    aggregators: Vec<Aggregator>,
+    /// Addresses of servers that do not answer any more.
+    gone: Vec<String>,
+    status: StatusFile,
+    state: ArchiveStatus,
+    stop: Arc<AtomicBool>,
+}
+
+impl Coordinator {
+    fn new(
+        point: Arc<DrainPoint>,
+        plan: ArchivePlan,
+        catalog: Catalog,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let status = StatusFile::new(plan.status.clone());
+        let mut coordinator = Self {
+            state: ArchiveStatus::of(&plan),
+            point,
+            catalog,
+            aggregators: Vec::new(),
+            gone: Vec::new(),
+            status,
+            stop,
+            plan,
+        };
+        coordinator.state.archived = coordinator.newest();
+        coordinator.aggregators = coordinator.assign();
+        coordinator
+    }
+
+    fn newest(&self) -> Option<CheckpointId> {
+        let state = self.catalog.state();
+        state.restorable().map(|c| c.checkpoint).max()
+    }
+
+    /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
+    /// servers each node drains itself.
+    fn assign(&self) -> Vec<Aggregator> {
+        let mut servers = servers::find(&self.plan.folder);
+        servers.retain(|server| !self.gone.contains(&server.address));
+        let nodes = &self.plan.nodes;
+        if servers.is_empty() {
+            let own = nodes.iter().map(|node| Aggregator {
+                peer: node.peer(),
+                nodes: vec![node.clone()],
+            });
+            return own.collect();
+        }
+        let count = servers.len().min(nodes.len());
+        let share = |at: usize| at * nodes.len() / count;
+        let parts = servers.into_iter().take(count).enumerate();
+        parts
+            .map(|(at, peer)| Aggregator {
+                peer,
+                nodes: nodes[share(at)..share(at + 1)].to_vec(),
+            })
+            .collect()
+    }
+
+    fn job(&self, at: usize, id: CheckpointId) -> Result<DrainJob> {
+        let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let seat = |node: &ArchiveNode| Seat {
+            store: StoreId::default(),
+            node: node.name.clone(),
+            domain: String::new(),
+            address: node.address.clone(),
+        };
+        let folder = self.plan.folder.to_str().ok_or_else(|| {
+            let context = format!("{:?} is not UTF-8", self.plan.folder);
+            Error::new(ErrorKind::Configuration, context)
+        })?;
+        let state = self.catalog.state();
+        Ok(DrainJob {
+            folder: folder.to_owned(),
+            settings: self.plan.settings.to_json(),
+            job: self.plan.job.clone(),
+            run: self.plan.run,
+            aggregator: small(at),
+            aggregators: small(self.aggregators.len()),
+            incarnation: self.plan.incarnation,
+            checkpoint: id,
+            retain: state.restorable().map(|c| c.checkpoint).collect(),
+            sources: self.aggregators[at].nodes.iter().map(seat).collect(),
+            file: newest_file(state.stores.iter().map(|store| &*store.name), at),
+        })
+    }
+
+    /// Drains checkpoint `id` and records it.
+    fn archive(&mut self, id: CheckpointId) -> Result<()> {
+        let watch = Stopwatch::start();
+        self.replace_gone();
+        self.make_room()?;
+        self.state.begin(id, self.aggregators.len());
+        let places: Vec<usize> = (0..self.aggregators.len()).collect();
+        let shown = Mutex::new(std::mem::take(&mut self.state));
+        let done = parallel(&places, usize::MAX, |&at| Ok(self.drain(at, id, &shown)))?;
+        self.state = shown.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut parts = Vec::new();
+        let mut lost = None;
+        for (at, outcome) in done.into_iter().enumerate() {
+            match outcome {
+                Ok(progress) => parts.push(progress),
+                Err(error) => {
+                    self.leave_out(at, &error);
+                    lost = Some(error);
+                }
+            }
+        }
+        if let Some(error) = lost {
+            return Err(error);
+        }
+        self.record(id, &parts)?;
+        self.state.end(id, watch.seconds(), &parts);
+        Ok(())
+    }
+
+    /// What a server that does not answer was to drain is drained by the first of its nodes.
+    fn leave_out(&mut self, at: usize, error: &Error) {
+        let aggregator = &mut self.aggregators[at];
+        let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
+            return;
+        };
+        if error.kind() != ErrorKind::PeerUnreachable || aggregator.peer.address == heir.address {
+            return;
+        }
+        let gone = std::mem::replace(&mut aggregator.peer, heir);
+        notice::warn(&format!("staging server {gone} is gone: {error}; its nodes drain themselves"));
+        self.gone.push(gone.address);
+    }
+
+    /// Servers that came since another was left out take its place.
+    fn replace_gone(&mut self) {
+        if self.gone.is_empty() {
+            return;
+        }
+        let mut servers = servers::find(&self.plan.folder);
+        let taken = |peer: &Peer| self.aggregators.iter().any(|a| a.peer.address == peer.address);
+        servers.retain(|server| !self.gone.contains(&server.address) && !taken(server));
+        for aggregator in &mut self.aggregators {
+            let first = aggregator.nodes.first().map(|node| &*node.address);
+            if first == Some(&*aggregator.peer.address)
+                && let Some(server) = servers.pop()
+            {
+                notice::info(&format!("staging server {server} takes part from now on"));
+                aggregator.peer = server;
+            }
+        }
+    }
+
+    /// Has one aggregator drain its nodes, and waits until it has.
+    fn drain(
+        &self,
+        at: usize,
+        id: CheckpointId,
+        shown: &Mutex<ArchiveStatus>,
+    ) -> Result<DrainProgress> {
+        let peer = &self.aggregators[at].peer;
+        let within = self.plan.within();
+        let begin = DrainRequest::Begin(self.job(at, id)?);
+        self.point.ask(peer, &begin, within)?;
+        let mut silent = 0;
+        let short = within.min(Duration::from_secs(10));
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                drop(self.point.ask(peer, &DrainRequest::Cancel, short));
+                return Err(Error::new(ErrorKind::Timeout, "draining was told to stop"));
+            }
+            let progress = match self.point.ask(peer, &DrainRequest::Progress, short) {
+                Ok(DrainAnswer::Progress(progress)) => progress,
+                Ok(other) => return Err(unexpected(peer, &other)),
+                Err(error) if silent + 1 >= SILENT_MAX => return Err(error),
+                Err(_) => {
+                    silent += 1;
+                    continue;
+                }
+            };
+            silent = 0;
+            if progress.checkpoint != id {
+                // It was started again, and knows nothing of this drain.
+                self.point.ask(peer, &begin, within)?;
+            }
+            let mut status = lock(shown);
+            status.show(at, AggregatorStatus::of(&peer.name, &progress));
+            self.status.write_when_due(&status);
+            drop(status);
+            match progress.state {
+                AT_WORK => std::thread::sleep(LOOK),
+                DONE if progress.checkpoint == id => return Ok(progress),
+                _ if progress.checkpoint != id => std::thread::sleep(LOOK),
+                _ => {
+                    let kind = i32::try_from(progress.kind).ok().and_then(ErrorKind::from_code);
+                    let kind = kind.unwrap_or(ErrorKind::Internal);
+                    return Err(Error::new(kind, format!("{peer}: {}", progress.text)));
+                }
+            }
+        }
+    }
+
+    /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
+    fn make_room(&self) -> Result<()> {
+        let state = self.catalog.state();
+        let others = self.plan.retained.saturating_sub(1).max(1);
+        let dropped = retention::plan(&state, others).dropped;
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<CheckpointId> = dropped.iter().map(|one| one.checkpoint).collect();
+        self.catalog.drop_checkpoints(&ids)
+    }
+
+    fn record(&self, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
+        let part = |progress: &DrainProgress| NewPart {
+            store: progress.store,
+            file: progress.file.clone(),
+            sequence: progress.sequence,
+        };
+        self.catalog.record(&NewCheckpoint {
+            checkpoint: id,
+            world_size: self.world_size(parts),
+            bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
+            bytes_written: parts.iter().map(|p| p.bytes_stored).sum(),
+            parts: parts.iter().map(part).collect(),
+        })
+    }
+
+    fn world_size(&self, parts: &[DrainProgress]) -> u32 {
+        parts.iter().map(|part| part.world_size).max().unwrap_or(0)
+    }
+
+    /// Tells all nodes how draining `id` ended.
+    fn tell(&self, id: CheckpointId, kind: u32) {
+        let request = DrainRequest::Archived {
+            checkpoint: id,
+            kind,
+        };
+        let short = self.plan.within().min(Duration::from_secs(2));
+        let told = parallel(&self.plan.nodes, PARALLEL_MAX, |node| {
+            let peer = node.peer();
+            // A node that is not told learns it from rank 0's at the next checkpoint.
+            drop(self.point.ask(&peer, &request, short));
+            Ok(())
+        });
+        drop(told);
+    }
+
+    /// Goes on until told to stop; `drain_last` says to bring what is committed to the archive before.
+    fn run(&mut self, drain_last: &AtomicBool) {
+        let mut done = self.newest().unwrap_or_default();
+        let mut failed: Option<(CheckpointId, Stopwatch)> = None;
+        let mut said = crate::agent::SaidOnce::default();
+        while !self.stop.load(Ordering::Acquire) {
+            let last = drain_last.load(Ordering::Acquire);
+            let control = self.point.control();
+            let committed = control.as_ref().map_or(done, crate::store::control::Control::committed);
+            let waits = failed.as_ref().is_some_and(|(_, since)| since.elapsed() < AGAIN);
+            let wanted = committed > done && (self.is_due(committed, done) || last);
+            if !wanted && last {
+                return;
+            }
+            if !wanted || waits {
+                self.state.waiting = (committed > done).then_some(committed);
+                std::thread::sleep(IDLE);
+                continue;
+            }
+            if let Some(control) = &control {
+                control.set_archiving(committed);
+            }
+            match self.archive(committed) {
+                Ok(()) => {
+                    (done, failed) = (committed, None);
+                    self.tell(committed, 0);
+                    if said.clear() {
+                        notice::info(&format!("checkpoint {committed} is in the archive; draining goes on"));
+                    }
+                }
+                Err(error) => {
+                    if last && failed.as_ref().is_some_and(|(id, _)| *id == committed) {
+                        return;
+                    }
+                    failed = Some((committed, Stopwatch::start()));
+                    self.failed(committed, &error, &mut said);
+                }
+            }
+            self.status.write(&self.state);
+        }
+    }
+
+    fn is_due(&self, committed: CheckpointId, done: CheckpointId) -> bool {
+        let every = self.plan.every.max(1);
+        // The newest that is at or behind a multiple that is not in the archive yet.
+        committed.number / every > done.number / every || done == CheckpointId::default()
+    }
+
+    fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut crate::agent::SaidOnce) {
+        let overtaken = error.kind() == ErrorKind::NotRetained;
+        if !overtaken && error.kind() != ErrorKind::Timeout {
+            said.warn(&format!("checkpoint {id} is not in the archive yet: {error}"));
+        }
+        self.state.fail(error);
+        let kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
+        self.tell(id, kind);
+    }
+}
+
+/// The newest file of aggregator `at`: that of the highest epoch.
+fn newest_file<'a>(names: impl Iterator<Item = &'a str>, at: usize) -> String {
+    let prefix = format!("aggregate-{at}-");
+    let own = names.filter(|name| name.starts_with(&prefix));
+    own.max_by_key(|name| (name.len(), *name)).unwrap_or_default().to_owned()
+}
+
+/// The thread that coordinates the archive.
+#[derive(Debug)]
+pub struct ArchiveThread {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    drain_last: Arc<AtomicBool>,
+}
+
+impl ArchiveThread {
+    /// Starts it.
+    pub fn start(point: Arc<DrainPoint>, plan: ArchivePlan, catalog: Catalog) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let drain_last = Arc::new(AtomicBool::new(false));
+        let (stopped, last) = (Arc::clone(&stop), Arc::clone(&drain_last));
+        let work = move || {
+            crate::cpu::background(plan.settings.cpu_set.as_deref(), plan.settings.nice);
+            Coordinator::new(point, plan, catalog, stopped).run(&last);
+        };
+        let thread = std::thread::Builder::new()
+            .name("backstay-archive".to_owned())
+            .spawn(work)
+            .map_err(|error| Error::io("starting the archive's thread".to_owned(), error))?;
+        Ok(Self {
+            thread,
+            stop,
+            drain_last,
+        })
+    }
+
+    /// Ends it: when what is committed is in the archive, or after `limit`.
+    pub fn stop(self, limit: Duration) {
+        self.drain_last.store(true, Ordering::Release);
+        let over = wait_until("the last drain", limit, || self.thread.is_finished());
+        if over.is_err() {
+            self.stop.store(true, Ordering::Release);
+        }
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !self.thread.is_finished() && deadline.left().is_some() {
+            std::thread::sleep(IDLE);
+        }
+        // A file system that hangs must not hold the program: the thread ends with its process.
+        if self.thread.is_finished() {
+            drop(self.thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_travel_as_json() {
+        let plan = ArchivePlan {
+            folder: PathBuf::from("/pfs/job"),
+            job: "job".to_owned(),
+            run: 7,
+            incarnation: 2,
+            every: 3,
+            retained: 2,
+            settings: DrainSettings::of(&crate::Config::default()),
+            nodes: vec![ArchiveNode {
+                name: "a".to_owned(),
+                address: "10.0.0.1:5".to_owned(),
+            }],
+            status: None,
+        };
+        let text = serde_json::to_string(&plan).unwrap();
+        let back: ArchivePlan = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, plan);
+        let unknown = text.replacen('{', "{\"later\":1,", 1);
+        assert!(serde_json::from_str::<ArchivePlan>(&unknown).is_err());
+    }
+
+    #[test]
+    fn an_aggregator_goes_on_with_its_file_of_the_highest_epoch() {
+        let names = ["aggregate-1-2.backstay", "aggregate-1-10.backstay", "aggregate-10-1.backstay"];
+        assert_eq!(newest_file(names.into_iter(), 1), names[1]);
+        assert_eq!(newest_file(names.into_iter(), 10), names[2]);
+        assert_eq!(newest_file(names.into_iter(), 0), "");
+    }
+}

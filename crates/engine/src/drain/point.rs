@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a process that takes part in draining: it hands out its node's blocks, runs drains as an
+//! aggregator, and says how far they are.
+//! In from: requests of the coordinator and of aggregators. Out to: `source`, `work`.
+//! Invariants: one drain at a time; a request that cannot be done at once starts a thread, and `Progress`
+//! tells how it goes; a store that failed is opened anew by the next drain.
+
+use super::encode::Encoders;
+use super::source::NodeSource;
+use super::state::State;
+use super::work::Drain;
+use super::{DrainSettings, lock, open};
+use crate::archive::ArchiveStore;
+use crate::clock::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::control::Control;
+use crate::store::reserve::Reserve;
+use crate::transport::{Endpoint, ExposureId, Peer, file_exposure, words};
+use backstay_format::drain::{
+    DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A process that takes part in draining.
+#[derive(Debug)]
+pub struct DrainPoint {
+    endpoint: Arc<dyn Endpoint>,
+    name: String,
+    source: Mutex<Option<Arc<NodeSource>>>,
+    aggregator: Arc<Aggregator>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a drain and those who ask about it share.
+#[derive(Debug, Default)]
+struct Aggregator {
+    open: Mutex<Option<OpenStore>>,
+    encoders: Encoders,
+    progress: Mutex<DrainProgress>,
+    cancel: AtomicBool,
+}
+
+/// The aggregator's store between drains.
+#[derive(Debug)]
+pub(super) struct OpenStore {
+    pub(super) job: String,
+    pub(super) run: u32,
+    pub(super) aggregator: u32,
+    pub(super) file: String,
+    pub(super) store: ArchiveStore,
+    pub(super) state: State,
+}
+
+/// Not begun.
+pub const IDLE: u8 = 0;
+/// At work.
+pub const AT_WORK: u8 = 1;
+/// Done.
+pub const DONE: u8 = 2;
+/// Failed.
+pub const FAILED: u8 = 3;
+
+/// How long a drain that was told to stop may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits for a thread that was told to end; gives it back where it does not.
+fn ended(thread: JoinHandle<()>, limit: Duration) -> Option<JoinHandle<()>> {
+    let deadline = Deadline::after(limit);
+    while !thread.is_finished() {
+        if deadline.left().is_none() {
+            return Some(thread);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(thread.join());
+    None
+}
+
+impl DrainPoint {
+    /// The process `name` that answers at `endpoint`.
+    pub fn new(endpoint: Arc<dyn Endpoint>, name: &str) -> Self {
+        Self {
+            endpoint,
+            name: name.to_owned(),
+            source: Mutex::default(),
+            aggregator: Arc::default(),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Its way to others.
+    pub fn endpoint(&self) -> &Arc<dyn Endpoint> {
+        &self.endpoint
+    }
+
+    /// How others reach it.
+    pub fn peer(&self) -> Peer {
+        Peer::new(self.name.clone(), self.endpoint.address())
+    }
+
+    /// Hands out the blocks of the node's store, which is open.
+    pub fn attach(&self, reserve: &Reserve) {
+        let store = reserve.reader().superblock().store;
+        let mut source = lock(&self.source);
+        if source.as_ref().is_some_and(|source| source.store() == store) {
+            return;
+        }
+        let file = Arc::clone(reserve.reader().device());
+        self.endpoint
+            .expose(file_exposure(store), crate::transport::Exposed::Device(file));
+        *source = Some(Arc::new(NodeSource::new(reserve.clone())));
+    }
+
+    /// Lets go of the node's store: a drain that is under way ends first.
+    pub fn detach(&self) {
+        self.stop();
+        drop(lock(&self.source).take());
+    }
+
+    /// What the node's ranks share, once there is a store.
+    pub fn control(&self) -> Option<Control> {
+        let source = lock(&self.source);
+        source.as_ref().map(|source| source.reserve().control().clone())
+    }
+
+    /// Ends a drain that is under way. One that hangs in the file system is left behind: it reads of the
+    /// node what is there, and a commit of it is one of the checkpoint that it is of.
+    pub fn stop(&self) {
+        self.aggregator.cancel.store(true, Ordering::Release);
+        if let Some(thread) = lock(&self.thread).take() {
+            drop(ended(thread, PATIENCE));
+        }
+    }
+
+    /// Whether a request is one of a drain.
+    pub fn is_request(bytes: &[u8]) -> bool {
+        bytes.starts_with(&REQUEST_MAGIC)
+    }
+
+    /// Answers a request of a drain.
+    pub fn handle(&self, request: &[u8], within: Duration) -> Result<Vec<u8>> {
+        let request = DrainRequest::decode(request)
+            .map_err(|error| Error::corrupt("a request of a drain".to_owned(), error))?;
+        Ok(self.answer(&request, within)?.encode())
+    }
+
+    /// Asks a point, which may be this one.
+    pub fn ask(&self, to: &Peer, request: &DrainRequest, within: Duration) -> Result<DrainAnswer> {
+        if to.address == self.endpoint.address() {
+            return self.answer(request, within);
+        }
+        super::sources::ask(&*self.endpoint, to, request, within)
+    }
+
+    fn source(&self) -> Result<Arc<NodeSource>> {
+        let none = || {
+            let context = format!("node {} has no store yet", self.name);
+            Error::new(ErrorKind::NoCheckpoint, context)
+        };
+        lock(&self.source).clone().ok_or_else(none)
+    }
+
+    fn answer(&self, request: &DrainRequest, within: Duration) -> Result<DrainAnswer> {
+        match request {
+            DrainRequest::Offer { checkpoint } => {
+                let source = self.source()?;
+                let offered = source.offer(&self.name, *checkpoint, &*self.endpoint, within)?;
+                Ok(DrainAnswer::Offered(offered))
+            }
+            DrainRequest::Gather { checkpoint, pieces } => {
+                let source = self.source()?;
+                let (exposure, length_bytes) =
+                    source.gather(*checkpoint, pieces, &*self.endpoint)?;
+                Ok(DrainAnswer::Gathered {
+                    exposure: exposure.0,
+                    length_bytes,
+                })
+            }
+            DrainRequest::Release { exposure } => {
+                self.source()?.release(ExposureId(*exposure), &*self.endpoint);
+                Ok(DrainAnswer::Done)
+            }
+            DrainRequest::Begin(job) => self.begin(job).map(|()| DrainAnswer::Done),
+            DrainRequest::Progress => {
+                let progress = lock(&self.aggregator.progress).clone();
+                Ok(DrainAnswer::Progress(progress))
+            }
+            DrainRequest::Cancel => {
+                self.aggregator.cancel.store(true, Ordering::Release);
+                Ok(DrainAnswer::Done)
+            }
+            DrainRequest::Archived { checkpoint, kind } => {
+                if let Some(control) = self.control() {
+                    control.set_archive_outcome(u64::from(*kind));
+                    if *kind == 0 {
+                        control.set_archived(*checkpoint);
+                    }
+                }
+                Ok(DrainAnswer::Done)
+            }
+        }
+    }
+
+    fn begin(&self, job: &DrainJob) -> Result<()> {
+        let settings = DrainSettings::from_json(&job.settings)?;
+        let mut thread = lock(&self.thread);
+        let progress = lock(&self.aggregator.progress).clone();
+        if let Some(running) = thread.take() {
+            if !running.is_finished() && progress.checkpoint == job.checkpoint {
+                *thread = Some(running);
+                return Ok(());
+            }
+            // Another checkpoint, or another coordinator: what is under way is given up.
+            self.aggregator.cancel.store(true, Ordering::Release);
+            if let Some(running) = ended(running, PATIENCE) {
+                *thread = Some(running);
+                let context = "a former drain still hangs in the file system";
+                return Err(Error::new(ErrorKind::StoreBusy, context));
+            }
+        }
+        self.aggregator.cancel.store(false, Ordering::Release);
+        *lock(&self.aggregator.progress) = DrainProgress {
+            state: AT_WORK,
+            checkpoint: job.checkpoint,
+            ..DrainProgress::default()
+        };
+        let run = DrainRun {
+            endpoint: Arc::clone(&self.endpoint),
+            name: self.name.clone(),
+            own: lock(&self.source).clone(),
+            aggregator: Arc::clone(&self.aggregator),
+            job: job.clone(),
+            settings,
+        };
+        let started = std::thread::Builder::new()
+            .name("backstay-drain".to_owned())
+            .spawn(move || run.run());
+        let started = started.map_err(|error| Error::io("starting a drain".to_owned(), error))?;
+        *thread = Some(started);
+        Ok(())
+    }
+}
+
+impl Drop for DrainPoint {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A drain in its thread.
+struct DrainRun {
+    endpoint: Arc<dyn Endpoint>,
+    name: String,
+    own: Option<Arc<NodeSource>>,
+    aggregator: Arc<Aggregator>,
+    job: DrainJob,
+    settings: DrainSettings,
+}
+
+impl DrainRun {
+    fn run(&self) {
+        crate::cpu::background(self.settings.cpu_set.as_deref(), self.settings.nice);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.drain()));
+        let panicked = |_| Err(Error::new(ErrorKind::Internal, "a drain panicked"));
+        let outcome = outcome.unwrap_or_else(panicked);
+        let mut progress = lock(&self.aggregator.progress);
+        match outcome {
+            Ok(sequence) => {
+                progress.sequence = sequence;
+                progress.state = DONE;
+            }
+            Err(error) => {
+                progress.kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
+                progress.text = words(&error).chars().take(1000).collect();
+                progress.state = FAILED;
+            }
+        }
+    }
+
+    fn drain(&self) -> Result<u64> {
+        let mut held = lock(&self.aggregator.open);
+        let mut own = open::store_for(held.take(), &self.job, &self.settings)?;
+        {
+            let mut progress = lock(&self.aggregator.progress);
+            progress.file.clone_from(&own.file);
+            progress.store = own.store.id();
+        }
+        let before = own.store.stats().growths;
+        let drain = Drain {
+            endpoint: &self.endpoint,
+            name: &self.name,
+            own: self.own.as_deref(),
+            job: &self.job,
+            settings: &self.settings,
+            store: &own.store,
+            encoders: &self.aggregator.encoders,
+            progress: &self.aggregator.progress,
+            cancel: &self.aggregator.cancel,
+        };
+        let outcome = drain.run(&mut own.state);
+        lock(&self.aggregator.progress).growths = own.store.stats().growths - before;
+        match &outcome {
+            Ok(_) => *held = Some(own),
+            // A store whose sync failed is not used again: the next drain opens it anew.
+            Err(error) if error.kind() == ErrorKind::StoreIo => drop(own),
+            Err(_) => {
+                own.store.roll_back();
+                *held = Some(own);
+            }
+        }
+        outcome
+    }
+}

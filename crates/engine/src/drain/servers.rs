@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: where staging servers are, and the secret that they share with the job: files in the job's
+//! folder of the archive, which only its user may read.
+//! In from: a server that starts, the job that looks. Out to: `coordinate`, the endpoints.
+//! Invariants: looked at when a life begins and when a server is gone, never for a checkpoint.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::{Peer, Secret};
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const SECRET_FILE: &str = "secret";
+const SERVER_PREFIX: &str = "server-";
+const SECRET_BYTES: usize = 32;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    name: String,
+    address: String,
+}
+
+/// The servers that say they are there, in the order of their names.
+pub(super) fn find(folder: &Path) -> Vec<Peer> {
+    let mut found: Vec<Peer> = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !name.to_string_lossy().starts_with(SERVER_PREFIX) {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        if let Ok(entry) = serde_json::from_str::<Entry>(&text) {
+            found.push(Peer::new(entry.name, entry.address));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A server's entry, which goes with it.
+#[derive(Debug)]
+pub struct ServerPlace {
+    path: PathBuf,
+}
+
+impl ServerPlace {
+    /// Says in the job's `folder` that the server `name` answers at `address`.
+    pub fn take(folder: &Path, name: &str, address: &str) -> Result<Self> {
+        let path = folder.join(format!("{SERVER_PREFIX}{name}.json"));
+        let failed = |error| Error::io(format!("writing {}", path.display()), error);
+        let entry = Entry {
+            name: name.to_owned(),
+            address: address.to_owned(),
+        };
+        let text = serde_json::to_string(&entry).unwrap_or_default();
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, &path).map_err(failed)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for ServerPlace {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+/// The secret that the job and its staging servers share: whoever comes first draws it. Readable by the
+/// user alone.
+pub fn shared_secret(folder: &Path) -> Result<Secret> {
+    let path = folder.join(SECRET_FILE);
+    let failed = |error| Error::io(format!("the secret {}", path.display()), error);
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let mut drawn = [0; SECRET_BYTES];
+    getrandom(&mut drawn[..], GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
+    let beside = folder.join(format!("{SECRET_FILE}-{:016x}", u64::from_le_bytes([
+        drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7],
+    ]) ^ u64::from(std::process::id())));
+    if !path.exists() {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(&beside).map_err(failed)?;
+        file.write_all(&drawn).and_then(|()| file.sync_all()).map_err(failed)?;
+        // Whole or not at all, and the first one stays.
+        let linked = std::fs::hard_link(&beside, &path);
+        drop(std::fs::remove_file(&beside));
+        match linked {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let mut file = std::fs::File::open(&path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o077 != 0 {
+        let context = format!(
+            "{} is not this user's alone: make the folder of the archive anew, or chmod 600 it",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Configuration, context));
+    }
+    let mut bytes = [0; SECRET_BYTES];
+    file.read_exact(&mut bytes).map_err(failed)?;
+    Ok(Secret::from_bytes(bytes))
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: how a job drains, as its configuration says and as it goes to every aggregator.
+//! In from: `config`. Out to: JSON in the request to drain.
+//! Invariants: a setting that an aggregator does not know is refused, not passed over.
+
+use crate::aggregate::{Merge, Options};
+use crate::config::{ArchiveCodec, ArchiveMerge, Config};
+use crate::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// How to drain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainSettings {
+    /// How ranks are merged.
+    pub merge: ArchiveMerge,
+    /// Ranks that are merged with each other.
+    pub group_size: u32,
+    /// How codecs are chosen.
+    pub codec: ArchiveCodec,
+    /// Whether a second, general-purpose pass is tried.
+    pub second_pass: bool,
+    /// Threads that encode.
+    pub threads: u32,
+    /// Threads that write.
+    pub write_threads: u32,
+    /// Most bytes a second that all aggregators write together.
+    pub rate_bytes: Option<u64>,
+    /// Bytes to reserve in each aggregator's file; by default a rule.
+    pub reserve_bytes: Option<u64>,
+    /// Storage targets of a file.
+    pub stripe_count: Option<u32>,
+    /// Bytes on a target before the next.
+    pub stripe_size_bytes: Option<u64>,
+    /// Niceness of the threads.
+    pub nice: i32,
+    /// CPUs of the threads.
+    pub cpu_set: Option<String>,
+    /// Longest wait for another node, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+impl DrainSettings {
+    /// What a configuration asks for.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            merge: config.archive_merge,
+            group_size: config.archive_group_size,
+            codec: config.archive_codec,
+            second_pass: config.archive_second_pass,
+            threads: config.archive_threads,
+            write_threads: config.archive_write_threads,
+            rate_bytes: config.archive_rate_bytes,
+            reserve_bytes: config.archive_reserve_bytes,
+            stripe_count: config.archive_stripe_count,
+            stripe_size_bytes: config.archive_stripe_size_bytes,
+            nice: i32::try_from(config.encode_nice).unwrap_or(19),
+            cpu_set: config.cpu_set.clone(),
+            timeout_ms: config.timeout_ms,
+        }
+    }
+
+    /// As a request carries them.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What a request carries.
+    pub fn from_json(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|error| {
+            let context = "settings of a drain that this version does not know";
+            Error::caused(ErrorKind::Unsupported, context, error)
+        })
+    }
+
+    pub(super) fn options(&self) -> Options {
+        let merge = match self.merge {
+            ArchiveMerge::None => Merge::None,
+            ArchiveMerge::Concatenate => Merge::Concatenate,
+            ArchiveMerge::Interleave => Merge::Interleave,
+        };
+        Options {
+            merge,
+            group_size: backstay_format::width::index(self.group_size).max(1),
+            ..Options::default()
+        }
+    }
+}

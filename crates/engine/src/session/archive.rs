@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: level 3 as a session uses it: what the archive has for a restart, who brings checkpoints
+//! there, and how far they are.
+//! In from: `session`. Out to: `drain`, the communicator, the words that a node's ranks share.
+//! Invariants: all ranks know of the same archived checkpoints; a life is recorded in the catalog before
+//! its first checkpoint can be; without a parallel file system that answers, the program goes on.
+
+use super::Session;
+use super::node::Node;
+use super::protection::Protection;
+use super::share::share_bytes;
+use super::vote::vote;
+use super::watch::Watched;
+use crate::archive::{Catalog, job_folder};
+use crate::config::Config;
+use crate::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
+use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, STATUS_FILE};
+use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::store::control::wait_until;
+use crate::store::reader::StoreReader;
+use backstay_format::width::index;
+use backstay_format::{CheckpointId, Decoder, Encoder, FormatError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a session has of level 3.
+#[derive(Debug, Default)]
+pub(super) struct Archive {
+    found: ArchiveFound,
+    /// Rank 0's, until the life begins.
+    begin: Option<(ArchivePlan, Catalog)>,
+    /// Checkpoints that are read from here though nodes have them: those are damaged.
+    preferred: BTreeSet<CheckpointId>,
+    readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
+    is_on: bool,
+}
+
+impl Archive {
+    /// The folder of the job in the archive, if there is one.
+    pub(super) fn folder(config: &Config, node: &Node) -> Option<PathBuf> {
+        let archive = config.archive.as_ref()?;
+        Some(job_folder(archive, &node.job))
+    }
+
+    /// Rank 0 looks what the archive has; all ranks learn of it. Collective.
+    pub(super) fn look(comm: &Watched, config: &Config, node: &Node) -> Result<Self> {
+        let Some(folder) = Self::folder(config, node) else {
+            return Ok(Self::default());
+        };
+        let mut mine = Ok(ArchiveFound::default());
+        if comm.rank() == 0 {
+            mine = std::fs::create_dir_all(&folder)
+                .map_err(|error| Error::io(format!("making {}", folder.display()), error))
+                .and_then(|()| ArchiveFound::look(&folder));
+            if let Ok(found) = &mine {
+                found.beyond.iter().for_each(|text| notice::warn(text));
+            }
+        }
+        let found = vote(comm, "looking into the archive", 0, mine)?;
+        let mine = (comm.rank() == 0).then(|| encode_found(&found));
+        let bytes = share_bytes(comm, "sharing what the archive has", mine)?;
+        let mut found = decode_found(&bytes)
+            .map_err(|error| Error::corrupt("what the archive has".to_owned(), error))?;
+        found.folder = folder;
+        Ok(Self {
+            found,
+            is_on: true,
+            ..Self::default()
+        })
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+    pub(super) fn found(&self) -> &ArchiveFound {
+        &self.found
+    }
+    pub(super) fn has(&self, id: CheckpointId) -> bool {
+        self.found.find(id).is_some()
+    }
+    /// Ranks of the job that took a checkpoint which is read from here.
+    pub(super) fn world_size(&self, id: CheckpointId) -> Option<u32> {
+        let found = self.found.find(id)?;
+        u32::try_from(found.sources.len()).ok()
+    }
+    /// From now on `id` is read from here. False if it was before, or is not here.
+    pub(super) fn prefer(&mut self, id: CheckpointId) -> bool {
+        self.has(id) && self.preferred.insert(id)
+    }
+    pub(super) fn is_preferred(&self, id: CheckpointId) -> bool {
+        self.preferred.contains(&id)
+    }
+
+    /// The store that has `rank`'s part of a checkpoint.
+    pub(super) fn reader_for(&self, id: CheckpointId, rank: u32) -> Result<Arc<StoreReader>> {
+        let found = self.found.find(id);
+        let at = found.and_then(|found| found.sources.get(index(rank)).copied());
+        let Some((at, file)) = at.and_then(|at| Some((at, self.found.files.get(at)?))) else {
+            let context = format!("rank {rank}'s part of checkpoint {id} is not in the archive");
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let mut readers = super::lock(&self.readers);
+        if let Some(reader) = readers.get(&at) {
+            return Ok(Arc::clone(reader));
+        }
+        let reader = Arc::new(fetch::open_store(&self.found.folder, file)?);
+        readers.insert(at, Arc::clone(&reader));
+        Ok(reader)
+    }
+
+    /// The restore is over: the files are let go.
+    pub(super) fn close_readers(&self) {
+        super::lock(&self.readers).clear();
+    }
+
+    /// Makes the archive ready for this life, on rank 0. The run is known.
+    pub(super) fn prepare(
+        &mut self,
+        config: &Config,
+        node: &Node,
+        nodes: Vec<ArchiveNode>,
+        incarnation: u64,
+    ) -> Result<()> {
+        let plan = ArchivePlan {
+            folder: self.found.folder.clone(),
+            job: node.job.clone(),
+            run: node.run,
+            incarnation,
+            every: u64::from(config.archive_every),
+            retained: index(config.archive_retained),
+            settings: DrainSettings::of(config),
+            nodes,
+            status: Some(node.store_directory().join(STATUS_FILE)),
+        };
+        let catalog = plan.open_catalog()?;
+        self.begin = Some((plan, catalog));
+        Ok(())
+    }
+
+    /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
+    pub(super) fn begin(
+        &mut self,
+        incarnation: u64,
+        from: Option<CheckpointId>,
+        protection: &mut Protection,
+    ) -> Result<()> {
+        let Some((mut plan, catalog)) = self.begin.take() else {
+            return Ok(());
+        };
+        plan.incarnation = incarnation;
+        if from.is_some() {
+            catalog.begin_life(incarnation, from)?;
+        }
+        protection.archive(&plan, catalog)
+    }
+}
+
+fn encode_found(found: &ArchiveFound) -> Vec<u8> {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let mut body = Encoder::new();
+    body.u32(found.run).u64(found.incarnation);
+    body.u32(count(found.files.len()));
+    for file in &found.files {
+        body.text(file);
+    }
+    body.u32(count(found.checkpoints.len()));
+    for one in &found.checkpoints {
+        body.u64(one.checkpoint.incarnation).u64(one.checkpoint.number);
+        body.u32(count(one.sources.len()));
+        for &source in &one.sources {
+            body.u32(count(source));
+        }
+    }
+    body.finish()
+}
+
+fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> {
+    let mut body = Decoder::new("what the archive has", bytes);
+    let mut found = ArchiveFound {
+        run: body.u32("run")?,
+        incarnation: body.u64("incarnation")?,
+        ..ArchiveFound::default()
+    };
+    for _ in 0..body.u32("files")? {
+        found.files.push(body.text("file", 255)?);
+    }
+    for _ in 0..body.u32("checkpoints")? {
+        let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        let count = body.u32("ranks")?;
+        let sources = (0..count).map(|_| Ok(index(body.u32("source")?)));
+        let sources = sources.collect::<std::result::Result<_, FormatError>>()?;
+        found.checkpoints.push(ArchivedCheckpoint { checkpoint, sources });
+    }
+    Ok(found)
+}
+
+impl Session {
+    /// Opens the catalog for this life, on rank 0. Collective.
+    pub(super) fn prepare_archive(&mut self) -> Result<()> {
+        if !self.archive.is_on() {
+            return Ok(());
+        }
+        let mine = if self.comm.rank() == 0 {
+            let nodes = self.protection.archive_nodes();
+            self.archive.prepare(&self.config, &self.node, nodes, self.incarnation)
+        } else {
+            Ok(())
+        };
+        vote(&self.comm, "opening the archive", 0, mine)
+    }
+
+    /// A life begins without a restore: nothing is abandoned. Rank 0's affair: the program goes on without
+    /// an archive that fails.
+    pub(super) fn begin_archive(&mut self) {
+        let from = self.policy.complete.last().copied();
+        let begun = self.archive.begin(self.incarnation, from, &mut self.protection);
+        if let Err(error) = begun {
+            notice::warn(&format!("nothing is drained to the archive: {error}"));
+            let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);
+            self.node.control.set_archive_outcome(kind);
+        }
+    }
+
+    /// Waits until checkpoint `id`, which is committed, or a newer one, is in the archive. Local.
+    pub(super) fn wait_archived(&self, id: CheckpointId) -> Result<()> {
+        if !self.archive.is_on() {
+            let context = "checkpoints of this job stay on its nodes: set archive";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let control = &self.node.control;
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let over = || control.archived() >= id || self.archive_failed(id);
+        wait_until("the checkpoint to be archived", limit, over)?;
+        if control.archived() >= id {
+            return Ok(());
+        }
+        let kind = i32::try_from(control.archive_outcome()).ok();
+        let kind = kind.and_then(ErrorKind::from_code).unwrap_or(ErrorKind::StoreIo);
+        let context = format!("checkpoint {id} is not in the archive; rank 0's log says why");
+        Err(Error::new(kind, context).second_hand())
+    }
+
+    fn archive_failed(&self, id: CheckpointId) -> bool {
+        let control = &self.node.control;
+        // One that was overtaken by a newer one is not a failure: the newer one counts.
+        let overtaken = u64::try_from(ErrorKind::NotRetained.code()).unwrap_or(u64::MAX);
+        let outcome = control.archive_outcome();
+        outcome != 0 && outcome != overtaken && control.archiving() >= id
+    }
+
+    /// Whether nothing more comes of draining `id`.
+    pub(super) fn archiving_is_over(&self, id: CheckpointId) -> bool {
+        let control = &self.node.control;
+        !self.archive.is_on() || control.archived() >= id || self.archive_failed(id)
+    }
+
+    /// The newest checkpoint in the archive, as far as this node knows.
+    pub fn archived_checkpoint(&self) -> Option<CheckpointId> {
+        let id = self.node.control.archived();
+        let newest = self.archive.found().checkpoints.first().map(|c| c.checkpoint);
+        newest.max((id.number > 0).then_some(id)).filter(|_| self.archive.is_on())
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a peer exposes, as a device to read from.
+//! In from: composers. Out to: an endpoint, which pulls.
+//! Invariants: read only; small reads are made of longer pulls, which are kept for a while.
+
+use super::{Endpoint, ExposureId, Peer};
+use crate::io::Device;
+use backstay_format::width::{to_u64, to_usize};
+use backstay_format::{Digest, StoreId};
+use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
+pub fn file_exposure(store: StoreId) -> ExposureId {
+    ExposureId(Digest::of(format!("file of store {store}").as_bytes()).0)
+}
+
+fn read_only() -> Error {
+    Error::new(
+        ErrorKind::PermissionDenied,
+        "what a peer exposes is only read",
+    )
+}
+
+/// Small reads are made of chunks of this size, which are kept.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Chunks kept.
+const CHUNKS_MAX: usize = 32;
+
+/// What a peer exposes, as a device that is only read. What it holds must not change meanwhile.
+#[derive(Debug)]
+pub struct RemoteDevice {
+    endpoint: Arc<dyn Endpoint>,
+    peer: Peer,
+    exposure: ExposureId,
+    length_bytes: u64,
+    within: Duration,
+    chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+}
+
+impl RemoteDevice {
+    /// `length_bytes` of what `peer` exposes as `exposure`.
+    pub fn new(
+        endpoint: Arc<dyn Endpoint>,
+        peer: Peer,
+        exposure: ExposureId,
+        length_bytes: u64,
+        within: Duration,
+    ) -> Self {
+        Self {
+            endpoint,
+            peer,
+            exposure,
+            length_bytes,
+            within,
+            chunks: Mutex::default(),
+        }
+    }
+
+    fn pull(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let endpoint = &self.endpoint;
+        endpoint
+            .pull(&self.peer, self.exposure, offset, into, self.within)
+            .map(|_| ())
+            .map_err(|error| Error::other(error.to_string()))
+    }
+
+    fn chunk(&self, number: u64) -> Result<Arc<Vec<u8>>> {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chunk) = chunks.get(&number) {
+            return Ok(Arc::clone(chunk));
+        }
+        let start = number * CHUNK_BYTES;
+        let length = CHUNK_BYTES.min(self.length_bytes.saturating_sub(start));
+        let mut bytes = vec![0; to_usize(length)];
+        self.pull(&mut bytes, start)?;
+        if chunks.len() >= CHUNKS_MAX {
+            chunks.clear();
+        }
+        let chunk = Arc::new(bytes);
+        chunks.insert(number, Arc::clone(&chunk));
+        Ok(chunk)
+    }
+}
+
+impl Device for RemoteDevice {
+    fn length_bytes(&self) -> Result<u64> {
+        Ok(self.length_bytes)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset + to_u64(buffer.len());
+        if end > self.length_bytes {
+            return Err(Error::from(ErrorKind::UnexpectedEof));
+        }
+        if to_u64(buffer.len()) >= CHUNK_BYTES {
+            return self.pull(buffer, offset);
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + to_u64(done);
+            let chunk = self.chunk(at / CHUNK_BYTES)?;
+            let start = to_usize(at % CHUNK_BYTES);
+            let count = (chunk.len().saturating_sub(start)).min(buffer.len() - done);
+            if count == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof));
+            }
+            buffer[done..done + count].copy_from_slice(&chunk[start..start + count]);
+            done += count;
+        }
+        Ok(())
+    }
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn sync(&self) -> Result<()> {
+        Err(read_only())
+    }
+    fn reserve(&self, _length_bytes: u64) -> Result<()> {
+        Err(read_only())
+    }
+    fn name(&self) -> String {
+        format!("{} of {}", self.exposure, self.peer)
+    }
+}

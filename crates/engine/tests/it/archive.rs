@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Level 3: checkpoints that drain to an archive while the job runs, and what comes back when nodes,
+//! or all but the archive, are gone.
+
+use crate::job::{Rank, config};
+use backstay::config::Redundancy;
+use backstay::{CheckpointId, Config, ErrorKind, Level};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use std::path::{Path, PathBuf};
+
+fn archive(folder: &Path) -> PathBuf {
+    folder.join("pfs")
+}
+
+/// The configuration of the node at `place`, its store in a folder of its own.
+fn node(folder: &Path, place: usize) -> Config {
+    Config {
+        node: Some(format!("n{place}")),
+        store_path: Some(folder.join(format!("n{place}"))),
+        listen_address: Some("127.0.0.1:0".to_owned()),
+        archive: Some(archive(folder)),
+        archive_retained: 3,
+        archive_reserve_bytes: Some(8 << 20),
+        ..config(folder)
+    }
+}
+
+/// One life on the nodes at `places`, one rank each, with changes to its configuration.
+fn life_with<T: Send>(
+    folder: &Path,
+    places: &[usize],
+    change: impl Fn(&mut Config) + Sync,
+    body: impl Fn(&mut Rank) -> T + Sync,
+) -> Vec<T> {
+    run_ranks(ThreadComm::new(places.len()), |comm| {
+        let place = places[usize::try_from(backstay::Communicator::rank(&comm)).unwrap()];
+        let mut config = node(folder, place);
+        change(&mut config);
+        let mut rank = Rank::open(comm, config).expect("opening");
+        rank.settle().expect("protecting");
+        body(&mut rank)
+    })
+}
+
+fn life<T: Send>(
+    folder: &Path,
+    places: &[usize],
+    body: impl Fn(&mut Rank) -> T + Sync,
+) -> Vec<T> {
+    life_with(folder, places, |_| {}, body)
+}
+
+/// Takes a checkpoint that is in the archive on return.
+fn archived(rank: &mut Rank) -> CheckpointId {
+    rank.compute();
+    let handle = rank.session.checkpoint_start().unwrap();
+    rank.session.wait(handle, Level::Archive).unwrap();
+    assert_eq!(rank.session.archived_checkpoint(), Some(handle.checkpoint()));
+    handle.checkpoint()
+}
+
+fn wipe_nodes(folder: &Path, places: &[usize]) {
+    for place in places {
+        std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
+    }
+}
+
+#[test]
+fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1, 2], |rank| {
+        for _ in 0..5 {
+            archived(rank);
+        }
+    });
+    wipe_nodes(folder, &[0, 1, 2]);
+    life(folder, &[7, 8, 9], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 5));
+        assert_eq!(rank.step, 5);
+        rank.check();
+        assert_eq!(archived(rank), CheckpointId::new(2, 6));
+    });
+    wipe_nodes(folder, &[7, 8, 9]);
+    life(folder, &[0, 1, 2], |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint, CheckpointId::new(2, 6));
+        rank.check();
+    });
+}
+
+#[test]
+fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        for _ in 0..6 {
+            archived(rank);
+        }
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[0, 1], |rank| {
+        let error = rank.session.restore_from(2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
+        let restored = rank.session.restore_from(4).unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 4));
+        assert_eq!(rank.step, 4);
+        rank.check();
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[0, 1], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 4), "5 and 6 were abandoned");
+        rank.check();
+    });
+}
+
+#[test]
+fn damage_on_the_nodes_is_made_up_for_by_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        archived(rank);
+        archived(rank);
+    });
+    let store = folder.join("n1/test job/n1/store.backstay");
+    let mut bytes = std::fs::read(&store).unwrap();
+    for at in (96 << 10..bytes.len()).step_by(10_001) {
+        bytes[at] ^= 0x10;
+    }
+    std::fs::write(&store, bytes).unwrap();
+    life(folder, &[0, 1], |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+        rank.check();
+        archived(rank);
+    });
+}
+
+#[test]
+fn archive_and_parity_go_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let xor = |config: &mut Config| config.redundancy = Redundancy::Xor;
+    life_with(folder, &[0, 1, 2], xor, |rank| {
+        for _ in 0..4 {
+            archived(rank);
+        }
+    });
+    wipe_nodes(folder, &[1, 2]);
+    life_with(folder, &[0, 1, 2], xor, |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 4);
+        rank.check();
+        archived(rank);
+    });
+}
+
+#[test]
+fn only_every_third_checkpoint_drains() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let third = |config: &mut Config| config.archive_every = 3;
+    life_with(folder, &[0], third, |rank| {
+        for _ in 0..8 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+            // The first goes there at once; of the others each third.
+            while rank.step % 3 == 0
+                && rank.session.archived_checkpoint().is_none_or(|id| id.number < rank.step)
+            {
+                std::thread::yield_now();
+            }
+        }
+        let newest = rank.session.archived_checkpoint().unwrap();
+        assert_eq!(newest.number, 6);
+    });
+}
+
+#[test]
+fn another_job_on_the_same_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0], |rank| {
+        archived(rank);
+        // The first one still runs.
+        let other = folder.join("elsewhere");
+        let opened = Rank::open(
+            ThreadComm::new(1).into_iter().next().unwrap(),
+            Config {
+                store_path: Some(other.clone()),
+                ..node(folder, 5)
+            },
+        );
+        let error = opened.err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::StoreBusy, "{error}");
+    });
+}
