@@ -263,6 +263,11 @@ class CephFs:
         """Where client `index` is mounted."""
         return self.folder / "mnt" / str(index)
 
+    def environment(self):
+        """What programs are told that use it: the mounts with colons between them, and the admin sockets."""
+        mounts = ":".join(str(self.mount(index)) for index in range(self.mounts))
+        return {"BACKSTAY_TEST_CEPHFS": mounts, "BACKSTAY_TEST_CEPHFS_RUN": str(self.run_folder)}
+
     def start_client(self, index):
         self.mount(index).mkdir(exist_ok=True)
         socket_file = self.run_folder / f"client.{index}.asok"

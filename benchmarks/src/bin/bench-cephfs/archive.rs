@@ -14,7 +14,8 @@ use backstay::archive::{
 use backstay::format::stream::StreamRoot;
 use backstay::format::width::{to_u64, to_usize};
 use backstay::format::{
-    Address, BlockRef, Digest, Encoder, RankEntry, RevisionEntry, SegmentClass, SegmentId, SegmentPiece,
+    Address, BlockRef, Digest, Encoder, RankEntry, RevisionEntry, SegmentClass, SegmentId,
+    SegmentPiece,
 };
 use backstay_bench::{MIB, Outcome};
 use std::path::PathBuf;
@@ -128,7 +129,11 @@ impl Aggregator {
     }
 
     /// Pulls what the writers have, appends and commits; the sequence of the root.
-    fn checkpoint<'a>(&self, number: u64, parts: impl Iterator<Item = &'a Vec<u8>>) -> Outcome<u64> {
+    fn checkpoint<'a>(
+        &self,
+        number: u64,
+        parts: impl Iterator<Item = &'a Vec<u8>>,
+    ) -> Outcome<u64> {
         let (mut segments, mut ranks, mut bytes) = (Vec::new(), Encoder::new(), 0);
         for (rank, part) in (0..).zip(parts) {
             bytes += to_u64(part.len());
@@ -161,7 +166,10 @@ impl Aggregator {
         let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         retained.push(Retained { entry, segments });
         let dropped = retained.len().saturating_sub(RETAINED);
-        let free = retained.drain(..dropped).flat_map(|old| old.segments).collect();
+        let free = retained
+            .drain(..dropped)
+            .flat_map(|old| old.segments)
+            .collect();
         Ok(self.store.commit(&Commit {
             incarnation: 1,
             draining: None,
@@ -179,15 +187,24 @@ impl Way for Archive {
         let begun = Instant::now();
         let sequences: Vec<Mutex<u64>> = self.aggregators.iter().map(|_| Mutex::new(0)).collect();
         all_at_once(self.aggregators.len(), |index| {
-            let sequence = self.aggregators[index].checkpoint(number, self.parts(index, payload))?;
-            *sequences[index].lock().unwrap_or_else(PoisonError::into_inner) = sequence;
+            let sequence =
+                self.aggregators[index].checkpoint(number, self.parts(index, payload))?;
+            *sequences[index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = sequence;
             Ok(())
         })?;
-        let parts = self.aggregators.iter().zip(sequences).map(|(aggregator, sequence)| NewPart {
-            store: aggregator.store.id(),
-            file: aggregator.file.clone(),
-            sequence: sequence.into_inner().unwrap_or_else(PoisonError::into_inner),
-        });
+        let parts = self
+            .aggregators
+            .iter()
+            .zip(sequences)
+            .map(|(aggregator, sequence)| NewPart {
+                store: aggregator.store.id(),
+                file: aggregator.file.clone(),
+                sequence: sequence
+                    .into_inner()
+                    .unwrap_or_else(PoisonError::into_inner),
+            });
         let bytes = to_u64(payload.parts.iter().map(Vec::len).sum());
         self.catalog.record(&NewCheckpoint {
             checkpoint: id(number),
@@ -200,14 +217,20 @@ impl Way for Archive {
     }
     fn verify(&self, number: u64, payload: &Payload) -> Outcome<()> {
         let catalog = Catalog::open_reader(&self.mounts[1 % self.mounts.len()])?;
-        let listed = catalog.state().find(id(number)).ok_or("not in the catalog")?;
+        let listed = catalog
+            .state()
+            .find(id(number))
+            .ok_or("not in the catalog")?;
         if to_usize(u64::from(listed.world_size)) != payload.parts.len() {
             return Err("the catalog tells another number of ranks".into());
         }
         for (index, aggregator) in self.aggregators.iter().enumerate() {
             let mount = &self.mounts[(index + 1) % self.mounts.len()];
             let device = ArchiveDevice::open(mount, &aggregator.file, &ReadOptions::default())?;
-            let retained = aggregator.retained.lock().unwrap_or_else(PoisonError::into_inner);
+            let retained = aggregator
+                .retained
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let newest = retained.last().ok_or("nothing is retained")?;
             for (segment, part) in newest.segments.iter().zip(self.parts(index, payload)) {
                 if *device.segment(*segment)? != *part {

@@ -32,11 +32,31 @@ fn cephfs_files_get_the_layout_asked_for() {
     };
     assert_eq!(Layout::default().prepare(&folder), Vec::<String>::new());
     let cases = [
-        (Some(2), None, "stripe_unit=4194304 stripe_count=2 object_size=4194304 "),
-        (Some(4), Some(1 << 20), "stripe_unit=1048576 stripe_count=4 object_size=4194304 "),
-        (None, Some(8 << 20), "stripe_unit=8388608 stripe_count=1 object_size=8388608 "),
-        (Some(3), Some(3 << 20), "stripe_unit=3145728 stripe_count=3 object_size=6291456 "),
-        (None, None, "stripe_unit=4194304 stripe_count=1 object_size=4194304 "),
+        (
+            Some(2),
+            None,
+            "stripe_unit=4194304 stripe_count=2 object_size=4194304 ",
+        ),
+        (
+            Some(4),
+            Some(1 << 20),
+            "stripe_unit=1048576 stripe_count=4 object_size=4194304 ",
+        ),
+        (
+            None,
+            Some(8 << 20),
+            "stripe_unit=8388608 stripe_count=1 object_size=8388608 ",
+        ),
+        (
+            Some(3),
+            Some(3 << 20),
+            "stripe_unit=3145728 stripe_count=3 object_size=6291456 ",
+        ),
+        (
+            None,
+            None,
+            "stripe_unit=4194304 stripe_count=1 object_size=4194304 ",
+        ),
     ];
     for (index, (stripe_count, stripe_size_bytes, words)) in cases.into_iter().enumerate() {
         let layout = Layout {
@@ -64,7 +84,10 @@ fn cephfs_refusals_are_warnings() {
     let file = File::create_new(&path).unwrap();
     file.set_len(1 << 20).unwrap();
     let warnings = two.apply(&file, &path);
-    assert!(warnings.len() == 1 && warnings[0].contains("a size already"), "{warnings:?}");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("a size already"),
+        "{warnings:?}"
+    );
     let odd = Layout {
         stripe_count: Some(100_000),
         stripe_size_bytes: Some(1000),
