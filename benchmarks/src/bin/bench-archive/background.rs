@@ -136,11 +136,7 @@ pub(crate) fn slowdown(job: &Job, arguments: &[String]) -> Outcome<()> {
 }
 
 /// Takes a checkpoint, and works while it drains: how much slower than `idle`, and the seconds.
-fn beside(
-    behind: &mut Draining,
-    idle: f64,
-    mut work: impl FnMut() -> f64,
-) -> Outcome<(f64, f64)> {
+fn beside(behind: &mut Draining, idle: f64, mut work: impl FnMut() -> f64) -> Outcome<(f64, f64)> {
     let handle = behind.session.checkpoint_start()?;
     behind.session.wait(handle, Level::Node)?;
     let start = monotonic_ns();

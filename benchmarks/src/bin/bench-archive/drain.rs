@@ -69,7 +69,11 @@ pub(crate) fn change_all(field: &mut Field) {
 /// Writes `words` to a file that has its size, in so many threads, and syncs it.
 fn plain(path: &Path, words: &[f64], threads: usize) -> Outcome<f64> {
     let bytes = words.len() * 8;
-    let file = File::options().write(true).create(true).truncate(false).open(path)?;
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
     let start = monotonic_ns();
     let share = words.len().div_ceil(threads);
     std::thread::scope(|scope| {
@@ -81,7 +85,9 @@ fn plain(path: &Path, words: &[f64], threads: usize) -> Outcome<f64> {
                     let mut buffer = Vec::with_capacity(4 << 20);
                     for (piece, chunk) in part.chunks(512 << 10).enumerate() {
                         buffer.clear();
-                        chunk.iter().for_each(|word| buffer.extend(word.to_le_bytes()));
+                        chunk
+                            .iter()
+                            .for_each(|word| buffer.extend(word.to_le_bytes()));
                         let offset = (at * share + piece * (512 << 10)) * 8;
                         file.write_all_at(&buffer, backstay::format::width::to_u64(offset))?;
                     }
@@ -90,8 +96,8 @@ fn plain(path: &Path, words: &[f64], threads: usize) -> Outcome<f64> {
             })
             .collect();
         writers.into_iter().try_for_each(|writer| {
-            let panicked = |_| std::io::Error::other("a writer panicked");
-            writer.join().map_err(panicked).and_then(|written| written)
+            let panicked = |_| Err(std::io::Error::other("a writer panicked"));
+            writer.join().unwrap_or_else(panicked)
         })
     })?;
     file.sync_data()?;
@@ -113,7 +119,12 @@ pub(crate) fn run(job: &Job, arguments: &[String]) -> Outcome<()> {
             config.archive = Some(archive(&job.folder));
             config.archive_write_threads = u32::try_from(count).unwrap_or(1);
         };
-        jobs.push(Draining::open(job, &format!("drain-{count}"), &mut field, open)?);
+        jobs.push(Draining::open(
+            job,
+            &format!("drain-{count}"),
+            &mut field,
+            open,
+        )?);
     }
     let file = job.own_file("plain");
     // Reserved space, and files that have their blocks, on both sides.

@@ -55,21 +55,71 @@ const WANTED: &[Wanted] = &[
         "ratio",
         1.25,
     ),
-    Wanted::shown("archive.slowdown.stencil.eighth", "  stencil at 1/8", "ratio", LOWER),
-    Wanted::shown("archive.slowdown.stencil.half", "  stencil at 1/2", "ratio", LOWER),
-    Wanted::shown("archive.slowdown.loop.eighth", "  CPU loop at 1/8", "ratio", LOWER),
-    Wanted::shown("archive.slowdown.loop.half", "  CPU loop at 1/2", "ratio", LOWER),
+    Wanted::shown(
+        "archive.slowdown.stencil.eighth",
+        "  stencil at 1/8",
+        "ratio",
+        LOWER,
+    ),
+    Wanted::shown(
+        "archive.slowdown.stencil.half",
+        "  stencil at 1/2",
+        "ratio",
+        LOWER,
+    ),
+    Wanted::shown(
+        "archive.slowdown.loop.eighth",
+        "  CPU loop at 1/8",
+        "ratio",
+        LOWER,
+    ),
+    Wanted::shown(
+        "archive.slowdown.loop.half",
+        "  CPU loop at 1/2",
+        "ratio",
+        LOWER,
+    ),
     Wanted::shown("archive.rate.eighth", "  drained at 1/8", "MB/s", HIGHER),
     Wanted::shown("archive.rate.quarter", "  drained at 1/4", "MB/s", HIGHER),
     Wanted::shown("archive.rate.half", "  drained at 1/2", "MB/s", HIGHER),
-    Wanted::shown("archive.rate.free", "  drained at the full rate", "MB/s", HIGHER),
+    Wanted::shown(
+        "archive.rate.free",
+        "  drained at the full rate",
+        "MB/s",
+        HIGHER,
+    ),
     Wanted::shown("archive.drain.1", "drain, 1 writer thread", "MB/s", HIGHER),
     Wanted::shown("archive.drain.4", "drain, 4 writer threads", "MB/s", HIGHER),
-    Wanted::shown("archive.drain.16", "drain, 16 writer threads", "MB/s", HIGHER),
-    Wanted::shown("baseline.write.1", "plain write + fdatasync, 1 thread", "MB/s", HIGHER),
-    Wanted::shown("baseline.write.4", "plain write + fdatasync, 4 threads", "MB/s", HIGHER),
-    Wanted::shown("baseline.write.16", "plain write + fdatasync, 16 threads", "MB/s", HIGHER),
-    Wanted::shown("archive.drain.cpu", "CPU of a drain / of the plain write", "ratio", LOWER),
+    Wanted::shown(
+        "archive.drain.16",
+        "drain, 16 writer threads",
+        "MB/s",
+        HIGHER,
+    ),
+    Wanted::shown(
+        "baseline.write.1",
+        "plain write + fdatasync, 1 thread",
+        "MB/s",
+        HIGHER,
+    ),
+    Wanted::shown(
+        "baseline.write.4",
+        "plain write + fdatasync, 4 threads",
+        "MB/s",
+        HIGHER,
+    ),
+    Wanted::shown(
+        "baseline.write.16",
+        "plain write + fdatasync, 16 threads",
+        "MB/s",
+        HIGHER,
+    ),
+    Wanted::shown(
+        "archive.drain.cpu",
+        "CPU of a drain / of the plain write",
+        "ratio",
+        LOWER,
+    ),
 ];
 
 fn main() -> Outcome<()> {
@@ -97,12 +147,12 @@ fn main() -> Outcome<()> {
             continue;
         }
         say(&format!("{scenario}: {size} ranks of {mib} MiB"));
-        let servers = if scenario == "slowdown" {
-            background::JOBS.map(|job| Server::start(&archive(&folder), job)).into_iter().collect()
-        } else {
-            Ok(Vec::new())
-        };
-        let servers: Vec<Server> = servers.map_err(|error: Box<dyn std::error::Error>| error)?;
+        let mut servers = Vec::new();
+        if scenario == "slowdown" {
+            for job in background::JOBS {
+                servers.push(Server::start(&archive(&folder), job)?);
+            }
+        }
         let pinned = ["taskset", "-c", "0"].map(str::to_owned);
         Launch {
             scenario,

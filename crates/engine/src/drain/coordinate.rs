@@ -374,7 +374,10 @@ impl Coordinator {
             let waits = failed
                 .as_ref()
                 .is_some_and(|(_, since)| since.elapsed() < AGAIN);
-            let wanted = committed > done && (self.is_due(committed, done) || last);
+            let asked = control
+                .as_ref()
+                .is_some_and(|control| control.archive_wanted() > done);
+            let wanted = committed > done && (asked || last || self.is_due(committed, done));
             if !wanted && last {
                 return;
             }

@@ -10,6 +10,7 @@ use super::encode::Decoders;
 use super::ledger::Ledger;
 use super::point::OpenStore;
 use super::state::State;
+use crate::archive::layout::Layout;
 use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
@@ -106,6 +107,10 @@ fn options(job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
     WriteOptions {
         reserve_bytes: settings.reserve_bytes.unwrap_or(defaults.reserve_bytes),
         writer_threads: backstay_format::width::index(settings.write_threads),
+        layout: Layout {
+            stripe_count: settings.stripe_count,
+            stripe_size_bytes: settings.stripe_size_bytes,
+        },
         rate_bytes: settings.rate_bytes.map(|rate| rate.div_ceil(aggregators)),
         read: ReadOptions {
             decode: Arc::new(Decoders::default()),

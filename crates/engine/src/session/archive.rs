@@ -245,6 +245,8 @@ impl Session {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let control = &self.node.control;
+        // One that is not due drains because somebody waits for it.
+        control.set_archive_wanted(id);
         let limit = Duration::from_millis(self.config.timeout_ms);
         let over = || control.archived() >= id || self.archive_failed(id);
         wait_until("the checkpoint to be archived", limit, over)?;

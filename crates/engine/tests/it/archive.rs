@@ -181,6 +181,8 @@ fn only_every_third_checkpoint_drains() {
         }
         let newest = rank.session.archived_checkpoint().unwrap();
         assert_eq!(newest.number, 6);
+        assert_eq!(archived(rank).number, 9);
+        assert_eq!(archived(rank).number, 10, "not due, but waited for");
     });
 }
 
