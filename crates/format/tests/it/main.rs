@@ -5,6 +5,7 @@
 mod samples;
 mod wire;
 mod parity_samples;
+mod archive_samples;
 mod round_trip;
 mod parity_round_trip;
 mod hostile;
@@ -13,3 +14,4 @@ mod fixtures;
 mod document;
 mod drain;
 mod parity_document;
+mod archive_document;
