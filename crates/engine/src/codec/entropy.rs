@@ -20,7 +20,7 @@ mod table;
 mod tests;
 
 use super::damaged;
-use super::simd::fast;
+use super::simd::{Loop, fast};
 use crate::error::{Error, Result};
 use backstay_format::width::to_usize;
 use prefix::{LENGTH_MAX, Prefix};
@@ -259,15 +259,31 @@ fn decode_block<'a>(bytes: &'a [u8], room: &mut Room, out: &mut [u8]) -> Result<
         }
         mode::TABLE => {
             let rest = room.reading.build(rest)?;
-            let (payload, mut lanes, rest) = open_lanes(rest)?;
-            let whole = fast(|| read_lanes(&room.reading, payload, &mut lanes, out));
-            whole.ok_or_else(stray).map(|()| rest)
+            let (payload, lanes, rest) = open_lanes(rest)?;
+            let table = &*room.reading;
+            let read = fast(ReadStates(
+                table,
+                Block {
+                    payload,
+                    lanes,
+                    out,
+                },
+            ));
+            read.ok_or_else(stray).map(|()| rest)
         }
         mode::PREFIX => {
             let rest = room.prefix.read(rest)?;
-            let (payload, mut lanes, rest) = open_lanes(rest)?;
-            let whole = fast(|| read_codes(&room.prefix, payload, &mut lanes, out));
-            whole.ok_or_else(stray).map(|()| rest)
+            let (payload, lanes, rest) = open_lanes(rest)?;
+            let prefix = &*room.prefix;
+            let read = fast(ReadCodes(
+                prefix,
+                Block {
+                    payload,
+                    lanes,
+                    out,
+                },
+            ));
+            read.ok_or_else(stray).map(|()| rest)
         }
         other => Err(damaged(&format!(
             "block mode of the entropy coder is {other}, not 0 to 3"
@@ -281,6 +297,35 @@ struct Lane {
     at: u64,
     end: u64,
     state: u64,
+}
+
+/// A block being read.
+struct Block<'a> {
+    payload: &'a [u8],
+    lanes: [Lane; LANES],
+    out: &'a mut [u8],
+}
+
+struct ReadStates<'a>(&'a Reading, Block<'a>);
+
+impl Loop for ReadStates<'_> {
+    type Out = Option<()>;
+    #[inline(always)]
+    fn run(self) -> Option<()> {
+        let Self(table, mut block) = self;
+        read_lanes(table, block.payload, &mut block.lanes, block.out)
+    }
+}
+
+struct ReadCodes<'a>(&'a Prefix, Block<'a>);
+
+impl Loop for ReadCodes<'_> {
+    type Out = Option<()>;
+    #[inline(always)]
+    fn run(self) -> Option<()> {
+        let Self(prefix, mut block) = self;
+        read_codes(prefix, block.payload, &mut block.lanes, block.out)
+    }
 }
 
 fn stray() -> Error {

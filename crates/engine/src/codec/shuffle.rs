@@ -8,7 +8,7 @@
     reason = "instructions only become part of a function that is inlined where they are allowed"
 )]
 
-use super::simd::fast;
+use super::simd::{Loop, fast};
 use super::words::Word;
 
 /// Words of which all planes are made before the next ones are looked at: they stay in the cache.
@@ -34,12 +34,34 @@ pub(super) fn from_bytes<W: Word>(planes: &[u8], words: &mut [W]) {
     for (number, strip) in words.chunks_mut(STRIP).enumerate() {
         let long = strip.len();
         let plane = |place: usize| &planes[place * count + number * STRIP..][..long];
-        fast(|| match W::BYTES {
-            1 => from_planes([plane(0)], strip),
-            2 => from_planes([plane(0), plane(1)], strip),
-            4 => from_planes([0, 1, 2, 3].map(plane), strip),
-            _ => from_planes([0, 1, 2, 3, 4, 5, 6, 7].map(plane), strip),
+        let mut all: [&[u8]; 8] = [&[]; 8];
+        for (place, slot) in all.iter_mut().take(W::BYTES).enumerate() {
+            *slot = plane(place);
+        }
+        fast(Together {
+            planes: all,
+            words: strip,
         });
+    }
+}
+
+/// Words being put together from their byte planes, of which as many are there as a word has bytes.
+struct Together<'a, W> {
+    planes: [&'a [u8]; 8],
+    words: &'a mut [W],
+}
+
+impl<W: Word> Loop for Together<'_, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run(self) {
+        let [a, b, c, d, e, f, g, h] = self.planes;
+        match W::BYTES {
+            1 => from_planes([a], self.words),
+            2 => from_planes([a, b], self.words),
+            4 => from_planes([a, b, c, d], self.words),
+            _ => from_planes([a, b, c, d, e, f, g, h], self.words),
+        }
     }
 }
 
@@ -131,6 +153,26 @@ fn plane_of(rows: &Rows) -> Plane {
     plane
 }
 
+struct ToRows<'a>(&'a Plane);
+
+impl Loop for ToRows<'_> {
+    type Out = Rows;
+    #[inline(always)]
+    fn run(self) -> Rows {
+        rows_of(self.0)
+    }
+}
+
+struct ToPlane<'a>(&'a Rows);
+
+impl Loop for ToPlane<'_> {
+    type Out = Plane;
+    #[inline(always)]
+    fn run(self) -> Plane {
+        plane_of(self.0)
+    }
+}
+
 /// The bit planes of `words`, the lowest first; each byte has the bits of eight words, the first one
 /// lowest. Words beyond the last multiple of eight follow as they are.
 pub(super) fn to_bits<W: Word>(words: &[W], planes: &mut [u8]) {
@@ -141,7 +183,7 @@ pub(super) fn to_bits<W: Word>(words: &[W], planes: &mut [u8]) {
             let mut plane = [0; 8 * GROUPS];
             let bytes = plane.iter_mut().zip(strip);
             bytes.for_each(|(byte, word)| *byte = word.byte(place));
-            let rows = fast(|| rows_of(&plane));
+            let rows = fast(ToRows(&plane));
             let count = strip.len() / 8;
             for (bit, row) in rows.iter().enumerate() {
                 let from = (8 * place + bit) * groups + number * GROUPS;
@@ -170,7 +212,7 @@ pub(super) fn from_bits<W: Word>(planes: &[u8], words: &mut [W]) {
                 let from = (8 * place + bit) * groups + number * GROUPS;
                 row[..count].copy_from_slice(&planes[from..from + count]);
             }
-            let plane = fast(|| plane_of(&rows));
+            let plane = fast(ToPlane(&rows));
             bytes[place * strip.len()..][..strip.len()].copy_from_slice(&plane[..strip.len()]);
         }
         from_bytes(&bytes, strip);

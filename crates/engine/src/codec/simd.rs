@@ -13,9 +13,18 @@
     expect(unsafe_code, reason = "instructions that not every processor has")
 )]
 
-/// Runs `work` with the best instructions there are. What it calls must be inlined to gain by it.
+/// A loop that is compiled twice. Closures will not do: the compiler may leave one as it is, out of
+/// line and without the instructions.
+pub(super) trait Loop {
+    /// What it gives.
+    type Out;
+    /// Runs it; to be inlined always.
+    fn run(self) -> Self::Out;
+}
+
+/// Runs a loop with the best instructions there are.
 #[inline(always)]
-pub(super) fn fast<R>(work: impl FnOnce() -> R) -> R {
+pub(super) fn fast<L: Loop>(work: L) -> L::Out {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")
@@ -24,11 +33,11 @@ pub(super) fn fast<R>(work: impl FnOnce() -> R) -> R {
         // SAFETY: the processor has the instructions.
         return unsafe { wide(work) };
     }
-    work()
+    work.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-fn wide<R>(work: impl FnOnce() -> R) -> R {
-    work()
+fn wide<L: Loop>(work: L) -> L::Out {
+    work.run()
 }
