@@ -26,8 +26,10 @@ pub(crate) struct Counts {
     pub(crate) caps: u64,
     /// Write operations at the object servers.
     pub(crate) writes: u64,
-    /// Bytes of these.
-    pub(crate) bytes: u64,
+    /// Removed files whose objects are still to be removed.
+    pub(crate) removals: u64,
+    /// CPU ticks of all daemons and mounts.
+    pub(crate) ticks: u64,
 }
 
 impl Counts {
@@ -42,7 +44,8 @@ impl Counts {
             by_type: by_type.collect(),
             caps: self.caps - before.caps,
             writes: self.writes - before.writes,
-            bytes: self.bytes - before.bytes,
+            removals: self.removals,
+            ticks: self.ticks.saturating_sub(before.ticks),
         }
     }
 
@@ -62,6 +65,8 @@ impl Counts {
 pub(crate) struct Counters {
     metadata: PathBuf,
     objects: Vec<PathBuf>,
+    /// The `stat` files of daemons and mounts.
+    processes: Vec<PathBuf>,
 }
 
 impl Counters {
@@ -78,6 +83,7 @@ impl Counters {
         Ok(Self {
             metadata: run.join("mds.a.asok"),
             objects,
+            processes: processes_of(run)?,
         })
     }
 
@@ -88,6 +94,8 @@ impl Counters {
         let mut counts = Counts {
             requests: number(&server["handle_client_request"])?,
             caps: number(&dump["mds"]["handle_client_caps"])?,
+            removals: number(&dump["mds_cache"]["num_strays"])?
+                + number(&dump["purge_queue"]["pq_executing"])?,
             ..Counts::default()
         };
         for (key, value) in server.as_object().ok_or("no mds_server")? {
@@ -103,16 +111,18 @@ impl Counters {
         for path in &self.objects {
             let osd = &self::dump(path)?["osd"];
             counts.writes += number(&osd["op_w"])? + number(&osd["op_rw"])?;
-            counts.bytes += number(&osd["op_w_in_bytes"])? + number(&osd["op_rw_in_bytes"])?;
+        }
+        for path in &self.processes {
+            counts.ticks += ticks(&std::fs::read_to_string(path)?);
         }
         Ok(counts)
     }
 
-    /// Waits until nothing is written any more: what was put off by clients and the metadata server.
+    /// Waits until nothing is written or removed any more: what clients and metadata server put off.
     pub(crate) fn settle(&self) -> Outcome<Counts> {
         let (begun, mut last) = (Instant::now(), self.read()?);
         let mut changed = Instant::now();
-        while changed.elapsed() < QUIET && begun.elapsed() < SETTLE {
+        while (changed.elapsed() < QUIET || last.removals > 0) && begun.elapsed() < SETTLE {
             std::thread::sleep(QUIET / 6);
             let now = self.read()?;
             if (now.writes, now.requests, now.caps) != (last.writes, last.requests, last.caps) {
@@ -122,6 +132,31 @@ impl Counters {
         }
         Ok(last)
     }
+}
+
+/// The processes that have the file system's configuration on their command line.
+fn processes_of(run: &Path) -> Outcome<Vec<PathBuf>> {
+    let configuration = run.with_file_name("ceph.conf").display().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let folder = entry?.path();
+        let words = std::fs::read(folder.join("cmdline")).unwrap_or_default();
+        let mut words = words.split(|&byte| byte == 0);
+        let is_daemon = words
+            .next()
+            .is_some_and(|program| program.starts_with(b"ceph-"));
+        if is_daemon && words.any(|word| word == configuration.as_bytes()) {
+            found.push(folder.join("stat"));
+        }
+    }
+    Ok(found)
+}
+
+/// User and system time in a process's `stat`: the 14th and 15th field, the 12th and 13th behind its name.
+fn ticks(stat: &str) -> u64 {
+    let behind = stat.rsplit(')').next().unwrap_or_default();
+    let fields = behind.split_whitespace().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 fn number(value: &Value) -> Outcome<u64> {

@@ -10,6 +10,7 @@ mod ways;
 use archive::{Archive, Settings};
 use backstay::format::width::to_u64;
 use backstay_bench::figures::{Better, Figure, Figures, median, say, short};
+use backstay_bench::job::cpu_seconds;
 use backstay_bench::machine::wait_quiet;
 use backstay_bench::{MIB, Outcome, as_f64};
 use counters::{Counters, Counts};
@@ -29,6 +30,8 @@ const WRITES: f64 = 140.0;
 /// One round of one way.
 struct Round {
     wall: f64,
+    /// CPU seconds of this process, and of daemons and mounts until they had nothing to do.
+    cpu: f64,
     counts: Counts,
     /// How busy the processors were just before.
     busy: f64,
@@ -126,17 +129,26 @@ fn measure(plan: &Plan, writers: usize) -> Outcome<Rounds> {
         for way in &ways {
             let before = plan.counters.settle()?;
             let busy = wait_quiet(plan.patience);
+            let own_cpu = cpu_seconds();
             let wall = way.checkpoint(number, &payload)?;
+            let own_cpu = cpu_seconds() - own_cpu;
             let counts = plan.counters.settle()?.since(&before);
+            let cpu =
+                own_cpu + as_f64(counts.ticks) / as_f64(rustix::param::clock_ticks_per_second());
             if round >= WARM {
-                let round = Round { wall, counts, busy };
+                let round = Round {
+                    wall,
+                    cpu,
+                    counts,
+                    busy,
+                };
                 found.entry(way.name()).or_default().push(round);
             }
             if round + 1 == plan.rounds + WARM {
                 way.verify(number, &payload)?;
             }
-            way.clear(number)?;
         }
+        ways.iter().try_for_each(|way| way.clear(number))?;
     }
     Ok(found)
 }
@@ -158,6 +170,12 @@ fn report(figures: &mut Figures, writers: usize, most: bool, found: &Rounds) {
             figures.push(Figure::shown(id, text, unit, Better::Lower, values));
         };
         shown("wall", "wall", "s", &values(rounds, |round| round.wall));
+        shown(
+            "cpu",
+            "CPU of writers, mounts and servers",
+            "s",
+            &values(rounds, |round| round.cpu),
+        );
         let caps = values(rounds, |round| as_f64(round.counts.caps));
         shown("caps", "messages about capabilities", "", &caps);
         let busy = values(rounds, |round| round.busy);
