@@ -14,6 +14,7 @@
 //! | [`syscalls`] | how often a rank called the kernel between two marks |
 //! | [`figures`] | what was reached: statistics, table, JSON |
 //! | [`machine`] | where, and of which commit |
+//! | [`datasets`] | checkpoints of real programs |
 
 pub mod options;
 pub mod comm;
@@ -25,6 +26,7 @@ pub mod heap;
 pub mod syscalls;
 pub mod figures;
 pub mod machine;
+pub mod datasets;
 
 /// What goes wrong in a benchmark is told to a person.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
