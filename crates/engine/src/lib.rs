@@ -14,6 +14,7 @@
 //! | [`redundancy`] | who protects whom across nodes, and the arithmetic of parity |
 //! | [`transport`] | the way to other nodes: control messages, and bytes pulled from them |
 //! | [`aggregate`] | in which order blocks of many ranks are written together |
+//! | [`codec`] | archived data made smaller, and the choice how |
 //! | [`schedule`] | when the next checkpoint is due |
 //! | [`agent`] | protects a node's store across nodes, and makes lost ones again |
 //! | [`restart`] | which checkpoint to return to, and how its parts map to other ranks |
@@ -72,6 +73,7 @@ pub mod store;
 pub mod redundancy;
 pub mod transport;
 pub mod aggregate;
+pub mod codec;
 pub mod restart;
 pub mod agent;
 pub mod inspect;

@@ -3,7 +3,8 @@
 //! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
-//! Format: docs/format/store.md; `wire`: docs/format/wire.md.
+//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `scheme`:
+//! docs/format/codec.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -25,6 +26,7 @@ pub mod agent;
 pub mod local;
 pub mod merge;
 pub mod wire;
+pub mod scheme;
 
 pub use bytes::{Decoder, Encoder, FormatError};
 pub use descriptor::{Slab, VariableDescriptor};
@@ -36,6 +38,7 @@ pub use merge::Merge;
 pub use page::{BlockRef, Page};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
+pub use scheme::Scheme;
 pub use segment::{SegmentClass, SegmentRecord};
 pub use stream::StreamRoot;
 pub use stripe::{Extent, Member, Round, Stripe, StripeId, StripeLogHead, StripePiece};
