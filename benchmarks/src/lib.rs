@@ -15,6 +15,7 @@
 //! | [`figures`] | what was reached: statistics, table, JSON |
 //! | [`machine`] | where, and of which commit |
 //! | [`datasets`] | checkpoints of real programs |
+//! | [`compression`] | what is found about compression, and the page that shows it |
 
 pub mod options;
 pub mod comm;
@@ -25,6 +26,7 @@ pub mod baseline;
 pub mod heap;
 pub mod syscalls;
 pub mod figures;
+pub mod compression;
 pub mod machine;
 pub mod datasets;
 
