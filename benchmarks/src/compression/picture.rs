@@ -57,12 +57,10 @@ pub fn bars(path: &Path, frame: &Frame<'_>, places: &[String], series: &[Series]
             let corners = [(left, floor), (left + width * 0.92, value.log2())];
             Rectangle::new(corners, colour.filled())
         };
-        chart
-            .draw_series(values.iter().enumerate().map(bar))?
-            .label(name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+        chart.draw_series(values.iter().enumerate().map(bar))?;
+        key(&area, number, name, false)?;
     }
-    close(&area, &mut chart)
+    Ok(area.present()?)
 }
 
 /// A line over `places` for each of `series`.
@@ -75,16 +73,15 @@ pub fn lines(path: &Path, frame: &Frame<'_>, places: &[String], series: &[Series
         let points: Vec<(f64, f64)> = values.iter().enumerate().map(point).collect();
         let mark = |&at: &(f64, f64)| Circle::new(at, 3, style.color.filled());
         chart.draw_series(points.iter().map(mark))?;
-        let drawn = if number >= COLOURS.len() {
-            chart.draw_series(DashedLineSeries::new(points, 6, 5, style))?
+        let dashed = number >= COLOURS.len();
+        if dashed {
+            chart.draw_series(DashedLineSeries::new(points, 6, 5, style))?;
         } else {
-            chart.draw_series(LineSeries::new(points, style))?
-        };
-        drawn
-            .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+            chart.draw_series(LineSeries::new(points, style))?;
+        }
+        key(&area, number, name, dashed)?;
     }
-    close(&area, &mut chart)
+    Ok(area.present()?)
 }
 
 fn open(path: &Path) -> Outcome<Area<'_>> {
@@ -134,16 +131,22 @@ fn chart<'a>(
     Ok(chart)
 }
 
-fn close<'a>(area: &Area<'a>, chart: &mut Chart<'a>) -> Outcome<()> {
-    chart
-        .configure_series_labels()
-        .label_font(("sans-serif", 14))
-        .background_style(WHITE)
-        .border_style(BLACK.mix(0.3))
-        .position(SeriesLabelPosition::Coordinate(760, 40))
-        .draw()?;
-    area.present()?;
-    Ok(())
+/// What the colour of a series means, beside the chart.
+fn key(area: &Area<'_>, number: usize, name: &str, dashed: bool) -> Outcome<()> {
+    let colour = COLOURS[number % COLOURS.len()];
+    let row = i32::try_from(number)?;
+    let (left, top) = (748, 52 + 22 * row);
+    let ends = if dashed {
+        vec![(0, 5), (10, 15)]
+    } else {
+        vec![(0, 15)]
+    };
+    for (from, to) in ends {
+        let corners = [(left + from, top), (left + to, top + 10)];
+        area.draw(&Rectangle::new(corners, colour.filled()))?;
+    }
+    let style = ("sans-serif", 14).into_font().color(&BLACK);
+    Ok(area.draw_text(name, &style, (left + 22, top - 2))?)
 }
 
 fn label(value: f64) -> String {
