@@ -1,8 +1,12 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-capture bench-capture-sweep bench-code bench-hash bench-redundancy bench-transport
+.PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
+.PHONY: bench-redundancy bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
+
+bench-archive: ## Rate of draining beside plain writes, and what it takes from the application (5 min)
+	$(BENCH) bench-archive -- $(BENCH_ARGS)
 
 bench-capture: ## What a checkpoint costs beside memcpy and plain writes (5 min)
 	$(BENCH) bench-capture -- $(BENCH_ARGS)
@@ -12,6 +16,20 @@ bench-capture-sweep: ## Block sizes, threads, disk, small variables, cost model 
 
 bench-code: ## Speed of parity and of rebuilding beside memcpy and ISA-L (2 min)
 	$(BENCH) bench-code -- $(BENCH_ARGS)
+
+bench-codecs: target/rivals/.installed ## Ratios and speed of compression beside other compressors (15 min)
+	$(BENCH) bench-codecs -- --python target/rivals/bin/python $(BENCH_ARGS)
+
+target/rivals/.installed: benchmarks/rivals/requirements.txt
+	python3 -m venv target/rivals
+	target/rivals/bin/pip install -q -r $<
+	touch $@
+
+# The report that docs/compression.md is made of.
+COMPRESSION_REPORT ?= target/bench/codecs-report.json
+
+compression-figures: ## docs/compression.md and its pictures from a report of bench-codecs
+	$(BENCH) draw-compression -- $(COMPRESSION_REPORT) docs
 
 bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 	$(BENCH) bench-hash -- $(BENCH_ARGS)

@@ -1,7 +1,9 @@
 # make setup: the packages that building and testing need, through apt-get, if they are not there yet.
 
 SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv \
-    libisal-dev iproute2 util-linux
+    libisal-dev iproute2 util-linux ceph-mon ceph-osd ceph-mds ceph-fuse ceph-common python3-rados attr
+# Whether a package may start what it brings: policy-rc.d says no, for as long as packages are installed.
+POLICY := /usr/sbin/policy-rc.d
 
 .PHONY: setup
 setup: ## Install the packages that building and testing need
@@ -18,5 +20,10 @@ setup: ## Install the packages that building and testing need
 	elif sudo -n true 2>/dev/null; then as="sudo"; \
 	else echo "setup: run as root: apt-get install$$missing" >&2; exit 1; fi; \
 	echo "setup: installing$$missing"; \
+	if [ ! -e $(POLICY) ]; then \
+	    trap '$$as rm -f $(POLICY)' EXIT; \
+	    printf '#!/bin/sh\nexit 101\n' | $$as tee $(POLICY) >/dev/null; $$as chmod 755 $(POLICY); \
+	fi; \
 	$$as apt-get update -qq && \
-	DEBIAN_FRONTEND=noninteractive $$as apt-get install -y -qq --no-install-recommends $$missing >/dev/null
+	DEBIAN_FRONTEND=noninteractive $$as apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+	    --no-install-recommends $$missing >/dev/null

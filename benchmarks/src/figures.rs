@@ -125,6 +125,14 @@ impl Figure {
         }
     }
 
+    /// The same, of which less is better and at most `reach` is asked for.
+    pub fn at_most(id: String, what: String, unit: &str, reach: f64, values: &[f64]) -> Self {
+        Self {
+            reach: Some(reach),
+            ..Self::shown(id, what, unit, Better::Lower, values)
+        }
+    }
+
     /// Whether it is as good as it should be; `None` where nothing is asked.
     pub fn reached(&self) -> Option<bool> {
         let reach = self.reach?;

@@ -14,6 +14,8 @@
 //! | [`syscalls`] | how often a rank called the kernel between two marks |
 //! | [`figures`] | what was reached: statistics, table, JSON |
 //! | [`machine`] | where, and of which commit |
+//! | [`datasets`] | checkpoints of real programs |
+//! | [`compression`] | what is found about compression, and the page that shows it |
 
 pub mod options;
 pub mod comm;
@@ -24,7 +26,9 @@ pub mod baseline;
 pub mod heap;
 pub mod syscalls;
 pub mod figures;
+pub mod compression;
 pub mod machine;
+pub mod datasets;
 
 /// What goes wrong in a benchmark is told to a person.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -17,6 +17,8 @@ use std::ptr;
 pub const BACKSTAY_LEVEL_NODE: i32 = 1;
 /// The checkpoint is protected across nodes: it survives the loss of as many as the redundancy covers.
 pub const BACKSTAY_LEVEL_PROTECTED: i32 = 2;
+/// The checkpoint is in the archive: it survives the loss of all nodes.
+pub const BACKSTAY_LEVEL_ARCHIVE: i32 = 3;
 
 /// Which checkpoint: one life of the job, and a number that grows over all its lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +65,8 @@ pub struct Report {
     pub commit_seconds: f64,
     /// Seconds waited after that until protected across nodes.
     pub protect_seconds: f64,
+    /// Seconds waited after that until in the archive.
+    pub archive_seconds: f64,
 }
 
 // SAFETY: repr(C), begins with its size; zero is a number.
@@ -323,6 +327,7 @@ fn reported(report: &engine::session::Report) -> Report {
         capture_seconds: report.capture_seconds,
         commit_seconds: report.commit_seconds,
         protect_seconds: report.protect_seconds,
+        archive_seconds: report.archive_seconds,
     }
 }
 
@@ -342,8 +347,10 @@ fn level_of(number: i32) -> Result<Level> {
     match number {
         BACKSTAY_LEVEL_NODE => Ok(Level::Node),
         BACKSTAY_LEVEL_PROTECTED => Ok(Level::Protected),
+        BACKSTAY_LEVEL_ARCHIVE => Ok(Level::Archive),
         other => Err(invalid(format!(
-            "level is {other}, not BACKSTAY_LEVEL_NODE (1) or BACKSTAY_LEVEL_PROTECTED (2)"
+            "level is {other}, not BACKSTAY_LEVEL_NODE (1), BACKSTAY_LEVEL_PROTECTED (2) or \
+             BACKSTAY_LEVEL_ARCHIVE (3)"
         ))),
     }
 }

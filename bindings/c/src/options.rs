@@ -73,6 +73,14 @@ pub struct Options {
     pub parity: u32,
     /// Nodes of a group.
     pub group_size: u32,
+    /// Folder on the parallel file system that checkpoints drain to; NULL for none.
+    pub archive: *const c_char,
+    /// Bytes a second that all aggregators of the job write to the archive at most.
+    pub archive_rate_bytes: u64,
+    /// Every so many checkpoints one drains.
+    pub archive_every: u32,
+    /// Checkpoints that the archive keeps.
+    pub archive_retained: u32,
 }
 
 // SAFETY: repr(C), begins with its size; zero is NULL for pointers and a number otherwise.
@@ -123,6 +131,14 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
         nonzero(options.encode_rate_bytes),
     );
     set(&mut config.parity, options.parity);
+    let archive = text(options.archive, "archive")?;
+    over(&mut config.archive, archive.map(Into::into));
+    over(
+        &mut config.archive_rate_bytes,
+        nonzero(options.archive_rate_bytes),
+    );
+    set(&mut config.archive_every, options.archive_every);
+    set(&mut config.archive_retained, options.archive_retained);
     set(&mut config.group_size, options.group_size);
     if let Some(word) = text(options.redundancy, "redundancy")? {
         config.redundancy = redundancy(&word)?;

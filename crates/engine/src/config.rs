@@ -272,12 +272,21 @@ impl Config {
             ("encode_rate_bytes", self.encode_rate_bytes),
             ("archive_every", Some(u64::from(self.archive_every))),
             ("archive_retained", Some(u64::from(self.archive_retained))),
-            ("archive_group_size", Some(u64::from(self.archive_group_size))),
+            (
+                "archive_group_size",
+                Some(u64::from(self.archive_group_size)),
+            ),
             ("archive_threads", Some(u64::from(self.archive_threads))),
-            ("archive_write_threads", Some(u64::from(self.archive_write_threads))),
+            (
+                "archive_write_threads",
+                Some(u64::from(self.archive_write_threads)),
+            ),
             ("archive_rate_bytes", self.archive_rate_bytes),
             ("archive_reserve_bytes", self.archive_reserve_bytes),
-            ("archive_stripe_count", self.archive_stripe_count.map(u64::from)),
+            (
+                "archive_stripe_count",
+                self.archive_stripe_count.map(u64::from),
+            ),
             ("archive_stripe_size_bytes", self.archive_stripe_size_bytes),
         ];
         for (key, value) in numbers {

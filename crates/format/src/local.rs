@@ -7,8 +7,8 @@
 use crate::agent::{Seat, put_count, put_seats, take_list, take_seat};
 use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
 use crate::ids::StoreId;
-use crate::width::index;
 use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
+use crate::width::index;
 
 const LOCAL_REQUEST: &str = "request of a rank to its node's agent";
 const LOCAL_REQUEST_MAGIC: [u8; 8] = *b"BKSTLREQ";

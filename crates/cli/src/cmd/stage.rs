@@ -64,12 +64,18 @@ fn serve(args: &StageArgs) -> Result<Ended> {
     let options = StageOptions {
         folder: job_folder(&args.archive, &job),
         job: job.clone(),
-        name: args.name.clone().or(config.node).unwrap_or_else(place::node_name),
+        name: args
+            .name
+            .clone()
+            .or(config.node)
+            .unwrap_or_else(place::node_name),
         listen: args.listen.clone(),
         over: std::env::var_os("BACKSTAY_RENDEZVOUS").map(|folder| Path::new(&folder).join("over")),
     };
     run_server(&options, &stop, |address| {
         let name = &options.name;
-        complain(&format!("backstay: staging server {name} of job {job} answers at {address}"));
+        complain(&format!(
+            "backstay: staging server {name} of job {job} answers at {address}"
+        ));
     })
 }

@@ -162,39 +162,8 @@ fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             }
             Ok(LocalAnswer::Done)
         }
-        LocalRequest::Coordinate {
-            scheme,
-            parity,
-            group_size,
-            nodes,
-        } => {
-            let nodes = nodes.iter().map(|seat| NodeSeat {
-                name: seat.node.clone(),
-                domain: seat.domain.clone(),
-                address: seat.address.clone(),
-            });
-            let agent = agent_of(state)?;
-            let scheme = scheme_of(*scheme, *parity)?;
-            let coordinator = Coordinator::new(
-                Arc::clone(&agent),
-                nodes.collect(),
-                scheme,
-                index(*group_size),
-            );
-            lock(state).coordinator = CoordinatorThread::start(agent, coordinator);
-            Ok(LocalAnswer::Done)
-        }
-        LocalRequest::Archive { plan } => {
-            let agent = agent_of(state)?;
-            let plan: ArchivePlan = serde_json::from_slice(plan).map_err(|error| {
-                let context = "a plan of an archive that this version does not know";
-                Error::caused(ErrorKind::Unsupported, context, error)
-            })?;
-            let catalog = plan.open_catalog()?;
-            let thread = ArchiveThread::start(Arc::clone(agent.drains()), plan, catalog)?;
-            lock(state).archive = Some(thread);
-            Ok(LocalAnswer::Done)
-        }
+        LocalRequest::Coordinate { .. } => coordinate(request, state),
+        LocalRequest::Archive { plan } => archive(plan, state),
         LocalRequest::Stop { limit_ms } => {
             let (coordinator, archive) = {
                 let mut state = lock(state);
@@ -227,6 +196,46 @@ fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             Ok(LocalAnswer::Done)
         }
     }
+}
+
+fn coordinate(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
+    let LocalRequest::Coordinate {
+        scheme,
+        parity,
+        group_size,
+        nodes,
+    } = request
+    else {
+        return Err(Error::new(ErrorKind::Internal, "nothing to coordinate"));
+    };
+
+    let nodes = nodes.iter().map(|seat| NodeSeat {
+        name: seat.node.clone(),
+        domain: seat.domain.clone(),
+        address: seat.address.clone(),
+    });
+    let agent = agent_of(state)?;
+    let scheme = scheme_of(*scheme, *parity)?;
+    let coordinator = Coordinator::new(
+        Arc::clone(&agent),
+        nodes.collect(),
+        scheme,
+        index(*group_size),
+    );
+    lock(state).coordinator = CoordinatorThread::start(agent, coordinator);
+    Ok(LocalAnswer::Done)
+}
+
+fn archive(plan: &[u8], state: &Mutex<State>) -> Result<LocalAnswer> {
+    let agent = agent_of(state)?;
+    let plan: ArchivePlan = serde_json::from_slice(plan).map_err(|error| {
+        let context = "a plan of an archive that this version does not know";
+        Error::caused(ErrorKind::Unsupported, context, error)
+    })?;
+    let catalog = plan.open_catalog()?;
+    let thread = ArchiveThread::start(Arc::clone(agent.drains()), plan, catalog)?;
+    lock(state).archive = Some(thread);
+    Ok(LocalAnswer::Done)
 }
 
 fn agent_of(state: &Mutex<State>) -> Result<Arc<Agent>> {

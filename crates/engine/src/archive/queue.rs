@@ -118,6 +118,10 @@ pub(super) struct Queue {
     bytes_written: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
+    threads: usize,
+    /// Time of writes, over all threads, and of syncs, in nanoseconds.
+    write_ns: AtomicU64,
+    sync_ns: AtomicU64,
 }
 
 impl Queue {
@@ -136,6 +140,9 @@ impl Queue {
             bytes_written: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            threads,
+            write_ns: AtomicU64::new(0),
+            sync_ns: AtomicU64::new(0),
         })
     }
 
@@ -311,6 +318,7 @@ impl Queue {
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.hold_back(bytes.len());
         self.writes.fetch_add(1, Ordering::Relaxed);
+        let watch = Stopwatch::start();
         self.device.write_at(bytes, offset).map_err(|error| {
             let (name, length) = (self.device.name(), bytes.len());
             Error::io(
@@ -318,6 +326,7 @@ impl Queue {
                 error,
             )
         })?;
+        note(&self.write_ns, &watch);
         self.bytes_written
             .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
         Ok(())
@@ -343,9 +352,22 @@ impl Queue {
     /// Makes durable what was written.
     pub(super) fn sync(&self) -> Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        let watch = Stopwatch::start();
         self.device
             .sync()
-            .map_err(|error| Error::io(format!("{}: syncing it", self.device.name()), error))
+            .map_err(|error| Error::io(format!("{}: syncing it", self.device.name()), error))?;
+        note(&self.sync_ns, &watch);
+        Ok(())
+    }
+
+    /// Bytes a second that the file system took so far, waits for the allowed rate left out; `None`
+    /// before so much was written that it tells something.
+    #[expect(clippy::cast_precision_loss, reason = "a measurement")]
+    pub(super) fn bytes_per_second(&self) -> Option<f64> {
+        let ns = |time: &AtomicU64| time.load(Ordering::Relaxed) as f64;
+        let busy = ns(&self.write_ns) / self.threads as f64 + ns(&self.sync_ns);
+        let bytes = self.bytes_written.load(Ordering::Relaxed);
+        (bytes >= TELLING_BYTES && busy > 0.0).then(|| bytes as f64 * 1e9 / busy)
     }
 
     /// Bytes written, writes, syncs.
@@ -360,4 +382,12 @@ impl Queue {
         let writing = state.writing.iter().map(|range| range.1 - range.0);
         waiting.map(|window| to_u64(window.length)).sum::<u64>() + writing.sum::<u64>()
     }
+}
+
+/// So many bytes tell how fast a file system is.
+const TELLING_BYTES: u64 = 16 << 20;
+
+fn note(time: &AtomicU64, watch: &Stopwatch) {
+    let ns = u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    time.fetch_add(ns, Ordering::Relaxed);
 }

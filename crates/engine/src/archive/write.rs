@@ -586,6 +586,11 @@ impl ArchiveStore {
         }
     }
 
+    /// Bytes a second that the file system took so far, apart from any limit; `None` before enough was
+    /// written to tell.
+    pub fn write_bytes_per_second(&self) -> Option<f64> {
+        self.queue.bytes_per_second()
+    }
     /// What was done and what there is.
     pub fn stats(&self) -> Stats {
         let [bytes_written, writes, syncs] = self.queue.counts();

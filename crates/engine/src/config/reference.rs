@@ -356,4 +356,3 @@ pub const REFERENCE: [Setting; 39] = [
         "Bytes on one storage target before the next, where the file system takes such a hint.",
     ),
 ];
-

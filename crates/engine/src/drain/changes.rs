@@ -41,9 +41,8 @@ impl NodeTree {
         tree: &ArchiveTree,
     ) -> Result<(Self, Vec<Changed>)> {
         let store = reader.superblock().store;
-        let former = former.filter(|former| {
-            former.store == store && former.root.block_bytes == root.block_bytes
-        });
+        let former = former
+            .filter(|former| former.store == store && former.root.block_bytes == root.block_bytes);
         let mut walk = Walk {
             reader,
             root,

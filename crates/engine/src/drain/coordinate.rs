@@ -177,7 +177,7 @@ impl Coordinator {
             address: node.address.clone(),
         };
         let folder = self.plan.folder.to_str().ok_or_else(|| {
-            let context = format!("{:?} is not UTF-8", self.plan.folder);
+            let context = format!("{} is not UTF-8", self.plan.folder.display());
             Error::new(ErrorKind::Configuration, context)
         })?;
         let state = self.catalog.state();
@@ -205,7 +205,9 @@ impl Coordinator {
         let places: Vec<usize> = (0..self.aggregators.len()).collect();
         let shown = Mutex::new(std::mem::take(&mut self.state));
         let done = parallel(&places, usize::MAX, |&at| Ok(self.drain(at, id, &shown)))?;
-        self.state = shown.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.state = shown
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut parts = Vec::new();
         let mut lost = None;
         for (at, outcome) in done.into_iter().enumerate() {
@@ -235,7 +237,9 @@ impl Coordinator {
             return;
         }
         let gone = std::mem::replace(&mut aggregator.peer, heir);
-        notice::warn(&format!("staging server {gone} is gone: {error}; its nodes drain themselves"));
+        notice::warn(&format!(
+            "staging server {gone} is gone: {error}; its nodes drain themselves"
+        ));
         self.gone.push(gone.address);
     }
 
@@ -245,7 +249,11 @@ impl Coordinator {
             return;
         }
         let mut servers = servers::find(&self.plan.folder);
-        let taken = |peer: &Peer| self.aggregators.iter().any(|a| a.peer.address == peer.address);
+        let taken = |peer: &Peer| {
+            self.aggregators
+                .iter()
+                .any(|a| a.peer.address == peer.address)
+        };
         servers.retain(|server| !self.gone.contains(&server.address) && !taken(server));
         for aggregator in &mut self.aggregators {
             let first = aggregator.nodes.first().map(|node| &*node.address);
@@ -299,7 +307,9 @@ impl Coordinator {
                 DONE if progress.checkpoint == id => return Ok(progress),
                 _ if progress.checkpoint != id => std::thread::sleep(LOOK),
                 _ => {
-                    let kind = i32::try_from(progress.kind).ok().and_then(ErrorKind::from_code);
+                    let kind = i32::try_from(progress.kind)
+                        .ok()
+                        .and_then(ErrorKind::from_code);
                     let kind = kind.unwrap_or(ErrorKind::Internal);
                     return Err(Error::new(kind, format!("{peer}: {}", progress.text)));
                 }
@@ -327,15 +337,11 @@ impl Coordinator {
         };
         self.catalog.record(&NewCheckpoint {
             checkpoint: id,
-            world_size: self.world_size(parts),
+            world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
             bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
             bytes_written: parts.iter().map(|p| p.bytes_stored).sum(),
             parts: parts.iter().map(part).collect(),
         })
-    }
-
-    fn world_size(&self, parts: &[DrainProgress]) -> u32 {
-        parts.iter().map(|part| part.world_size).max().unwrap_or(0)
     }
 
     /// Tells all nodes how draining `id` ended.
@@ -362,9 +368,16 @@ impl Coordinator {
         while !self.stop.load(Ordering::Acquire) {
             let last = drain_last.load(Ordering::Acquire);
             let control = self.point.control();
-            let committed = control.as_ref().map_or(done, crate::store::control::Control::committed);
-            let waits = failed.as_ref().is_some_and(|(_, since)| since.elapsed() < AGAIN);
-            let wanted = committed > done && (self.is_due(committed, done) || last);
+            let committed = control
+                .as_ref()
+                .map_or(done, crate::store::control::Control::committed);
+            let waits = failed
+                .as_ref()
+                .is_some_and(|(_, since)| since.elapsed() < AGAIN);
+            let asked = control
+                .as_ref()
+                .is_some_and(|control| control.archive_wanted() > done);
+            let wanted = committed > done && (asked || last || self.is_due(committed, done));
             if !wanted && last {
                 return;
             }
@@ -381,7 +394,9 @@ impl Coordinator {
                     (done, failed) = (committed, None);
                     self.tell(committed, 0);
                     if said.clear() {
-                        notice::info(&format!("checkpoint {committed} is in the archive; draining goes on"));
+                        notice::info(&format!(
+                            "checkpoint {committed} is in the archive; draining goes on"
+                        ));
                     }
                 }
                 Err(error) => {
@@ -405,7 +420,9 @@ impl Coordinator {
     fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut crate::agent::SaidOnce) {
         let overtaken = error.kind() == ErrorKind::NotRetained;
         if !overtaken && error.kind() != ErrorKind::Timeout {
-            said.warn(&format!("checkpoint {id} is not in the archive yet: {error}"));
+            said.warn(&format!(
+                "checkpoint {id} is not in the archive yet: {error}"
+            ));
         }
         self.state.fail(error);
         let kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
@@ -417,7 +434,9 @@ impl Coordinator {
 fn newest_file<'a>(names: impl Iterator<Item = &'a str>, at: usize) -> String {
     let prefix = format!("aggregate-{at}-");
     let own = names.filter(|name| name.starts_with(&prefix));
-    own.max_by_key(|name| (name.len(), *name)).unwrap_or_default().to_owned()
+    own.max_by_key(|name| (name.len(), *name))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The thread that coordinates the archive.
@@ -496,7 +515,11 @@ mod tests {
 
     #[test]
     fn an_aggregator_goes_on_with_its_file_of_the_highest_epoch() {
-        let names = ["aggregate-1-2.backstay", "aggregate-1-10.backstay", "aggregate-10-1.backstay"];
+        let names = [
+            "aggregate-1-2.backstay",
+            "aggregate-1-10.backstay",
+            "aggregate-10-1.backstay",
+        ];
         assert_eq!(newest_file(names.into_iter(), 1), names[1]);
         assert_eq!(newest_file(names.into_iter(), 10), names[2]);
         assert_eq!(newest_file(names.into_iter(), 0), "");

@@ -3,15 +3,19 @@
 //! In from: `pack`. Out to: `codec`, the archive's decoder.
 //! Invariants: what cannot be encoded smaller is stored as it is.
 
+use super::lock;
 use crate::aggregate::{Content, Piece, Segment};
 use crate::archive::{Decode, NewSegment};
-use super::lock;
+use crate::clock::Stopwatch;
 use crate::codec::{self, Work};
+use crate::codec::{Chooser, Goal, Policy, Subject};
+use crate::config::ArchiveCodec;
 use crate::error::{Error, Result};
 use backstay_format::scheme::Scheme;
 use backstay_format::{
     CheckpointId, Decoder, ElementType, Encoder, Merge, SegmentClass, SegmentId, SegmentPiece,
 };
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// A segment of a plan that got its number.
@@ -57,19 +61,56 @@ fn scheme_bytes(scheme: &Scheme) -> Vec<u8> {
     bytes.finish()
 }
 
-/// What encodes an aggregator's segments.
+/// What encodes an aggregator's segments: remembers what was best for each variable.
 #[derive(Debug, Default)]
-pub(super) struct Encoders {}
+pub(super) struct Encoders {
+    choosers: Mutex<BTreeMap<(String, u8), Chooser>>,
+    idle: Mutex<Vec<Work>>,
+}
+
+/// How a drain's codecs are chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Means {
+    pub(super) codec: ArchiveCodec,
+    pub(super) second_pass: bool,
+    /// Threads that encode.
+    pub(super) threads: u32,
+    /// What the file system takes.
+    pub(super) write_bytes_per_second: f64,
+}
+
+impl Means {
+    fn policy(&self, correction: f64) -> Option<Policy> {
+        let goal = match self.codec {
+            ArchiveCodec::Raw => return None,
+            ArchiveCodec::Ratio => Goal::Ratio,
+            ArchiveCodec::Auto => Goal::Pipeline {
+                write_bytes_per_second: self.write_bytes_per_second,
+                cores: f64::from(self.threads.max(1)) * correction.clamp(0.1, 2.0),
+            },
+        };
+        Some(Policy {
+            goal,
+            second_pass: self.second_pass,
+            ..Policy::default()
+        })
+    }
+}
 
 impl Encoders {
     /// Encodes `bytes`, which are the segment.
     pub(super) fn encode(
         &self,
         segment: &Planned,
+        means: &Means,
         checkpoint: CheckpointId,
         pieces: Vec<SegmentPiece>,
         bytes: Vec<u8>,
     ) -> Result<NewSegment> {
+        let mut work = lock(&self.idle).pop().unwrap_or_default();
+        let encoded = self.shorten(segment, means, &bytes, &mut work);
+        lock(&self.idle).push(work);
+        let (scheme, payload) = encoded?.unwrap_or((raw_scheme(), bytes));
         Ok(NewSegment {
             segment: segment.id,
             checkpoint,
@@ -77,12 +118,42 @@ impl Encoders {
             merge: segment.merge.id(),
             element: (!segment.mixed).then_some(segment.element),
             variable: segment.variable.clone(),
-            scheme: raw_scheme(),
+            scheme,
             decoded_bytes: segment.length,
             pieces,
             bases: Vec::new(),
-            payload: bytes,
+            payload,
         })
+    }
+
+    /// The scheme and the encoded bytes; `None` where the bytes are best as they are.
+    fn shorten(
+        &self,
+        segment: &Planned,
+        means: &Means,
+        bytes: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let key = (segment.variable.clone(), segment.element.id());
+        // Taken out meanwhile: another thread that comes to the same variable chooses for itself.
+        let mut chooser = lock(&self.choosers).remove(&key).unwrap_or_default();
+        let Some(policy) = means.policy(chooser.correction()) else {
+            return Ok(None);
+        };
+        let subject = Subject {
+            element: segment.element,
+            lags: &segment.lags,
+            base: None,
+        };
+        let choice = chooser.next(&subject, bytes, &policy, work)?;
+        work.set_effort(choice.effort);
+        let watch = Stopwatch::start();
+        let mut payload = Vec::new();
+        let scheme = codec::encode(&choice.scheme, bytes, None, work, &mut payload)?;
+        chooser.note(bytes.len(), payload.len(), Some(watch.seconds()));
+        lock(&self.choosers).insert(key, chooser);
+        let shorter = payload.len() < bytes.len();
+        Ok(shorter.then(|| (scheme_bytes(&scheme), payload)))
     }
 }
 

@@ -66,11 +66,18 @@ impl ArchiveFound {
                 }),
                 Err(error) => {
                     let id = entry.checkpoint;
-                    found.beyond.push(format!("checkpoint {id} of the archive cannot be had: {error}"));
+                    found.beyond.push(format!(
+                        "checkpoint {id} of the archive cannot be had: {error}"
+                    ));
                 }
             }
         }
-        found.files = catalog.state().stores.iter().map(|store| store.name.clone()).collect();
+        found.files = catalog
+            .state()
+            .stores
+            .iter()
+            .map(|store| store.name.clone())
+            .collect();
         Ok(found)
     }
 
@@ -124,7 +131,12 @@ impl<'a> Readers<'a> {
         match self.open.entry(at) {
             Entry::Occupied(there) => Ok(there.into_mut()),
             Entry::Vacant(place) => {
-                let name = self.catalog.state().stores.get(at).map(|store| &*store.name);
+                let name = self
+                    .catalog
+                    .state()
+                    .stores
+                    .get(at)
+                    .map(|store| &*store.name);
                 let reader = open_store(self.folder, name.unwrap_or_default())?;
                 let revisions = reader.newest_root()?.0.revisions;
                 Ok(place.insert((reader, revisions)))

@@ -29,7 +29,12 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Takes a segment into account that nothing refers to yet.
-    pub(super) fn open(&mut self, segment: SegmentId, decoded_bytes: u64, bases: BTreeSet<SegmentId>) {
+    pub(super) fn open(
+        &mut self,
+        segment: SegmentId,
+        decoded_bytes: u64,
+        bases: BTreeSet<SegmentId>,
+    ) {
         let account = self.segments.entry(segment).or_default();
         account.decoded_bytes = decoded_bytes;
         account.bases = bases;
@@ -70,8 +75,11 @@ impl Ledger {
         let mut freed = Vec::new();
         // What differences refer to goes when they do: one more turn.
         for _ in 0..2 {
-            let based: BTreeSet<SegmentId> =
-                self.segments.values().flat_map(|a| a.bases.iter().copied()).collect();
+            let based: BTreeSet<SegmentId> = self
+                .segments
+                .values()
+                .flat_map(|a| a.bases.iter().copied())
+                .collect();
             let gone: Vec<SegmentId> = self
                 .segments
                 .iter()

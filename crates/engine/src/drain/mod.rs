@@ -30,6 +30,7 @@ mod open;
 mod pack;
 mod parts;
 mod point;
+mod running;
 mod servers;
 mod settings;
 mod source;
@@ -41,6 +42,7 @@ mod work;
 
 pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
+pub use running::RunningLock;
 pub use servers::{ServerPlace, shared_secret};
 pub use settings::DrainSettings;
 pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};
@@ -78,7 +80,9 @@ fn parallel<I: Sync, T: Send>(
     };
     let panicked = || Error::new(ErrorKind::Internal, "a thread of a drain panicked");
     let mut results: Vec<(usize, Result<T>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..items.len().min(threads_max)).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..items.len().min(threads_max))
+            .map(|_| scope.spawn(work))
+            .collect();
         let of = |thread: std::thread::ScopedJoinHandle<'_, Vec<(usize, Result<T>)>>| {
             thread.join().unwrap_or_else(|_| vec![(0, Err(panicked()))])
         };

@@ -10,6 +10,7 @@ use super::encode::Decoders;
 use super::ledger::Ledger;
 use super::point::OpenStore;
 use super::state::State;
+use crate::archive::layout::Layout;
 use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
@@ -50,7 +51,9 @@ pub(super) fn store_for(
 
 /// The epoch of an aggregator's file, by its name.
 fn epoch_of(file: &str) -> u32 {
-    let number = file.strip_suffix(".backstay").and_then(|name| name.rsplit('-').next());
+    let number = file
+        .strip_suffix(".backstay")
+        .and_then(|name| name.rsplit('-').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -86,7 +89,11 @@ fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String
             Err(error) => return Err(error),
         }
     }
-    let context = format!("{}: too many files of aggregator {}", folder.display(), job.aggregator);
+    let context = format!(
+        "{}: too many files of aggregator {}",
+        folder.display(),
+        job.aggregator
+    );
     Err(Error::new(ErrorKind::StoreBusy, context))
 }
 
@@ -100,6 +107,10 @@ fn options(job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
     WriteOptions {
         reserve_bytes: settings.reserve_bytes.unwrap_or(defaults.reserve_bytes),
         writer_threads: backstay_format::width::index(settings.write_threads),
+        layout: Layout {
+            stripe_count: settings.stripe_count,
+            stripe_size_bytes: settings.stripe_size_bytes,
+        },
         rate_bytes: settings.rate_bytes.map(|rate| rate.div_ceil(aggregators)),
         read: ReadOptions {
             decode: Arc::new(Decoders::default()),
@@ -113,7 +124,11 @@ fn load(store: &ArchiveStore) -> Result<State> {
     let root = store.root();
     let mut ledger = Ledger::default();
     for entry in store.device().entries() {
-        ledger.open(entry.segment, u64::from(entry.decoded_bytes), BTreeSet::new());
+        ledger.open(
+            entry.segment,
+            u64::from(entry.decoded_bytes),
+            BTreeSet::new(),
+        );
     }
     let reader = StoreReader::open(store.device())?;
     reader.read_records(|_, _, _| {})?;

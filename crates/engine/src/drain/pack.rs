@@ -16,9 +16,9 @@ use crate::store::reader::StoreReader;
 use backstay_format::width::{index, to_u64};
 use backstay_format::{Address, BlockRef, SegmentId, SegmentPiece};
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::Mutex;
 
 /// Bytes of segments that are gathered before they are encoded.
 const WINDOW_BYTES: u64 = 32 << 20;
@@ -46,10 +46,16 @@ pub(super) fn pack(
     placed: &mut Placed,
 ) -> Result<Vec<(SegmentId, u64)>> {
     let blocks: Vec<Vec<Vec<Block>>> = packing.works.iter().map(blocks_of).collect();
-    let variables: Vec<Vec<VariableBlocks<'_>>> =
-        packing.works.iter().zip(&blocks).map(|(work, blocks)| variables_of(work, blocks)).collect();
-    let ranks: Vec<RankBlocks<'_>> =
-        variables.iter().map(|variables| RankBlocks { variables }).collect();
+    let variables: Vec<Vec<VariableBlocks<'_>>> = packing
+        .works
+        .iter()
+        .zip(&blocks)
+        .map(|(work, blocks)| variables_of(work, blocks))
+        .collect();
+    let ranks: Vec<RankBlocks<'_>> = variables
+        .iter()
+        .map(|variables| RankBlocks { variables })
+        .collect();
     let mut plan = plan(&ranks, packing.drain.settings.options())?;
     let (sender, receiver) = sync_channel(1);
     std::thread::scope(|scope| {
@@ -71,11 +77,18 @@ fn blocks_of(work: &RankWork) -> Vec<Vec<Block>> {
         length: u32::try_from(write.length).unwrap_or(u32::MAX),
     };
     let variables = work.variables.iter();
-    variables.map(|variable| variable.writes.iter().map(of).collect()).collect()
+    variables
+        .map(|variable| variable.writes.iter().map(of).collect())
+        .collect()
 }
 
 fn variables_of<'a>(work: &'a RankWork, blocks: &'a [Vec<Block>]) -> Vec<VariableBlocks<'a>> {
-    let parts = work.part.descriptors.iter().zip(&work.part.streams).zip(blocks);
+    let parts = work
+        .part
+        .descriptors
+        .iter()
+        .zip(&work.part.streams)
+        .zip(blocks);
     parts
         .map(|((descriptor, stream), blocks)| VariableBlocks {
             descriptor,
@@ -111,7 +124,9 @@ fn gather_all(
         }
         packing.drain.go_on()?;
         let places: Vec<usize> = (0..wanted.len()).collect();
-        parallel(&places, PARALLEL_MAX, |&at| packing.sources[at].fill(&wanted[at], &bytes))?;
+        parallel(&places, PARALLEL_MAX, |&at| {
+            packing.sources[at].fill(&wanted[at], &bytes)
+        })?;
         if !moved.is_empty() {
             // What is cleaned may stand in segments of earlier commits only.
             reader.read_records(|_, _, _| {})?;
@@ -181,7 +196,7 @@ impl Packing<'_> {
     }
 
     fn records(&self, segment: &Planned) -> Result<Vec<SegmentPiece>> {
-        let record = |piece: &crate::aggregate::Piece| {
+        let record = |piece: &Piece| {
             Ok(SegmentPiece {
                 offset: piece.offset,
                 length_bytes: piece.block.length,
@@ -203,7 +218,7 @@ fn store_all(
     let drain = packing.drain;
     let mut opened = Vec::new();
     let mut since = 0;
-    for window in windows.iter() {
+    for window in windows {
         drain.go_on()?;
         encode_window(packing, &window)?;
         for segment in &window.segments {
@@ -237,7 +252,10 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
             drain.go_on()?;
             let bytes = std::mem::take(&mut *lock(&window.bytes[at]));
             let pieces = packing.records(segment)?;
-            let new = drain.encoders.encode(segment, drain.job.checkpoint, pieces, bytes)?;
+            let checkpoint = drain.job.checkpoint;
+            let new = drain
+                .encoders
+                .encode(segment, &drain.means, checkpoint, pieces, bytes)?;
             let stored = to_u64(new.payload.len());
             drain.store.append(new)?;
             let mut progress = lock(drain.progress);

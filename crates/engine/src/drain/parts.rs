@@ -126,7 +126,15 @@ pub(super) fn write(
     for (work, placed) in works.iter().zip(placed) {
         let stands = state.ranks.get(&work.rank);
         let mut place = |bytes: &[u8]| writer.place(bytes);
-        let new = write_rank(job, work, placed, stands, victims, &mut turnover, &mut place)?;
+        let new = write_rank(
+            job,
+            work,
+            placed,
+            stands,
+            victims,
+            &mut turnover,
+            &mut place,
+        )?;
         let entry = RankEntry {
             rank: work.rank,
             root: new.root,
@@ -140,7 +148,13 @@ pub(super) fn write(
     }
     let bytes = table.finish();
     let mut place = |bytes: &[u8]| writer.place(bytes);
-    let rank_table = write_stream(&state.rank_table, &bytes, victims, &mut turnover, &mut place)?;
+    let rank_table = write_stream(
+        &state.rank_table,
+        &bytes,
+        victims,
+        &mut turnover,
+        &mut place,
+    )?;
     Ok(NewParts {
         rank_table,
         ranks,
@@ -167,9 +181,41 @@ fn write_rank(
     turnover: &mut Turnover,
     place: Place<'_>,
 ) -> Result<NewRank> {
+    let part = &work.part;
+    let (trees, table) = write_variables(work, placed, stands, victims, turnover, &mut *place)?;
+    let none = ArchiveTree::empty(INTERNAL_BLOCK_BYTES);
+    let list = descriptor_bytes(&part.descriptors);
+    let old = stands.map_or(&none, |rank| &rank.descriptors);
+    let descriptors = write_stream(old, &list, victims, turnover, &mut *place)?;
+    let old = stands.map_or(&none, |rank| &rank.table);
+    let table = write_stream(old, &table, victims, turnover, &mut *place)?;
+    let root = RankRoot {
+        born: job.checkpoint,
+        descriptors: *descriptors.root(),
+        table: *table.root(),
+        ..part.root
+    };
+    let root = write_root(&root, stands, victims, turnover, place)?;
+    Ok(NewRank {
+        root,
+        descriptors,
+        table,
+        trees,
+    })
+}
+
+/// The trees of a rank's variables, and the bytes of the table of their roots.
+fn write_variables(
+    work: &RankWork,
+    placed: &[BTreeMap<usize, BlockRef>],
+    stands: Option<&RankState>,
+    victims: &BTreeSet<SegmentId>,
+    turnover: &mut Turnover,
+    place: Place<'_>,
+) -> Result<(Vec<Option<ArchiveTree>>, Vec<u8>)> {
+    let part = &work.part;
     let mut trees = Vec::with_capacity(placed.len());
     let mut table = Encoder::new();
-    let part = &work.part;
     for ((descriptor, stream), placed) in part.descriptors.iter().zip(&part.streams).zip(placed) {
         let known = stands.and_then(|rank| rank.variables.get(&descriptor.name));
         let size = (stream.length_bytes, stream.block_bytes);
@@ -190,44 +236,37 @@ fn write_rank(
     }
     if let Some(stands) = stands {
         let names: BTreeSet<&str> = part.descriptors.iter().map(|d| &*d.name).collect();
-        let gone = stands.variables.iter().filter(|(name, _)| !names.contains(&***name));
+        let gone = stands
+            .variables
+            .iter()
+            .filter(|(name, _)| !names.contains(&***name));
         for (_, variable) in gone {
-            variable.tree.each(|block, length| turnover.remove(block, length));
+            variable
+                .tree
+                .each(|block, length| turnover.remove(block, length));
         }
     }
-    let none = ArchiveTree::empty(INTERNAL_BLOCK_BYTES);
-    let list = descriptor_bytes(&part.descriptors);
-    let old = stands.map_or(&none, |rank| &rank.descriptors);
-    let descriptors = write_stream(old, &list, victims, turnover, &mut *place)?;
-    let old = stands.map_or(&none, |rank| &rank.table);
-    let table = write_stream(old, &table.finish(), victims, turnover, &mut *place)?;
-    let root = RankRoot {
-        born: job.checkpoint,
-        descriptors: *descriptors.root(),
-        table: *table.root(),
-        ..part.root
-    };
-    let same = stands.filter(|rank| {
-        (rank.descriptors.root(), rank.table.root()) == (descriptors.root(), table.root())
-            && !victims.contains(&rank.root.address.segment())
-    });
-    let root = match same {
-        Some(rank) => rank.root,
-        None => {
-            if let Some(rank) = stands {
-                turnover.remove(&rank.root, RankRoot::BYTES);
-            }
-            let placed = place(&root.encode())?;
-            turnover.add(&placed, RankRoot::BYTES);
-            placed
+    Ok((trees, table.finish()))
+}
+
+/// The rank's root: the one that stands if all it refers to does.
+fn write_root(
+    root: &RankRoot,
+    stands: Option<&RankState>,
+    victims: &BTreeSet<SegmentId>,
+    turnover: &mut Turnover,
+    place: Place<'_>,
+) -> Result<BlockRef> {
+    if let Some(rank) = stands {
+        let same = (rank.descriptors.root(), rank.table.root()) == (&root.descriptors, &root.table);
+        if same && !victims.contains(&rank.root.address.segment()) {
+            return Ok(rank.root);
         }
-    };
-    Ok(NewRank {
-        root,
-        descriptors,
-        table,
-        trees,
-    })
+        turnover.remove(&rank.root, RankRoot::BYTES);
+    }
+    let placed = place(&root.encode())?;
+    turnover.add(&placed, RankRoot::BYTES);
+    Ok(placed)
 }
 
 /// A stream of the store's own.
@@ -251,7 +290,10 @@ impl State {
     pub(super) fn take(&mut self, new: NewParts, works: Vec<RankWork>) {
         let mut former = std::mem::take(&mut self.ranks);
         for (rank, work) in new.ranks.into_iter().zip(works) {
-            let mut known = former.remove(&work.rank).map(|rank| rank.variables).unwrap_or_default();
+            let mut known = former
+                .remove(&work.rank)
+                .map(|rank| rank.variables)
+                .unwrap_or_default();
             let parts = work.part.descriptors.into_iter().zip(work.variables);
             let mut variables = BTreeMap::new();
             for ((descriptor, variable), tree) in parts.zip(rank.trees) {

@@ -5,7 +5,7 @@
 //! Invariants: one drain at a time; a request that cannot be done at once starts a thread, and `Progress`
 //! tells how it goes; a store that failed is opened anew by the next drain.
 
-use super::encode::Encoders;
+use super::encode::{Encoders, Means};
 use super::source::NodeSource;
 use super::state::State;
 use super::work::Drain;
@@ -16,9 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Control;
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, ExposureId, Peer, file_exposure, words};
-use backstay_format::drain::{
-    DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC,
-};
+use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -54,14 +52,13 @@ pub(super) struct OpenStore {
     pub(super) state: State,
 }
 
-/// Not begun.
-pub const IDLE: u8 = 0;
-/// At work.
-pub const AT_WORK: u8 = 1;
-/// Done.
-pub const DONE: u8 = 2;
-/// Failed.
-pub const FAILED: u8 = 3;
+/// States of a drain as `Progress` gives them; 0 is none yet.
+pub(super) const AT_WORK: u8 = 1;
+pub(super) const DONE: u8 = 2;
+pub(super) const FAILED: u8 = 3;
+
+/// What a file system is taken to take before anything was written to it.
+const WRITE_BYTES_PER_SECOND: f64 = 0.5e9;
 
 /// How long a drain that was told to stop may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -105,12 +102,17 @@ impl DrainPoint {
     pub fn attach(&self, reserve: &Reserve) {
         let store = reserve.reader().superblock().store;
         let mut source = lock(&self.source);
-        if source.as_ref().is_some_and(|source| source.store() == store) {
+        if source
+            .as_ref()
+            .is_some_and(|source| source.store() == store)
+        {
             return;
         }
         let file = Arc::clone(reserve.reader().device());
-        self.endpoint
-            .expose(file_exposure(store), crate::transport::Exposed::Device(file));
+        self.endpoint.expose(
+            file_exposure(store),
+            crate::transport::Exposed::Device(file),
+        );
         *source = Some(Arc::new(NodeSource::new(reserve.clone())));
     }
 
@@ -123,7 +125,9 @@ impl DrainPoint {
     /// What the node's ranks share, once there is a store.
     pub fn control(&self) -> Option<Control> {
         let source = lock(&self.source);
-        source.as_ref().map(|source| source.reserve().control().clone())
+        source
+            .as_ref()
+            .map(|source| source.reserve().control().clone())
     }
 
     /// Ends a drain that is under way. One that hangs in the file system is left behind: it reads of the
@@ -180,7 +184,8 @@ impl DrainPoint {
                 })
             }
             DrainRequest::Release { exposure } => {
-                self.source()?.release(ExposureId(*exposure), &*self.endpoint);
+                self.source()?
+                    .release(ExposureId(*exposure), &*self.endpoint);
                 Ok(DrainAnswer::Done)
             }
             DrainRequest::Begin(job) => self.begin(job).map(|()| DrainAnswer::Done),
@@ -280,6 +285,24 @@ impl DrainRun {
         }
     }
 
+    /// What may be spent on codecs: what the file system took so far, or is allowed to take.
+    fn means(&self, own: &OpenStore) -> Means {
+        let allowed = self
+            .settings
+            .rate_bytes
+            .map(|rate| rate / u64::from(self.job.aggregators.max(1)));
+        let takes = own
+            .store
+            .write_bytes_per_second()
+            .unwrap_or(WRITE_BYTES_PER_SECOND);
+        Means {
+            codec: self.settings.codec,
+            second_pass: self.settings.second_pass,
+            threads: self.settings.threads,
+            write_bytes_per_second: allowed.map_or(takes, |allowed| takes.min(as_f64(allowed))),
+        }
+    }
+
     fn drain(&self) -> Result<u64> {
         let mut held = lock(&self.aggregator.open);
         let mut own = open::store_for(held.take(), &self.job, &self.settings)?;
@@ -297,6 +320,7 @@ impl DrainRun {
             settings: &self.settings,
             store: &own.store,
             encoders: &self.aggregator.encoders,
+            means: self.means(&own),
             progress: &self.aggregator.progress,
             cancel: &self.aggregator.cancel,
         };
@@ -313,4 +337,9 @@ impl DrainRun {
         }
         outcome
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+fn as_f64(value: u64) -> f64 {
+    value as f64
 }

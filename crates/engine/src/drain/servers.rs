@@ -77,14 +77,19 @@ pub fn shared_secret(folder: &Path) -> Result<Secret> {
     std::fs::create_dir_all(folder).map_err(failed)?;
     let mut drawn = [0; SECRET_BYTES];
     getrandom(&mut drawn[..], GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
-    let beside = folder.join(format!("{SECRET_FILE}-{:016x}", u64::from_le_bytes([
-        drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7],
-    ]) ^ u64::from(std::process::id())));
+    let beside = folder.join(format!(
+        "{SECRET_FILE}-{:016x}",
+        u64::from_le_bytes([
+            drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7],
+        ]) ^ u64::from(std::process::id())
+    ));
     if !path.exists() {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let mut file = options.open(&beside).map_err(failed)?;
-        file.write_all(&drawn).and_then(|()| file.sync_all()).map_err(failed)?;
+        file.write_all(&drawn)
+            .and_then(|()| file.sync_all())
+            .map_err(failed)?;
         // Whole or not at all, and the first one stays.
         let linked = std::fs::hard_link(&beside, &path);
         drop(std::fs::remove_file(&beside));

@@ -62,9 +62,11 @@ impl NodeSource {
         within: Duration,
     ) -> Result<Offered> {
         let control = self.reserve.control();
-        wait_until("the checkpoint to be committed", within.mul_f64(0.9), || {
-            control.committed() >= id
-        })?;
+        wait_until(
+            "the checkpoint to be committed",
+            within.mul_f64(0.9),
+            || control.committed() >= id,
+        )?;
         self.release_before(id, endpoint);
         self.reserve.refresh();
         let reader = self.reserve.reader();
@@ -75,7 +77,9 @@ impl NodeSource {
             return Err(Error::new(ErrorKind::NotRetained, context));
         };
         let device = reader.device();
-        let path = device.backing().map(|b| b.path.to_string_lossy().into_owned());
+        let path = device
+            .backing()
+            .map(|b| b.path.to_string_lossy().into_owned());
         Ok(Offered {
             store: self.store(),
             length_bytes: self.reserve.length_bytes(),
@@ -199,6 +203,9 @@ impl Device for GatherView {
     }
     fn name(&self) -> String {
         let count = self.pieces.len();
-        format!("{count} blocks of {}", self.reserve.reader().device().name())
+        format!(
+            "{count} blocks of {}",
+            self.reserve.reader().device().name()
+        )
     }
 }

@@ -86,22 +86,23 @@ impl Source {
             DrainAnswer::Offered(offered) => offered,
             other => return Err(unexpected(&peer, &other)),
         };
-        let mapped = (offered.host == host(name)).then(|| map(&offered)).flatten();
+        let mapped = (offered.host == host(name))
+            .then(|| map(&offered))
+            .flatten();
         let is_here = mapped.is_some();
-        let reader = match mapped {
-            Some(reader) => reader,
-            None => {
-                let device = RemoteDevice::new(
-                    Arc::clone(&endpoint),
-                    peer.clone(),
-                    file_exposure(offered.store),
-                    offered.length_bytes,
-                    within,
-                );
-                let reader = StoreReader::open(Arc::new(device))?;
-                reader.read_records(|_, _, _| {})?;
-                Arc::new(reader)
-            }
+        let reader = if let Some(reader) = mapped {
+            reader
+        } else {
+            let device = RemoteDevice::new(
+                Arc::clone(&endpoint),
+                peer.clone(),
+                file_exposure(offered.store),
+                offered.length_bytes,
+                within,
+            );
+            let reader = StoreReader::open(Arc::new(device))?;
+            reader.read_records(|_, _, _| {})?;
+            Arc::new(reader)
         };
         Ok(Self {
             peer,
@@ -160,12 +161,15 @@ impl Source {
         while first < wanted.len() {
             let mut length = 0;
             let mut last = first;
-            while last < wanted.len() && (last == first || length + wanted[last].length <= PULL_BYTES) {
+            while last < wanted.len()
+                && (last == first || length + wanted[last].length <= PULL_BYTES)
+            {
                 length += wanted[last].length;
                 last += 1;
             }
             buffer.resize(length, 0);
-            self.endpoint.pull(&self.peer, exposure, start, &mut buffer, self.within)?;
+            self.endpoint
+                .pull(&self.peer, exposure, start, &mut buffer, self.within)?;
             let mut rest: &[u8] = &buffer;
             for one in &wanted[first..last] {
                 let (bytes, left) = rest.split_at(one.length);
@@ -186,12 +190,10 @@ impl Source {
             return Ok(());
         }
         let what = FormatError::new("block", "digest", 0, one.block.digest, found);
-        Err(Error::corrupt(format!("{} of {}", one.block.address, self.peer), what))
-    }
-
-    /// Its ranks, ascending.
-    pub(super) fn ranks(&self) -> impl Iterator<Item = u32> {
-        self.offered.ranks.iter().map(|entry| entry.rank)
+        Err(Error::corrupt(
+            format!("{} of {}", one.block.address, self.peer),
+            what,
+        ))
     }
 }
 

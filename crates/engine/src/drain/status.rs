@@ -190,7 +190,9 @@ impl StatusFile {
     }
 
     pub(super) fn write_when_due(&self, status: &ArchiveStatus) {
-        let due = super::lock(&self.last).as_ref().is_none_or(|last| last.elapsed() >= EVERY);
+        let due = super::lock(&self.last)
+            .as_ref()
+            .is_none_or(|last| last.elapsed() >= EVERY);
         if due {
             self.write(status);
         }

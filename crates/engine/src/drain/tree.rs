@@ -100,7 +100,10 @@ impl ArchiveTree {
     }
 
     /// The blocks that stand in one of `segments`: place, where they are, length.
-    pub(super) fn blocks_in(&self, segments: &BTreeSet<SegmentId>) -> Vec<(usize, BlockRef, usize)> {
+    pub(super) fn blocks_in(
+        &self,
+        segments: &BTreeSet<SegmentId>,
+    ) -> Vec<(usize, BlockRef, usize)> {
         let blocks = self.levels[0].iter().enumerate();
         let inside = blocks.filter(|(_, block)| segments.contains(&block.address.segment()));
         inside
@@ -119,7 +122,11 @@ impl ArchiveTree {
         place: Place<'_>,
     ) -> Result<Self> {
         let same_blocks = self.root.block_bytes == block_bytes;
-        let old = if same_blocks { self.clone() } else { Self::empty(block_bytes) };
+        let old = if same_blocks {
+            self.clone()
+        } else {
+            Self::empty(block_bytes)
+        };
         if !same_blocks {
             self.each(|found, length| turnover.remove(found, length));
         }
@@ -146,7 +153,11 @@ impl ArchiveTree {
             dirty = pages.make(&below[level - 1], &mut above[0], &dirty, turnover, place)?;
         }
         levels.truncate(usize::from(root.height) + 1);
-        root.top = levels.last().and_then(|top| top.first()).copied().unwrap_or(BlockRef::NONE);
+        root.top = levels
+            .last()
+            .and_then(|top| top.first())
+            .copied()
+            .unwrap_or(BlockRef::NONE);
         Ok(Self { root, levels })
     }
 }
@@ -160,8 +171,8 @@ fn put_blocks(
     turnover: &mut Turnover,
 ) -> BTreeSet<usize> {
     let count = root.block_count();
-    for at in count..refs.len() {
-        turnover.remove(&refs[at], former.block_length(at));
+    for (at, gone) in refs.iter().enumerate().skip(count) {
+        turnover.remove(gone, former.block_length(at));
     }
     let resized = refs.len() != count;
     let before = refs.len();
@@ -201,10 +212,14 @@ impl Pages<'_> {
         place: Place<'_>,
     ) -> Result<BTreeSet<usize>> {
         let wanted = self.level <= usize::from(self.root.height);
-        let count = if wanted { below.len().div_ceil(FANOUT) } else { 0 };
+        let count = if wanted {
+            below.len().div_ceil(FANOUT)
+        } else {
+            0
+        };
         let before = own.len();
-        for at in count..before {
-            turnover.remove(&own[at], ArchiveTree::length_at(self.former, self.level, at));
+        for (at, gone) in own.iter().enumerate().skip(count) {
+            turnover.remove(gone, ArchiveTree::length_at(self.former, self.level, at));
         }
         own.resize(count, BlockRef::NONE);
         let mut changed: BTreeSet<usize> = dirty.iter().map(|at| at / FANOUT).collect();
@@ -226,7 +241,10 @@ impl Pages<'_> {
             let bytes = page.encode();
             let placed = place(&bytes)?;
             if at < before {
-                turnover.remove(&own[at], ArchiveTree::length_at(self.former, self.level, at));
+                turnover.remove(
+                    &own[at],
+                    ArchiveTree::length_at(self.former, self.level, at),
+                );
             }
             turnover.add(&placed, bytes.len());
             own[at] = placed;

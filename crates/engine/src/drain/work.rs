@@ -7,7 +7,7 @@
 //! more memory than two windows.
 
 use super::changes::{Changed, NodeTree};
-use super::encode::Encoders;
+use super::encode::{Encoders, Means};
 use super::pack::{self, Packing};
 use super::parts::{self, NewParts, PartWriter};
 use super::source::NodeSource;
@@ -40,6 +40,7 @@ pub(super) struct Drain<'a> {
     pub(super) settings: &'a DrainSettings,
     pub(super) store: &'a ArchiveStore,
     pub(super) encoders: &'a Encoders,
+    pub(super) means: Means,
     pub(super) progress: &'a Mutex<DrainProgress>,
     pub(super) cancel: &'a AtomicBool,
 }
@@ -124,7 +125,10 @@ impl Drain<'_> {
         let sources: Vec<Source> = parallel(&self.job.sources, PARALLEL_MAX, open)?;
         let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered.world_size).collect();
         if sizes.len() > 1 {
-            let context = format!("nodes disagree on the ranks of {}: {sizes:?}", self.job.checkpoint);
+            let context = format!(
+                "nodes disagree on the ranks of {}: {sizes:?}",
+                self.job.checkpoint
+            );
             return Err(Error::new(ErrorKind::Corrupt, context));
         }
         Ok(sources)
@@ -151,9 +155,14 @@ impl Drain<'_> {
             return Err(Error::new(ErrorKind::Corrupt, context));
         }
         let mut progress = lock(self.progress);
-        progress.world_size = sources.first().map_or(0, |source| source.offered.world_size);
+        progress.world_size = sources
+            .first()
+            .map_or(0, |source| source.offered.world_size);
         progress.bytes_total = works.iter().map(|work| work.part.root.bytes_total).sum();
-        let writes = works.iter().flat_map(|w| &w.variables).flat_map(|v| &v.writes);
+        let writes = works
+            .iter()
+            .flat_map(|w| &w.variables)
+            .flat_map(|v| &v.writes);
         progress.bytes_changed = writes.map(|write| to_u64(write.length)).sum();
         Ok(works)
     }
@@ -232,13 +241,17 @@ impl Drain<'_> {
         ledger.apply(&new.turnover, id);
         let mut revisions: Vec<RevisionEntry> = state.revisions.clone();
         revisions.retain(|r| self.job.retain.contains(&r.checkpoint) && r.checkpoint < id);
-        let times = sources.iter().map(|source| source.offered.committed_unix_ns);
+        let times = sources
+            .iter()
+            .map(|source| source.offered.committed_unix_ns);
         let progress = lock(self.progress).clone();
         revisions.push(RevisionEntry {
             checkpoint: id,
             pinned: false,
             complete: true,
-            world_size: sources.first().map_or(0, |source| source.offered.world_size),
+            world_size: sources
+                .first()
+                .map_or(0, |source| source.offered.world_size),
             committed_unix_ns: times.max().unwrap_or(0),
             bytes_total: progress.bytes_total,
             bytes_changed: progress.bytes_changed,

@@ -14,7 +14,7 @@ use super::watch::Watched;
 use crate::archive::{Catalog, job_folder};
 use crate::config::Config;
 use crate::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
-use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, STATUS_FILE};
+use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, RunningLock, STATUS_FILE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::wait_until;
@@ -35,6 +35,8 @@ pub(super) struct Archive {
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
+    /// Rank 0's, as long as the session lives.
+    lock: Option<RunningLock>,
     is_on: bool,
 }
 
@@ -124,6 +126,11 @@ impl Archive {
         nodes: Vec<ArchiveNode>,
         incarnation: u64,
     ) -> Result<()> {
+        self.lock = Some(RunningLock::take(
+            &self.found.folder,
+            &node.job,
+            node.was_there,
+        )?);
         let plan = ArchivePlan {
             folder: self.found.folder.clone(),
             job: node.job.clone(),
@@ -168,7 +175,8 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     }
     body.u32(count(found.checkpoints.len()));
     for one in &found.checkpoints {
-        body.u64(one.checkpoint.incarnation).u64(one.checkpoint.number);
+        body.u64(one.checkpoint.incarnation)
+            .u64(one.checkpoint.number);
         body.u32(count(one.sources.len()));
         for &source in &one.sources {
             body.u32(count(source));
@@ -192,7 +200,10 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
         let count = body.u32("ranks")?;
         let sources = (0..count).map(|_| Ok(index(body.u32("source")?)));
         let sources = sources.collect::<std::result::Result<_, FormatError>>()?;
-        found.checkpoints.push(ArchivedCheckpoint { checkpoint, sources });
+        found.checkpoints.push(ArchivedCheckpoint {
+            checkpoint,
+            sources,
+        });
     }
     Ok(found)
 }
@@ -205,7 +216,8 @@ impl Session {
         }
         let mine = if self.comm.rank() == 0 {
             let nodes = self.protection.archive_nodes();
-            self.archive.prepare(&self.config, &self.node, nodes, self.incarnation)
+            self.archive
+                .prepare(&self.config, &self.node, nodes, self.incarnation)
         } else {
             Ok(())
         };
@@ -216,7 +228,9 @@ impl Session {
     /// an archive that fails.
     pub(super) fn begin_archive(&mut self) {
         let from = self.policy.complete.last().copied();
-        let begun = self.archive.begin(self.incarnation, from, &mut self.protection);
+        let begun = self
+            .archive
+            .begin(self.incarnation, from, &mut self.protection);
         if let Err(error) = begun {
             notice::warn(&format!("nothing is drained to the archive: {error}"));
             let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);
@@ -231,6 +245,8 @@ impl Session {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let control = &self.node.control;
+        // One that is not due drains because somebody waits for it.
+        control.set_archive_wanted(id);
         let limit = Duration::from_millis(self.config.timeout_ms);
         let over = || control.archived() >= id || self.archive_failed(id);
         wait_until("the checkpoint to be archived", limit, over)?;
@@ -238,7 +254,9 @@ impl Session {
             return Ok(());
         }
         let kind = i32::try_from(control.archive_outcome()).ok();
-        let kind = kind.and_then(ErrorKind::from_code).unwrap_or(ErrorKind::StoreIo);
+        let kind = kind
+            .and_then(ErrorKind::from_code)
+            .unwrap_or(ErrorKind::StoreIo);
         let context = format!("checkpoint {id} is not in the archive; rank 0's log says why");
         Err(Error::new(kind, context).second_hand())
     }
@@ -260,7 +278,14 @@ impl Session {
     /// The newest checkpoint in the archive, as far as this node knows.
     pub fn archived_checkpoint(&self) -> Option<CheckpointId> {
         let id = self.node.control.archived();
-        let newest = self.archive.found().checkpoints.first().map(|c| c.checkpoint);
-        newest.max((id.number > 0).then_some(id)).filter(|_| self.archive.is_on())
+        let newest = self
+            .archive
+            .found()
+            .checkpoints
+            .first()
+            .map(|c| c.checkpoint);
+        newest
+            .max((id.number > 0).then_some(id))
+            .filter(|_| self.archive.is_on())
     }
 }

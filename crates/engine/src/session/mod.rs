@@ -38,8 +38,8 @@ use crate::store::revision::RankStore;
 use crate::store::space::Reuse;
 use crate::track::pages::PageTracker;
 use crate::transport::Endpoint;
-use backstay_format::CheckpointId;
 use archive::Archive;
+use backstay_format::CheckpointId;
 use checkpoint::Underway;
 use node::Node;
 use protection::Protection;
@@ -127,8 +127,7 @@ impl Session {
         let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
         let archive = Archive::look(&comm, &config, &node)?;
         let folder = Archive::folder(&config, &node);
-        let protection =
-            Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;
+        let protection = Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;
         if node.leads() {
             node.control.set_redundant(protection.is_on());
         }
@@ -300,7 +299,9 @@ impl Session {
         let archived = self.archive.found();
         self.incarnation = self.incarnation.max(archived.incarnation + 1);
         let newest = archived.checkpoints.first();
-        self.last_number = self.last_number.max(newest.map_or(0, |c| c.checkpoint.number));
+        self.last_number = self
+            .last_number
+            .max(newest.map_or(0, |c| c.checkpoint.number));
         let mut newest = [
             to_i64(self.incarnation),
             to_i64(self.last_number),
@@ -332,6 +333,7 @@ impl Session {
             (run, _) => run,
         };
         self.node.run = u32::try_from(agreed_run).unwrap_or(1);
+        self.node.was_there = newest_run > 0;
         if newest_run > 0 && newest_run != -lowest_run {
             let mine = self.same_run(run, newest_run);
             vote(&self.comm, "comparing the stores", 0, mine)?;

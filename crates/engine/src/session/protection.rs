@@ -12,11 +12,11 @@ use super::vote::vote;
 use super::watch::Watched;
 use super::{Session, lock};
 use crate::agent::coordinate::NodeSeat;
-use crate::archive::Catalog;
-use crate::drain::{ArchiveNode, ArchivePlan};
 use crate::agent::{AgentSettings, restart};
+use crate::archive::Catalog;
 use crate::clock::Stopwatch;
 use crate::config::{Config, Redundancy};
+use crate::drain::{ArchiveNode, ArchivePlan};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::notice;
@@ -379,10 +379,6 @@ impl Drop for Protection {
             endpoint.shut_down();
         }
     }
-}
-
-fn to_i64(value: usize) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn scheme(config: &Config) -> Option<Scheme> {

@@ -117,7 +117,9 @@ impl Session {
             return outcome;
         }
         if let (0, Err(error)) = (self.comm.rank(), &outcome) {
-            notice::warn(&format!("checkpoint {id} is read from the archive: {error}"));
+            notice::warn(&format!(
+                "checkpoint {id} is read from the archive: {error}"
+            ));
         }
         let read = self.read_checkpoint(id);
         vote(&self.comm, &what, to_i64(id.number), read)
@@ -179,8 +181,15 @@ impl Session {
             begun,
         )?;
         self.last_number = id.number;
-        let begun = self.archive.begin(self.incarnation, Some(id), &mut self.protection);
-        vote(&self.comm, "beginning a life in the archive", to_i64(self.incarnation), begun)?;
+        let begun = self
+            .archive
+            .begin(self.incarnation, Some(id), &mut self.protection);
+        vote(
+            &self.comm,
+            "beginning a life in the archive",
+            to_i64(self.incarnation),
+            begun,
+        )?;
         self.archive.close_readers();
         self.variables.values_mut().for_each(Registered::written);
         self.drop_unretained(None);

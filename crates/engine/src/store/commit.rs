@@ -43,7 +43,10 @@ impl Policy {
         let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
         let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
         keep.extend(self.pinned.intersection(&self.complete));
-        for id in [self.protected, self.encoding, self.archiving].into_iter().flatten() {
+        for id in [self.protected, self.encoding, self.archiving]
+            .into_iter()
+            .flatten()
+        {
             keep.extend(self.complete.get(&id));
         }
         keep.extend(newest);

@@ -45,6 +45,7 @@ const WORD_ENCODING: usize = 18;
 const WORD_ARCHIVED: usize = 20;
 const WORD_ARCHIVING: usize = 22;
 const WORD_ARCHIVE_OUTCOME: usize = 24;
+const WORD_ARCHIVE_WANTED: usize = 26;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -331,9 +332,18 @@ impl Control {
     pub fn archiving(&self) -> CheckpointId {
         self.checkpoint(WORD_ARCHIVING)
     }
+    /// Publishes that somebody waits for this checkpoint to be in the archive.
+    pub fn set_archive_wanted(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_ARCHIVE_WANTED, id);
+    }
+    /// The newest checkpoint that somebody waited for to be in the archive.
+    pub fn archive_wanted(&self) -> CheckpointId {
+        self.checkpoint(WORD_ARCHIVE_WANTED)
+    }
     /// Publishes how the last drain ended: 0, or the kind of an error.
     pub fn set_archive_outcome(&self, outcome: u64) {
-        self.word(WORD_ARCHIVE_OUTCOME).store(outcome, Ordering::Release);
+        self.word(WORD_ARCHIVE_OUTCOME)
+            .store(outcome, Ordering::Release);
     }
     /// How the last drain ended: 0, or the kind of an error.
     pub fn archive_outcome(&self) -> u64 {

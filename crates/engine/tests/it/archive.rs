@@ -42,11 +42,7 @@ fn life_with<T: Send>(
     })
 }
 
-fn life<T: Send>(
-    folder: &Path,
-    places: &[usize],
-    body: impl Fn(&mut Rank) -> T + Sync,
-) -> Vec<T> {
+fn life<T: Send>(folder: &Path, places: &[usize], body: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
     life_with(folder, places, |_| {}, body)
 }
 
@@ -55,7 +51,10 @@ fn archived(rank: &mut Rank) -> CheckpointId {
     rank.compute();
     let handle = rank.session.checkpoint_start().unwrap();
     rank.session.wait(handle, Level::Archive).unwrap();
-    assert_eq!(rank.session.archived_checkpoint(), Some(handle.checkpoint()));
+    assert_eq!(
+        rank.session.archived_checkpoint(),
+        Some(handle.checkpoint())
+    );
     handle.checkpoint()
 }
 
@@ -84,7 +83,10 @@ fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
     });
     wipe_nodes(folder, &[7, 8, 9]);
     life(folder, &[0, 1, 2], |rank| {
-        assert_eq!(rank.session.restore().unwrap().checkpoint, CheckpointId::new(2, 6));
+        assert_eq!(
+            rank.session.restore().unwrap().checkpoint,
+            CheckpointId::new(2, 6)
+        );
         rank.check();
     });
 }
@@ -110,7 +112,11 @@ fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
     wipe_nodes(folder, &[0, 1]);
     life(folder, &[0, 1], |rank| {
         let restored = rank.session.restore().unwrap();
-        assert_eq!(restored.checkpoint, CheckpointId::new(1, 4), "5 and 6 were abandoned");
+        assert_eq!(
+            restored.checkpoint,
+            CheckpointId::new(1, 4),
+            "5 and 6 were abandoned"
+        );
         rank.check();
     });
 }
@@ -165,13 +171,18 @@ fn only_every_third_checkpoint_drains() {
             rank.session.checkpoint().unwrap();
             // The first goes there at once; of the others each third.
             while rank.step % 3 == 0
-                && rank.session.archived_checkpoint().is_none_or(|id| id.number < rank.step)
+                && rank
+                    .session
+                    .archived_checkpoint()
+                    .is_none_or(|id| id.number < rank.step)
             {
                 std::thread::yield_now();
             }
         }
         let newest = rank.session.archived_checkpoint().unwrap();
         assert_eq!(newest.number, 6);
+        assert_eq!(archived(rank).number, 9);
+        assert_eq!(archived(rank).number, 10, "not due, but waited for");
     });
 }
 
@@ -192,5 +203,33 @@ fn another_job_on_the_same_folder_is_refused() {
         );
         let error = opened.err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::StoreBusy, "{error}");
+    });
+}
+
+#[test]
+fn what_changed_is_all_that_is_stored_and_old_segments_are_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        for _ in 0..60 {
+            archived(rank);
+        }
+    });
+    let job = archive(folder).join("test job");
+    let bytes: u64 = std::fs::read_dir(&job)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("aggregate"))
+        .map(|entry| entry.metadata().unwrap().len())
+        .sum();
+    assert!(
+        bytes <= 2 * (13 << 20),
+        "{bytes} bytes in files of 12 MiB at first"
+    );
+    wipe_nodes(folder, &[0, 1]);
+    // On one rank more: variables of a rank are read by old rank.
+    life(folder, &[0, 1], |rank| {
+        assert_eq!(rank.session.restore_from(59).unwrap().checkpoint.number, 59);
+        rank.check();
     });
 }

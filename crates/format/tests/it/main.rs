@@ -4,6 +4,7 @@
 
 mod samples;
 mod wire;
+mod codec;
 mod parity_samples;
 mod archive_samples;
 mod round_trip;
@@ -12,5 +13,6 @@ mod hostile;
 mod local;
 mod fixtures;
 mod document;
+mod drain;
 mod parity_document;
 mod archive_document;

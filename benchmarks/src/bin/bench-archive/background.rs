@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What draining takes from the application: blocking time of its checkpoints while all cores compute, and
+//! speed of a stencil and of a loop beside a staging server on the other core, at several rates.
+
+use crate::archive;
+use crate::drain::{Draining, change_all};
+use backstay::{Communicator, Config, Level};
+use backstay_bench::field::Field;
+use backstay_bench::figures::median;
+use backstay_bench::job::{Job, monotonic_ns};
+use backstay_bench::{Outcome, as_f64, size_f64};
+
+/// The jobs of the slowdown scenario: one for each rate, with a server each.
+pub(crate) const JOBS: [&str; 4] = ["free", "eighth", "quarter", "half"];
+
+/// One sweep of a stencil over all numbers, in place; bound by memory.
+fn sweep(words: &mut [f64]) {
+    let mut left = words.first().copied().unwrap_or(0.0);
+    for at in 1..words.len().saturating_sub(1) {
+        let here = words[at];
+        words[at] = 0.25f64.mul_add(left + words[at + 1], 0.5 * here);
+        left = here;
+    }
+    std::hint::black_box(words);
+}
+
+/// A piece of work that touches no memory.
+fn spin() {
+    let mut value = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..100_000 {
+        value = std::hint::black_box(value.wrapping_mul(0xd129_0bc9_3a5f_21e7).rotate_left(31));
+    }
+}
+
+/// Sweeps for so many seconds; returns parts a second.
+fn stencil(words: &mut [f64], seconds: f64) -> f64 {
+    let parts = 16;
+    let part = (words.len() / parts).max(1);
+    let mut done = 0;
+    rate(seconds, || {
+        let at = done % parts * part;
+        let end = (at + part).min(words.len());
+        sweep(&mut words[at..end]);
+        done += 1;
+    })
+}
+
+/// Does `what` for so many seconds; how often a second.
+fn rate(seconds: f64, mut what: impl FnMut()) -> f64 {
+    let start = monotonic_ns();
+    let mut done = 0;
+    loop {
+        what();
+        done += 1;
+        let passed = as_f64(monotonic_ns() - start) * 1e-9;
+        if passed >= seconds {
+            return size_f64(done) / passed;
+        }
+    }
+}
+
+/// The scenario: a checkpoint every twice the time to drain, computing all the time between.
+pub(crate) fn blocking(job: &Job, arguments: &[String]) -> Outcome<()> {
+    let mib: usize = arguments.first().ok_or("no size")?.parse()?;
+    let runs: usize = arguments.get(1).ok_or("no runs")?.parse()?;
+    let seed = u64::from(job.comm.rank());
+    let mut field = Field::new(mib << 20, 16_384, seed);
+    let mut other = Field::new(mib << 20, 16_384, seed + 100);
+    let mut alone = Draining::open(job, "alone", &mut field, |_| {})?;
+    let open = |config: &mut Config| config.archive = Some(archive(&job.folder));
+    let mut behind = Draining::open(job, "behind", &mut other, open)?;
+    let mut to_drain = Vec::new();
+    for _ in 0..3 {
+        stencil(field.words(), 0.1);
+        stencil(other.words(), 0.3);
+        alone.session.checkpoint()?;
+        to_drain.push(behind.archived(job)?);
+    }
+    let interval = 2.0 * job.most(median(&to_drain).unwrap_or(0.5))?;
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        stencil(field.words(), interval);
+        without.push(job.most(alone.session.checkpoint()?.blocking_seconds)?);
+    }
+    for run in 0..=runs {
+        // Half of the time the one before still drains when the next is taken.
+        stencil(other.words(), interval / 4.0);
+        let seconds = job.most(behind.session.checkpoint()?.blocking_seconds)?;
+        if run > 0 {
+            with.push(seconds);
+        }
+    }
+    let base = median(&without).ok_or("no runs")?;
+    for seconds in with {
+        job.tell("archive.blocking", seconds / base)?;
+    }
+    behind.end()?;
+    alone.end()
+}
+
+/// The scenario: how much slower a stencil and a loop are while a server drains a checkpoint.
+pub(crate) fn slowdown(job: &Job, arguments: &[String]) -> Outcome<()> {
+    let mib: usize = arguments.first().ok_or("no size")?.parse()?;
+    let runs: usize = arguments.get(1).ok_or("no runs")?.parse()?;
+    let mut field = Field::new(mib << 20, 16_384, u64::from(job.comm.rank()));
+    let mut full = 0.0;
+    for (name, share) in JOBS.into_iter().zip([0.0, 0.125, 0.25, 0.5]) {
+        let open = |config: &mut Config| {
+            config.archive = Some(archive(&job.folder));
+            config.archive_rate_bytes = limit(full * share);
+        };
+        let mut behind = Draining::open(job, name, &mut field, open)?;
+        let mut rates = Vec::new();
+        for _ in 0..3 {
+            change_all(&mut field);
+            rates.push(size_f64(mib << 20) / behind.archived(job)?);
+        }
+        if name == "free" {
+            full = median(&rates).ok_or("no rate")?;
+        }
+        for _ in 0..runs.min(5) {
+            change_all(&mut field);
+            let idle = stencil(field.words(), 0.5);
+            let (slower, seconds) = beside(&mut behind, idle, || stencil(field.words(), 0.01))?;
+            job.tell(&format!("archive.slowdown.stencil.{name}"), slower)?;
+            let drained = size_f64(mib << 20) / seconds * 1e-6;
+            job.tell(&format!("archive.rate.{name}"), drained)?;
+            change_all(&mut field);
+            let idle = rate(0.5, spin);
+            let (slower, _) = beside(&mut behind, idle, || rate(0.01, spin))?;
+            job.tell(&format!("archive.slowdown.loop.{name}"), slower)?;
+        }
+        behind.end()?;
+    }
+    Ok(())
+}
+
+/// Takes a checkpoint, and works while it drains: how much slower than `idle`, and the seconds.
+fn beside(behind: &mut Draining, idle: f64, mut work: impl FnMut() -> f64) -> Outcome<(f64, f64)> {
+    let handle = behind.session.checkpoint_start()?;
+    behind.session.wait(handle, Level::Node)?;
+    let start = monotonic_ns();
+    let (mut done, mut parts) = (0.0, 0.0);
+    while !behind.session.test(&handle, Level::Archive)? {
+        done += work();
+        parts += 1.0;
+    }
+    let seconds = as_f64(monotonic_ns() - start) * 1e-9;
+    behind.session.wait(handle, Level::Archive)?;
+    Ok((idle / (done / f64::max(parts, 1.0)), seconds))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate in bytes"
+)]
+fn limit(rate: f64) -> Option<u64> {
+    (rate > 0.0).then_some(rate as u64)
+}

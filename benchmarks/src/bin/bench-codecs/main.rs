@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What compression reaches on checkpoints of real programs: ratios of variables beside other
+//! compressors on the same bytes, of whole checkpoints beside Zstandard, speed of decoding, and the
+//! studies of mcrEngine.
+//!
+//! `--data FOLDER` keeps the checkpoints; `--python FILE` is a Python with the packages of
+//! benchmarks/rivals/requirements.txt; `--rivals FILE` takes what an earlier run of the script found;
+//! `--case NAMES` measures these cases only. A run is `--quick` or whole; figures are those of the whole.
+
+mod merged;
+mod ours;
+mod rivals;
+mod variables;
+mod wholes;
+
+use backstay_bench::Outcome;
+use backstay_bench::compression::page::is_weight;
+use backstay_bench::compression::report::{CourseRow, HistoryRow, Report, VariableRow, geometric};
+use backstay_bench::datasets::files::{Checkpoint, prepare};
+use backstay_bench::datasets::{CASES, Case};
+use backstay_bench::figures::{Better, Figure, Figures, Wanted, columns, say, short};
+use backstay_bench::job::cpu_seconds;
+use backstay_bench::machine;
+use ours::{Stage, Totals};
+use rivals::Rival;
+use std::path::PathBuf;
+
+const RANKS: usize = 32;
+/// The checkpoint of the course that is looked at closely.
+const PLACE: usize = 3;
+const REPORT: &str = "target/bench/codecs-report.json";
+
+struct Asked {
+    quick: bool,
+    data: PathBuf,
+    python: Option<PathBuf>,
+    rivals: Option<PathBuf>,
+    case: Option<String>,
+}
+
+impl Asked {
+    fn from_arguments() -> Outcome<Self> {
+        let mut asked = Self {
+            quick: false,
+            data: PathBuf::from("target/bench/datasets"),
+            python: None,
+            rivals: None,
+            case: None,
+        };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            if word == "--quick" {
+                asked.quick = true;
+                continue;
+            }
+            let value = words.next().ok_or(format!("{word}: what does it say?"))?;
+            match word.as_str() {
+                "--data" => asked.data = value.into(),
+                "--python" => asked.python = Some(value.into()),
+                "--rivals" => asked.rivals = Some(value.into()),
+                "--case" => asked.case = Some(value),
+                _ => return Err(format!("{word} is not known").into()),
+            }
+        }
+        if asked.quick {
+            asked.data.push("quick");
+        }
+        Ok(asked)
+    }
+}
+
+fn main() -> Outcome<()> {
+    let asked = Asked::from_arguments()?;
+    let chosen = |case: &Case| {
+        asked
+            .case
+            .as_ref()
+            .is_none_or(|names| names.split(',').any(|n| n == case.name))
+    };
+    let cases: Vec<Case> = CASES.into_iter().filter(chosen).collect();
+    for case in &cases {
+        prepare(case, &asked.data.join(case.name), asked.quick, RANKS)?;
+    }
+    let others = others(&asked)?;
+    let mut report = Report {
+        machine: machine::name(),
+        commit: machine::commit(),
+        quick: asked.quick,
+        ..Report::default()
+    };
+    let mut all = Totals::default();
+    for case in &cases {
+        let start = cpu_seconds();
+        measure(case, &asked, &others, &mut report, &mut all)?;
+        keep(&report)?;
+        say(&format!("{}: {:.0} s", case.name, cpu_seconds() - start));
+    }
+    let figures = figures(&report, &all);
+    say(&variable_table(&report));
+    say(&figures.table());
+    say(&format!("written: {}", figures.write()?.display()));
+    say(&format!("written: {REPORT}"));
+    Ok(())
+}
+
+/// Writes what was found so far.
+fn keep(report: &Report) -> Outcome<()> {
+    std::fs::create_dir_all("target/bench")?;
+    Ok(std::fs::write(
+        REPORT,
+        serde_json::to_string_pretty(report)? + "\n",
+    )?)
+}
+
+/// What other compressors made of the variables; nothing where there is no Python.
+fn others(asked: &Asked) -> Outcome<Vec<Rival>> {
+    if let Some(path) = &asked.rivals {
+        return rivals::read(path);
+    }
+    let Some(python) = &asked.python else {
+        say("without other compressors: say --python FILE");
+        return Ok(Vec::new());
+    };
+    let out = asked.data.join("rivals.json");
+    rivals::run(python, &asked.data, &out, PLACE, asked.quick)?;
+    rivals::read(&out)
+}
+
+fn measure(
+    case: &Case,
+    asked: &Asked,
+    others: &[Rival],
+    report: &mut Report,
+    all: &mut Totals,
+) -> Outcome<()> {
+    let folder = asked.data.join(case.name);
+    let manifest = prepare(case, &folder, asked.quick, RANKS)?;
+    let mut stage = Stage::new();
+    let mut course = CourseRow {
+        case: case.name.to_owned(),
+        ratios: Vec::new(),
+    };
+    let mut before: Option<(&Checkpoint, _)> = None;
+    for checkpoint in &manifest.checkpoints {
+        let state = checkpoint.read(&folder)?;
+        stage.forget();
+        if checkpoint.close {
+            if let Some((earlier, old)) = &before {
+                let steps = [checkpoint.step, checkpoint.step - earlier.step];
+                let rows = variables::history(&mut stage, case.name, [old, &state], steps)?;
+                report.history.extend(rows);
+            }
+            continue;
+        }
+        wholes::course(&mut stage, &mut course, checkpoint.step, &state)?;
+        if checkpoint.place == PLACE {
+            let rows = variables::rows(&mut stage, case.name, &state, others)?;
+            report.variables.extend(rows);
+            let totals = wholes::measure(&mut stage, case.name, &state, report)?;
+            all.encoded += totals.encoded;
+            all.decode_seconds += totals.decode_seconds;
+        }
+        before = Some((checkpoint, state));
+    }
+    report.course.push(course);
+    Ok(())
+}
+
+const fn at_least(id: &'static str, what: &'static str, unit: &'static str, reach: f64) -> Wanted {
+    Wanted {
+        better: Better::Higher,
+        ..Wanted::at_most(id, what, unit, reach)
+    }
+}
+
+fn figures(report: &Report, all: &Totals) -> Figures {
+    let mut figures = Figures::new("codecs");
+    let over = |row: &VariableRow, fast: bool| {
+        let best = if fast { &row.best_fast } else { &row.best };
+        best.as_ref().map(|best| row.ours.ratio / best.ratio)
+    };
+    let fast: Vec<f64> = report
+        .variables
+        .iter()
+        .filter_map(|row| over(row, true))
+        .collect();
+    let any: Vec<f64> = report
+        .variables
+        .iter()
+        .filter_map(|row| over(row, false))
+        .collect();
+    let least = |values: &[f64]| values.iter().copied().min_by(f64::total_cmp);
+    let mut push = |wanted: Wanted, value: Option<f64>| {
+        let values: Vec<f64> = value.into_iter().collect();
+        figures.push(Figure::of(&wanted, &values));
+    };
+    let id = "codecs.variables.over_fast";
+    push(
+        at_least(
+            id,
+            "ratio over the best that decodes 1 GB/s, mean",
+            "ratio",
+            0.98,
+        ),
+        geometric(fast.clone()),
+    );
+    let id = "codecs.variables.over_fast.least";
+    push(
+        at_least(id, "the same, least variable", "ratio", 0.98),
+        least(&fast),
+    );
+    let id = "codecs.variables.over_any";
+    push(
+        at_least(id, "ratio over the best of any, mean", "ratio", 0.90),
+        geometric(any.clone()),
+    );
+    let id = "codecs.variables.over_any.least";
+    push(
+        at_least(id, "the same, least variable", "ratio", 0.90),
+        least(&any),
+    );
+    let id = "codecs.history.weights";
+    push(
+        at_least(id, "ratio with history over without, weights", "ratio", 1.5),
+        gain(&report.history, is_weight),
+    );
+    let id = "codecs.history.heat";
+    push(
+        at_least(
+            id,
+            "ratio with history over without, temperature",
+            "ratio",
+            1.0,
+        ),
+        gain(&report.history, |row| row.variable == "temperature"),
+    );
+    let checkpoints = &report.checkpoints;
+    let id = "codecs.checkpoints.over_agnostic";
+    let ratios = checkpoints.iter().map(|row| row.ours / row.agnostic);
+    push(
+        at_least(
+            id,
+            "whole checkpoints over concatenate + zstd -3",
+            "ratio",
+            1.4,
+        ),
+        geometric(ratios),
+    );
+    let id = "codecs.checkpoints.over_agnostic.every_block";
+    let ratios = checkpoints.iter().map(|row| row.every_block / row.agnostic);
+    push(
+        Wanted::shown(
+            id,
+            "the same, equal blocks stored each time",
+            "ratio",
+            Better::Higher,
+        ),
+        geometric(ratios),
+    );
+    let id = "codecs.decode";
+    let rate = (all.decode_seconds > 0.0).then(|| all.decode_gb_s());
+    push(
+        at_least(id, "decoding of whole checkpoints, one core", "GB/s", 1.0),
+        rate,
+    );
+    for row in checkpoints {
+        let id = format!("codecs.checkpoints.{}.over_agnostic", row.case);
+        let what = format!(
+            "{}: {} over {}",
+            row.case,
+            short(row.ours),
+            short(row.agnostic)
+        );
+        let value = [row.ours / row.agnostic];
+        figures.push(Figure::shown(id, what, "ratio", Better::Higher, &value));
+        let id = format!("codecs.decode.{}", row.case);
+        let what = format!("{}: decoding, one core", row.case);
+        figures.push(Figure::shown(
+            id,
+            what,
+            "GB/s",
+            Better::Higher,
+            &[row.decode_gb_s],
+        ));
+        let id = format!("codecs.encode.{}", row.case);
+        let what = format!("{}: encoding, one core", row.case);
+        figures.push(Figure::shown(
+            id,
+            what,
+            "MB/s",
+            Better::Higher,
+            &[row.encode_mb_s],
+        ));
+    }
+    figures
+}
+
+/// The mean gain of some variables.
+fn gain(rows: &[HistoryRow], chosen: impl Fn(&HistoryRow) -> bool) -> Option<f64> {
+    let rows = rows.iter().filter(|&row| chosen(row));
+    geometric(rows.map(|row| row.with / row.without))
+}
+
+/// All variables, for people.
+fn variable_table(report: &Report) -> String {
+    let head = [
+        "case",
+        "variable",
+        "ours",
+        "GB/s",
+        "best fast",
+        "",
+        "over",
+        "best",
+        "",
+        "over",
+        "scheme",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for row in &report.variables {
+        let mut cells = vec![
+            row.case.clone(),
+            row.variable.clone(),
+            format!("{:.3}", row.ours.ratio),
+            format!("{:.2}", row.ours.decode_gb_s),
+        ];
+        for best in [&row.best_fast, &row.best] {
+            let best = best.clone().unwrap_or_default();
+            cells.push(best.method);
+            cells.push(format!("{:.3}", best.ratio));
+            cells.push(format!("{:.3}", row.ours.ratio / best.ratio));
+        }
+        cells.push(row.ours.method.clone());
+        rows.push(cells);
+    }
+    let mut text = columns(&rows);
+    let head = [
+        "case", "variable", "step", "apart", "without", "with", "gain", "scheme",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for row in &report.history {
+        rows.push(vec![
+            row.case.clone(),
+            row.variable.clone(),
+            row.step.to_string(),
+            row.apart.to_string(),
+            format!("{:.3}", row.without),
+            format!("{:.3}", row.with),
+            format!("{:.3}", row.with / row.without),
+            row.scheme.clone(),
+        ]);
+    }
+    text += "\n";
+    text += &columns(&rows);
+    text
+}
