@@ -55,12 +55,12 @@ impl<W: Word> Loop for Together<'_, W> {
     type Out = ();
     #[inline(always)]
     fn run(self) {
-        let [a, b, c, d, e, f, g, h] = self.planes;
+        let planes = self.planes;
         match W::BYTES {
-            1 => from_planes([a], self.words),
-            2 => from_planes([a, b], self.words),
-            4 => from_planes([a, b, c, d], self.words),
-            _ => from_planes([a, b, c, d, e, f, g, h], self.words),
+            1 => from_planes([planes[0]], self.words),
+            2 => from_planes([planes[0], planes[1]], self.words),
+            4 => from_planes([planes[0], planes[1], planes[2], planes[3]], self.words),
+            _ => from_planes(planes, self.words),
         }
     }
 }

@@ -53,14 +53,16 @@ fn chosen(element: ElementType, lags: &[u32], bytes: &[u8], base: Option<&[u8]>)
     choose(&subject, bytes, &Policy::default(), &mut Work::new()).unwrap()
 }
 
-/// A sum of what the row says and what the column says: nothing for a look at one dimension.
+/// A sum of what the row says, what the column says, and a little that nobody knows: there is nothing
+/// to see in one dimension.
 fn sums(rows: usize, columns: usize) -> Vec<u8> {
-    let of_rows = noise(rows);
-    let of_columns = noise(columns);
     let unit = |bits: u64| (bits >> 44) as f64 / 1_048_576.0;
-    let sum = |row: usize, column: usize| unit(of_rows[row]) + unit(of_columns[column]) + 4.0;
-    let sum = &sum;
-    let values = (0..rows).flat_map(|row| (0..columns).map(move |column| sum(row, column)));
+    let (of_rows, of_columns) = (noise(rows), noise(columns));
+    let cells = noise(rows * columns).into_iter().enumerate();
+    let values = cells.map(|(place, bits)| {
+        let (row, column) = (of_rows[place / columns], of_columns[place % columns]);
+        unit(row) + unit(column) + 4.0 + 1e-9 * unit(bits)
+    });
     values.flat_map(f64::to_le_bytes).collect()
 }
 
@@ -70,7 +72,7 @@ fn smooth_fields_are_predicted_in_all_dimensions() {
     let choice = chosen(F64, &[1, 300], &bytes, None);
     assert!(choice.scheme.lags.as_slice().contains(&300), "{choice:?}");
     let without = chosen(F64, &[], &bytes, None);
-    assert!(choice.ratio > 1.5 * without.ratio, "{choice:?} {without:?}");
+    assert!(choice.ratio > 1.1 * without.ratio, "{choice:?} {without:?}");
 }
 
 #[test]
