@@ -6,7 +6,7 @@
 //! it was tried.
 
 use super::estimate::Rates;
-use super::{Effort, Work, code_sample, encode_exactly, estimate_bits, float, prepare};
+use super::{Effort, Work, code_sample, encode_exactly, estimate_bits, float, group, prepare};
 use crate::error::Result;
 use backstay_format::ElementType;
 use backstay_format::scheme::{Arrangement, Coder, History, LAGS_MAX, Scheme, SecondPass};
@@ -25,6 +25,8 @@ const CLOSE: f64 = 0.93;
 const REPETITIVE: f64 = 6.0;
 /// Part of the ratio that may be given away for a faster decoder.
 const TOLERANCE: f64 = 0.01;
+/// What a higher effort must gain.
+const HARDER: f64 = 0.01;
 /// A smaller ratio is not worth any work.
 const RATIO_MIN: f64 = 1.1;
 /// A ratio missed by this part, either way, is a change of character.
@@ -96,18 +98,14 @@ pub struct Choice {
 }
 
 impl Choice {
-    fn new(scheme: Scheme, effort: Effort, ratio: f64, rates: &Rates) -> Self {
-        // Of byte groups only what shrinks is decoded; the rest is copied.
-        let coded = match scheme.arrangement {
-            Arrangement::Groups => (1.0 - 1.0 / ratio.max(1.0)).max(0.25) + 0.125,
-            _ => 1.0,
-        };
+    /// `coded` is the part of byte groups that is not only copied.
+    fn new(scheme: Scheme, effort: Effort, ratio: f64, coded: f64, rates: &Rates) -> Self {
         Self {
             scheme,
             effort,
             ratio,
             encode_bytes_per_second: rates.encode(&scheme, effort),
-            decode_bytes_per_second: rates.decode(&scheme, coded.min(1.0)),
+            decode_bytes_per_second: rates.decode(&scheme, coded),
         }
     }
 }
@@ -146,7 +144,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(mut self) -> Result<Choice> {
         let raw = Scheme::raw(self.subject.element);
-        let raw = Choice::new(raw, Effort::default(), 1.0, &self.policy.rates);
+        let raw = Choice::new(raw, Effort::default(), 1.0, 1.0, &self.policy.rates);
         if self.bytes.len() < 64 {
             return Ok(raw);
         }
@@ -159,7 +157,7 @@ impl Search<'_> {
             }
         }
         let best = match self.policy.goal {
-            Goal::Ratio => self.best_ratio(&windows)?,
+            Goal::Ratio => self.best_ratio()?,
             Goal::Pipeline {
                 write_bytes_per_second,
                 cores,
@@ -173,7 +171,7 @@ impl Search<'_> {
         let words = self.bytes.len() / scheme.component_bytes();
         let long = WINDOW_BYTES / scheme.component_bytes();
         if words <= WINDOWS * long {
-            return vec![0..words];
+            return std::iter::once(0..words).collect();
         }
         let gap = (words - long) / (WINDOWS - 1);
         (0..WINDOWS)
@@ -215,8 +213,7 @@ impl Search<'_> {
         self.work.set_effort(effort);
         self.out.clear();
         let length = code_sample(scheme, windows, self.work, &mut self.out)?;
-        let ratio = float(length) / float(self.out.len().max(1));
-        let choice = Choice::new(*scheme, effort, ratio, &self.policy.rates);
+        let choice = self.rated(scheme, effort, length);
         if choice.decode_bytes_per_second >= self.policy.decode_bytes_per_second_min {
             self.tried.push(choice);
         }
@@ -224,23 +221,50 @@ impl Search<'_> {
     }
 
     /// The best ratio, among those tried on the whole segment.
-    fn best_ratio(&mut self, _windows: &[Range<usize>]) -> Result<Option<Choice>> {
+    fn best_ratio(&mut self) -> Result<Option<Choice>> {
         self.tried.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
         let Some(first) = self.tried.first().map(|choice| choice.ratio) else {
             return Ok(None);
         };
         let close = if first > REPETITIVE { 0.5 } else { CLOSE };
-        let mut whole = Vec::new();
         let promising = self
             .tried
             .iter()
             .filter(|choice| choice.ratio >= close * first);
-        for choice in promising.copied().take(FINALISTS).collect::<Vec<_>>() {
-            for effort in harder(&choice) {
-                whole.push(self.whole(&choice.scheme, effort)?);
+        let promising: Vec<Choice> = promising.copied().take(FINALISTS).collect();
+        let mut whole = Vec::new();
+        for choice in promising {
+            whole.push(self.whole(&choice.scheme, choice.effort)?);
+        }
+        whole.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+        for (coder, count) in [
+            (Coder::Pco, 1),
+            (Coder::Zstd, if close < CLOSE { 3 } else { 1 }),
+        ] {
+            let best = whole.iter().filter(|choice| choice.scheme.coder == coder);
+            for best in best.take(count).copied().collect::<Vec<_>>() {
+                self.climb(best, &mut whole)?;
             }
         }
         Ok(fastest_of_best(&whole))
+    }
+
+    /// Tries harder as long as that gains what it costs.
+    fn climb(&mut self, mut best: Choice, whole: &mut Vec<Choice>) -> Result<()> {
+        let most = whole.iter().map(|choice| choice.ratio).fold(0.0, f64::max);
+        // What is far behind does not catch up, but by repeats that are far apart.
+        if best.ratio < 0.9 * most && most < REPETITIVE {
+            return Ok(());
+        }
+        for effort in harder(&best) {
+            let next = self.whole(&best.scheme, effort)?;
+            if next.ratio < (1.0 + HARDER) * best.ratio {
+                break;
+            }
+            whole.push(next);
+            best = next;
+        }
+        Ok(())
     }
 
     fn whole(&mut self, scheme: &Scheme, effort: Effort) -> Result<Choice> {
@@ -252,8 +276,22 @@ impl Search<'_> {
             self.work,
             &mut self.out,
         )?;
-        let ratio = float(self.bytes.len()) / float(self.out.len().max(1));
-        Ok(Choice::new(*scheme, effort, ratio, &self.policy.rates))
+        Ok(self.rated(scheme, effort, self.bytes.len()))
+    }
+
+    /// What became of `length` bytes.
+    fn rated(&self, scheme: &Scheme, effort: Effort, length: usize) -> Choice {
+        let ratio = float(length) / float(self.out.len().max(1));
+        let words = length / scheme.component_bytes();
+        let coded = match scheme.arrangement {
+            Arrangement::Groups => {
+                let tail = length % scheme.component_bytes();
+                let planes = self.out.get(tail..).unwrap_or_default();
+                group::coded_share(planes, words)
+            }
+            _ => 1.0,
+        };
+        Choice::new(*scheme, effort, ratio, coded, &self.policy.rates)
     }
 
     /// The most bytes a second to storage: encoding and writing overlap, so the slower one counts.
@@ -345,13 +383,13 @@ fn candidates(difference: &Scheme, second_pass: bool) -> Vec<(Scheme, Effort)> {
     all.into_iter().map(|scheme| (scheme, effort)).collect()
 }
 
-/// Efforts to compare on a whole segment.
+/// Efforts above the usual one.
 fn harder(choice: &Choice) -> Vec<Effort> {
     let usual = choice.effort;
     match choice.scheme.coder {
-        Coder::Zstd => vec![usual, Effort { zstd: 19, ..usual }],
-        Coder::Pco => vec![usual, Effort { pco: 12, ..usual }],
-        _ => vec![usual],
+        Coder::Zstd => vec![Effort { zstd: 12, ..usual }, Effort { zstd: 19, ..usual }],
+        Coder::Pco => vec![Effort { pco: 12, ..usual }],
+        _ => Vec::new(),
     }
 }
 
@@ -402,16 +440,21 @@ impl Chooser {
             self.since += 1;
             return Ok(choice);
         }
-        let choice = choose(subject, bytes, policy, work)?;
+        let policy = Policy {
+            rates: policy.rates.corrected(self.correction),
+            ..*policy
+        };
+        let choice = choose(subject, bytes, &policy, work)?;
         self.choice = Some(choice);
         self.since = 1;
         Ok(choice)
     }
 
-    /// Says what became of a segment: its bytes before and after, and the seconds that one core took.
-    /// Where the ratio is not what was expected, the next segment is chosen for anew.
+    /// Says what became of a segment: its bytes before and after, and the seconds that one core took,
+    /// if they were measured. Where the ratio is not what was expected, the next segment is chosen for
+    /// anew.
     pub fn note(&mut self, before: usize, after: usize, seconds: Option<f64>) {
-        let Some(choice) = &mut self.choice else {
+        let Some(choice) = &self.choice else {
             return;
         };
         let ratio = float(before) / float(after.max(1));
@@ -420,7 +463,9 @@ impl Chooser {
         }
         if let Some(seconds) = seconds.filter(|&seconds| seconds > 0.0) {
             let found = float(before) / seconds / choice.encode_bytes_per_second;
-            self.correction += 0.25 * (found - self.correction);
+            // One segment says a quarter, and a pause of the process does not say everything.
+            let found = 1.0 + 0.25 * (found.clamp(0.1, 10.0) - 1.0);
+            self.correction = (self.correction * found).clamp(0.02, 50.0);
         }
     }
 

@@ -48,6 +48,21 @@ pub(super) fn encode(
     Ok(())
 }
 
+/// Part of the planes, each of `length` bytes, that a reader decodes and does not only copy.
+pub(super) fn coded_share(encoded: &[u8], length: usize) -> f64 {
+    let (mut rest, mut planes, mut coded) = (encoded, 0, 0);
+    while let Some((head, after)) = rest.split_first_chunk::<HEAD>() {
+        let [choice, a, b, c, d] = *head;
+        let taken = backstay_format::width::index(u32::from_le_bytes([a, b, c, d]));
+        planes += 1;
+        // Blocks that stayed raw make a coded plane hardly shorter.
+        let is_coded = matches!(choice, choice::ENTROPY | choice::ZSTD);
+        coded += usize::from(is_coded && taken < share(length, 0.98));
+        rest = after.get(taken..).unwrap_or_default();
+    }
+    float(coded) / float(planes.max(1))
+}
+
 fn encode_plane(plane: &[u8], general: &mut General, out: &mut Vec<u8>) -> Result<u8> {
     let counts = entropy::count(plane);
     if counts.iter().filter(|&&count| count > 0).count() == 1 {

@@ -10,6 +10,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `simd` | loops compiled for better processors too |
 //! | `words` | numbers as signed integers of one width |
 //! | `history` | the difference to an earlier checkpoint |
 //! | `predict` | the difference to neighbours in the array |
@@ -19,6 +20,7 @@
 //! | `coder` | LZ4, Zstandard and Pcodec |
 //! | `choose` | which scheme is best for a segment |
 
+mod simd;
 mod words;
 mod history;
 mod predict;
@@ -330,7 +332,9 @@ fn code<W: Word>(
         return coder::encode_numbers(scheme, words, work.general.effort, out);
     }
     if is_zigzag(scheme) {
-        words.iter_mut().for_each(|word| *word = word.zigzag());
+        for word in words.iter_mut() {
+            *word = word.zigzag();
+        }
     }
     let Work {
         bytes: arranged,
@@ -344,7 +348,9 @@ fn code<W: Word>(
     match scheme.arrangement {
         Arrangement::Plain => {
             let places = planes.chunks_exact_mut(W::BYTES);
-            places.zip(&*words).for_each(|(out, word)| word.store(out));
+            for (out, word) in places.zip(&*words) {
+                word.store(out);
+            }
         }
         Arrangement::Bytes => shuffle::to_bytes(words, planes),
         Arrangement::Bits => shuffle::to_bits(words, planes),
@@ -445,15 +451,16 @@ fn unarrange<W: Word>(scheme: &Scheme, arranged: &[u8], words: &mut [W]) {
     match scheme.arrangement {
         Arrangement::Plain => {
             let loaded = arranged.chunks_exact(W::BYTES).map(W::load);
-            words
-                .iter_mut()
-                .zip(loaded)
-                .for_each(|(word, loaded)| *word = loaded);
+            for (word, loaded) in words.iter_mut().zip(loaded) {
+                *word = loaded;
+            }
         }
         Arrangement::Bytes | Arrangement::Groups => shuffle::from_bytes(arranged, words),
         Arrangement::Bits => shuffle::from_bits(arranged, words),
     }
     if is_zigzag(scheme) {
-        words.iter_mut().for_each(|word| *word = word.unzigzag());
+        for word in words.iter_mut() {
+            *word = word.unzigzag();
+        }
     }
 }

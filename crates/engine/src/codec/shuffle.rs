@@ -3,7 +3,12 @@
 //! In from: `predict` (words). Out to: `coder` (bytes), and the way back.
 //! Invariants: as many bytes as the words have; the fast loops give what `naive` in the tests gives.
 //! Format: docs/format/codec.md, section "Arrangement".
+#![expect(
+    clippy::inline_always,
+    reason = "instructions only become part of a function that is inlined where they are allowed"
+)]
 
+use super::simd::fast;
 use super::words::Word;
 
 /// Words of which all planes are made before the next ones are looked at: they stay in the cache.
@@ -27,13 +32,14 @@ pub(super) fn to_bytes<W: Word>(words: &[W], planes: &mut [u8]) {
 pub(super) fn from_bytes<W: Word>(planes: &[u8], words: &mut [W]) {
     let count = words.len();
     for (number, strip) in words.chunks_mut(STRIP).enumerate() {
-        let plane = |place: usize| &planes[place * count + number * STRIP..][..strip.len()];
-        match W::BYTES {
+        let long = strip.len();
+        let plane = |place: usize| &planes[place * count + number * STRIP..][..long];
+        fast(|| match W::BYTES {
             1 => from_planes([plane(0)], strip),
             2 => from_planes([plane(0), plane(1)], strip),
             4 => from_planes([0, 1, 2, 3].map(plane), strip),
             _ => from_planes([0, 1, 2, 3, 4, 5, 6, 7].map(plane), strip),
-        }
+        });
     }
 }
 
@@ -52,15 +58,77 @@ fn from_planes<W: Word, const N: usize>(planes: [&[u8]; N], words: &mut [W]) {
 
 /// The 8 x 8 bits of eight bytes, rows for columns.
 #[inline(always)]
-fn transpose(mut bits: u64) -> u64 {
+fn transpose_bits(mut bits: u64) -> u64 {
     // Blocks of 1, 2 and 4 bits change places: H. S. Warren, "Hacker's Delight", 7-3.
-    let swap = |bits: u64, mask: u64, shift: u32| {
+    for (mask, shift) in [
+        (0x00aa_00aa_00aa_00aa, 7),
+        (0x0000_cccc_0000_cccc, 14),
+        (0x0000_0000_f0f0_f0f0, 28),
+    ] {
         let moved = (bits ^ (bits >> shift)) & mask;
-        bits ^ moved ^ (moved << shift)
-    };
-    bits = swap(bits, 0x00aa_00aa_00aa_00aa, 7);
-    bits = swap(bits, 0x0000_cccc_0000_cccc, 14);
-    swap(bits, 0x0000_0000_f0f0_f0f0, 28)
+        bits ^= moved ^ (moved << shift);
+    }
+    bits
+}
+
+/// The 8 x 8 bytes of eight rows, rows for columns.
+#[inline(always)]
+fn transpose_bytes(rows: &mut [u64; 8]) {
+    for (apart, shift, mask) in [
+        (1, 8, 0x00ff_00ff_00ff_00ff),
+        (2, 16, 0x0000_ffff_0000_ffff),
+        (4, 32, 0x0000_0000_ffff_ffff),
+    ] {
+        for low in (0..8).filter(|row| row & apart == 0) {
+            let moved = ((rows[low] >> shift) ^ rows[low + apart]) & mask;
+            rows[low + apart] ^= moved;
+            rows[low] ^= moved << shift;
+        }
+    }
+}
+
+/// Groups of eight words whose planes are made at once: writing 64 places in turn would leave the
+/// cache each time.
+const GROUPS: usize = 64;
+/// The bytes of one place of as many words.
+type Plane = [u8; 8 * GROUPS];
+/// Their bits: one row for each.
+type Rows = [[u8; GROUPS]; 8];
+
+#[inline(always)]
+fn eight(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |eight| u64::from_le_bytes(*eight))
+}
+
+/// The bits of a plane, eight groups at a time.
+#[inline(always)]
+fn rows_of(plane: &Plane) -> Rows {
+    let mut rows = [[0; GROUPS]; 8];
+    for (number, part) in plane.chunks_exact(64).enumerate() {
+        let mut square: [u64; 8] =
+            std::array::from_fn(|group| transpose_bits(eight(&part[8 * group..])));
+        transpose_bytes(&mut square);
+        for (row, bits) in rows.iter_mut().zip(square) {
+            row[8 * number..8 * number + 8].copy_from_slice(&bits.to_le_bytes());
+        }
+    }
+    rows
+}
+
+/// The inverse of [`rows_of`].
+#[inline(always)]
+fn plane_of(rows: &Rows) -> Plane {
+    let mut plane = [0; 8 * GROUPS];
+    for (number, part) in plane.chunks_exact_mut(64).enumerate() {
+        let mut square: [u64; 8] = std::array::from_fn(|row| eight(&rows[row][8 * number..]));
+        transpose_bytes(&mut square);
+        for (group, bits) in part.chunks_exact_mut(8).zip(square) {
+            group.copy_from_slice(&transpose_bits(bits).to_le_bytes());
+        }
+    }
+    plane
 }
 
 /// The bit planes of `words`, the lowest first; each byte has the bits of eight words, the first one
@@ -68,15 +136,16 @@ fn transpose(mut bits: u64) -> u64 {
 pub(super) fn to_bits<W: Word>(words: &[W], planes: &mut [u8]) {
     let groups = words.len() / 8;
     let (planes, rest) = planes.split_at_mut(groups * 8 * W::BYTES);
-    for (group, eight) in words.chunks_exact(8).enumerate() {
+    for (number, strip) in words[..groups * 8].chunks(8 * GROUPS).enumerate() {
         for place in 0..W::BYTES {
-            let mut bytes = [0; 8];
-            for (byte, word) in bytes.iter_mut().zip(eight) {
-                *byte = word.byte(place);
-            }
-            let bits = transpose(u64::from_le_bytes(bytes)).to_le_bytes();
-            for (bit, byte) in bits.into_iter().enumerate() {
-                planes[(8 * place + bit) * groups + group] = byte;
+            let mut plane = [0; 8 * GROUPS];
+            let bytes = plane.iter_mut().zip(strip);
+            bytes.for_each(|(byte, word)| *byte = word.byte(place));
+            let rows = fast(|| rows_of(&plane));
+            let count = strip.len() / 8;
+            for (bit, row) in rows.iter().enumerate() {
+                let from = (8 * place + bit) * groups + number * GROUPS;
+                planes[from..from + count].copy_from_slice(&row[..count]);
             }
         }
     }
@@ -91,17 +160,20 @@ pub(super) fn from_bits<W: Word>(planes: &[u8], words: &mut [W]) {
     let groups = words.len() / 8;
     let (planes, rest) = planes.split_at(groups * 8 * W::BYTES);
     let (whole, last) = words.split_at_mut(groups * 8);
-    whole.fill(W::default());
-    for place in 0..W::BYTES {
-        let plane = |bit: usize| &planes[(8 * place + bit) * groups..][..groups];
-        let eight = [0, 1, 2, 3, 4, 5, 6, 7].map(plane);
-        for (group, words) in whole.chunks_exact_mut(8).enumerate() {
-            let bits = eight.map(|plane| plane[group]);
-            let bytes = transpose(u64::from_le_bytes(bits)).to_le_bytes();
-            for (word, byte) in words.iter_mut().zip(bytes) {
-                *word = word.xor(W::of_byte(byte, place));
+    // Byte planes of a strip, one after the other.
+    let mut bytes = [0; 64 * GROUPS];
+    for (number, strip) in whole.chunks_mut(8 * GROUPS).enumerate() {
+        let count = strip.len() / 8;
+        for place in 0..W::BYTES {
+            let mut rows = [[0; GROUPS]; 8];
+            for (bit, row) in rows.iter_mut().enumerate() {
+                let from = (8 * place + bit) * groups + number * GROUPS;
+                row[..count].copy_from_slice(&planes[from..from + count]);
             }
+            let plane = fast(|| plane_of(&rows));
+            bytes[place * strip.len()..][..strip.len()].copy_from_slice(&plane[..strip.len()]);
         }
+        from_bytes(&bytes, strip);
     }
     for (word, bytes) in last.iter_mut().zip(rest.chunks_exact(W::BYTES)) {
         *word = W::load(bytes);

@@ -4,6 +4,7 @@
 
 mod samples;
 mod wire;
+mod codec;
 mod parity_samples;
 mod round_trip;
 mod parity_round_trip;

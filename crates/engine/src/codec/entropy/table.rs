@@ -4,6 +4,10 @@
 //! Invariants: counts add up to the size of the table, each is at least 1 and below the size; a step
 //! reads at most 12 bits and gives a state of the table.
 //! Format: docs/format/codec.md, section "Entropy coder".
+#![expect(
+    clippy::inline_always,
+    reason = "instructions only become part of a function that is inlined where they are allowed"
+)]
 
 use super::damaged;
 use crate::error::Result;
@@ -31,19 +35,31 @@ fn spread(log: u32, counts: &[u32; 256], mut give: impl FnMut(usize, u8)) {
     }
 }
 
-/// What a state says, packed: value, bits to read, and the state that these bits are added to.
+/// What a reader needs.
 #[derive(Debug)]
 pub(super) struct Reading {
     log: u32,
     entries: [u32; TABLE_MAX],
 }
 
-/// One step of a reader.
+/// What a reader finds at a state: bits to read 8, value 8, the state that they are added to 16.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
-    pub(super) symbol: u8,
-    pub(super) width: usize,
-    pub(super) state: u32,
+pub(super) struct Step(u32);
+
+impl Step {
+    pub(super) fn symbol(self) -> u8 {
+        self.0.to_le_bytes()[1]
+    }
+    /// The number of bits lowest, and others above: several can be added up before they are masked.
+    pub(super) fn widths(self) -> u32 {
+        self.0
+    }
+    /// The state after it, and the bits after those that it takes.
+    pub(super) fn next(self, bits: u64) -> (u64, u64) {
+        let width = self.0 & 63;
+        let taken = bits & ((1 << width) - 1);
+        (u64::from(self.0 >> 16) + taken, bits >> width)
+    }
 }
 
 impl Reading {
@@ -53,23 +69,17 @@ impl Reading {
             entries: [0; TABLE_MAX],
         }
     }
-    pub(super) fn log(&self) -> usize {
-        backstay_format::width::index(self.log)
+    pub(super) fn log(&self) -> u32 {
+        self.log
     }
     /// The state in the lowest bits.
-    pub(super) fn first(&self, bits: u64) -> u32 {
-        low(bits) & ((1 << self.log) - 1)
+    pub(super) fn first(&self, bits: u64) -> u64 {
+        bits & ((1 << self.log) - 1)
     }
-    /// The value of `state`, and the state after it; `bits` come from the stream.
+    /// What stands at `state`.
     #[inline(always)]
-    pub(super) fn step(&self, state: u32, bits: u64) -> Step {
-        let entry = self.entries[backstay_format::width::index(state) & (TABLE_MAX - 1)];
-        let [symbol, width, ..] = entry.to_le_bytes();
-        Step {
-            symbol,
-            width: usize::from(width),
-            state: (entry >> 16) + (low(bits) & ((1 << (width & 15)) - 1)),
-        }
+    pub(super) fn at(&self, state: u64) -> Step {
+        Step(self.entries[backstay_format::width::to_usize(state) & (TABLE_MAX - 1)])
     }
 
     /// Builds the table that the front of `bytes` describes; what follows it.
@@ -84,17 +94,12 @@ impl Reading {
         for (entry, &symbol) in self.entries[..used].iter_mut().zip(&symbols) {
             let next = &mut next[usize::from(symbol)];
             let width = log - next.ilog2();
-            *entry = u32::from(symbol) | width << 8 | ((*next << width) - size) << 16;
+            let base = (*next << width) - size;
+            *entry = base << 16 | u32::from(symbol) << 8 | width;
             *next += 1;
         }
         Ok(rest)
     }
-}
-
-#[inline(always)]
-fn low(bits: u64) -> u32 {
-    let [a, b, c, d, ..] = bits.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
 }
 
 /// Logarithm of the size and counts at the front of `bytes`, and what follows.
@@ -187,10 +192,9 @@ impl Writing {
         let (log, size) = (self.log, 1_u32 << self.log);
         let mut firsts = [0_u32; 256];
         let mut before = 0_u32;
-        for value in 0..256 {
-            let count = self.counts[value];
-            firsts[value] = before;
-            let change = &mut self.changes[value];
+        let places = self.changes.iter_mut().zip(&mut firsts);
+        for ((change, first), &count) in places.zip(&self.counts) {
+            *first = before;
             if count > 0 {
                 let most = match count {
                     1 => log,

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every scheme there and back, and damaged streams.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "any numbers will do"
+)]
+
+mod choose;
+mod fixtures;
 
 use super::*;
 use backstay_format::ElementType;
