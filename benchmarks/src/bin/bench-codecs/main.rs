@@ -5,7 +5,8 @@
 //!
 //! `--data FOLDER` keeps the checkpoints; `--python FILE` is a Python with the packages of
 //! benchmarks/rivals/requirements.txt; `--rivals FILE` takes what an earlier run of the script found;
-//! `--case NAMES` measures these cases only. A run is `--quick` or whole; figures are those of the whole.
+//! `--case NAMES` measures these cases only; `--figures` leaves the studies out. Figures of a run
+//! that is `--quick`, or of some cases, are no results.
 
 mod merged;
 mod ours;
@@ -32,6 +33,7 @@ const REPORT: &str = "target/bench/codecs-report.json";
 
 struct Asked {
     quick: bool,
+    figures: bool,
     data: PathBuf,
     python: Option<PathBuf>,
     rivals: Option<PathBuf>,
@@ -42,6 +44,7 @@ impl Asked {
     fn from_arguments() -> Outcome<Self> {
         let mut asked = Self {
             quick: false,
+            figures: false,
             data: PathBuf::from("target/bench/datasets"),
             python: None,
             rivals: None,
@@ -51,6 +54,10 @@ impl Asked {
         while let Some(word) = words.next() {
             if word == "--quick" {
                 asked.quick = true;
+                continue;
+            }
+            if word == "--figures" {
+                asked.figures = true;
                 continue;
             }
             let value = words.next().ok_or(format!("{word}: what does it say?"))?;
@@ -152,17 +159,25 @@ fn measure(
             }
             continue;
         }
-        wholes::course(&mut stage, &mut course, checkpoint.step, &state)?;
+        if !asked.figures {
+            wholes::course(&mut stage, &mut course, checkpoint.step, &state)?;
+        }
         if checkpoint.place == PLACE {
             let rows = variables::rows(&mut stage, case.name, &state, others)?;
             report.variables.extend(rows);
-            let totals = wholes::measure(&mut stage, case.name, &state, report)?;
+            let totals = if asked.figures {
+                wholes::figures(&mut stage, case.name, &state, report)?
+            } else {
+                wholes::measure(&mut stage, case.name, &state, report)?
+            };
             all.encoded += totals.encoded;
             all.decode_seconds += totals.decode_seconds;
         }
         before = Some((checkpoint, state));
     }
-    report.course.push(course);
+    if !asked.figures {
+        report.course.push(course);
+    }
     Ok(())
 }
 

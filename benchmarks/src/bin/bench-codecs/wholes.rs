@@ -70,7 +70,7 @@ pub(crate) fn measure(
     let alone = groups.ratios.first().map_or(1.0, |&(_, ratio)| ratio);
     let every_block = groups.ratios.last().map_or(1.0, |&(_, ratio)| ratio);
     report.groups.push(groups);
-    let (row, totals) = checkpoint(case, state, every_block)?;
+    let (row, totals) = checkpoint(stage, case, state)?;
     let agnostic = row.agnostic;
     report.checkpoints.push(row);
     let interleaved = stage.store(state, None, way(Merge::Interleave, ALL))?;
@@ -110,8 +110,14 @@ fn checkpoint(case: &str, state: &State, every_block: f64) -> Outcome<(Checkpoin
         timed: true,
         ..way(Merge::Concatenate, ALL)
     };
-    let mut fresh = Stage::new();
-    let ours = fresh.store(state, None, as_it_is)?;
+    let each_time = Way {
+        once: false,
+        timed: false,
+        ..as_it_is
+    };
+    let ours = stage.store(state, None, as_it_is)?;
+    let every_block = stage.store(state, None, each_time)?.ratio();
+    stage.forget();
     let mut once = Once::default();
     let left = zstd(&merged::concatenated(state, Some(&mut once)))?;
     let row = CheckpointRow {
