@@ -4,9 +4,7 @@
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
 //! Format: docs/format/store.md; `wire`: docs/format/wire.md; `archive`, `archived` and `catalog`:
-//! docs/format/archive.md.
-//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `scheme`:
-//! docs/format/codec.md.
+//! docs/format/archive.md; `scheme`: docs/format/codec.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;

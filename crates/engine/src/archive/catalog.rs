@@ -284,7 +284,7 @@ impl Catalog {
     }
 
     /// The first of [`Catalog::open_writer`], [`Catalog::take_over`] and [`Catalog::create`] that fits.
-    /// Another job's catalog is refused, whatever its epoch.
+    /// Another job's catalog is refused, and one that a process of this host writes.
     pub fn open_or_create(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
         let Some(found) = Self::found(folder)? else {
             return Self::create(folder, identity, slot_bytes);
@@ -293,7 +293,12 @@ impl Catalog {
         let superblock = &found.superblock;
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
         match Self::open_writer(folder, identity) {
-            Err(error) if error.kind() == ErrorKind::StoreBusy => Self::take_over(folder, identity),
+            Err(error) if error.kind() == ErrorKind::StoreBusy => {
+                if Fence::is_held(superblock.catalog) {
+                    return Err(error);
+                }
+                Self::take_over(folder, identity)
+            }
             opened => opened,
         }
     }

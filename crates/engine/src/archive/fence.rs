@@ -4,6 +4,7 @@
 //! Invariants: the proof is a lock of the kernel (flock) on a file of the host's memory, never on shared
 //! storage; without that file there is no proof.
 
+use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::StoreId;
 use backstay_format::limits::LABEL_BYTES_MAX;
@@ -12,6 +13,10 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process that was just killed may take to die.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// This host and its boot, as files on shared storage name them.
 pub fn host() -> String {
@@ -66,7 +71,7 @@ impl Fence {
             let why = format!("{} is gone, so its process may live", path.display());
             return Err(busy(what, &why));
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock(&file, GRACE) {
             let mut holder = String::new();
             let read = Read::by_ref(&mut file).take(64).read_to_string(&mut holder);
             let holder = match read {
@@ -83,12 +88,32 @@ impl Fence {
         Self::signed(file).map_err(|error| Error::io(format!("{}", path.display()), error))
     }
 
+    /// Whether a process of this host that lives may write the file.
+    pub fn is_held(store: StoreId) -> bool {
+        let file = folder().and_then(|folder| {
+            File::open(path(&folder, store)).map_err(|error| Error::io("opening a lock", error))
+        });
+        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     fn signed(mut file: File) -> std::io::Result<Self> {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "{}", std::process::id())?;
         Ok(Self { _file: file })
     }
+}
+
+/// Takes the lock, and waits for a holder that is dying.
+fn lock(file: &File, grace: Duration) -> bool {
+    let deadline = Deadline::after(grace);
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if deadline.left().is_none() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
 }
 
 fn busy(what: &str, why: &str) -> Error {

@@ -13,9 +13,13 @@ use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, Digest, FormatError, StoreId, TableEntry,
 };
+use std::time::Duration;
 
 /// How often the state is read again when commits come meanwhile.
 const TRIES: usize = 10;
+/// How often a root that is not good is looked at again first, and after how long.
+const SETTLING: usize = 3;
+const SETTLE: Duration = Duration::from_micros(500);
 
 /// What a file holds.
 #[derive(Debug)]
@@ -69,8 +73,13 @@ pub(super) fn superblock(device: &dyn Device) -> Result<ArchiveSuperblock> {
 /// The newest root whose table is good, and that table.
 pub(super) fn state(device: &dyn Device, store: StoreId) -> Result<State> {
     let mut last = None;
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
         let (mut roots, mut damaged) = roots(device, store);
+        if damaged.is_some() && attempt < SETTLING {
+            // It may be in the middle of being written.
+            std::thread::sleep(SETTLE);
+            continue;
+        }
         roots.sort_by_key(|(root, _)| std::cmp::Reverse(root.sequence));
         let newest = roots.first().map(|(root, _)| root.sequence);
         for (root, slot) in roots {

@@ -80,6 +80,8 @@ struct State {
     spare: Vec<AlignedBytes>,
     buffers: usize,
     failed: Option<Failure>,
+    /// Ranges that were not written because of it: offset, end.
+    lost: Vec<(u64, u64)>,
     closing: bool,
 }
 
@@ -88,6 +90,11 @@ impl State {
         if let Some(window) = self.open.take() {
             self.waiting.push_back(window);
         }
+    }
+    fn has_lost(&self, offset: u64, end: u64) -> bool {
+        self.lost
+            .iter()
+            .any(|range| range.0 < end && offset < range.1)
     }
     fn holds(&self, offset: u64, end: u64) -> bool {
         self.waiting.iter().any(|window| window.meets(offset, end))
@@ -236,7 +243,9 @@ impl Queue {
             self.changed.notify_all();
         }
         loop {
-            if let Some(failed) = &state.failed {
+            if let Some(failed) = &state.failed
+                && state.has_lost(offset, end)
+            {
                 return Err(failed.error());
             }
             if !state.holds(offset, end) {
@@ -257,6 +266,7 @@ impl Queue {
             state = self.wait(state);
         }
         state.failed = None;
+        state.lost.clear();
         self.changed.notify_all();
     }
 
@@ -276,11 +286,13 @@ impl Queue {
                 state = self.wait(state);
                 continue;
             };
+            let range = (window.offset, window.end());
             if state.failed.is_some() {
+                state.lost.push(range);
                 state.spare.push(window.bytes);
+                self.changed.notify_all();
                 continue;
             }
-            let range = (window.offset, window.end());
             state.writing.push(range);
             drop(state);
             let done = self.write(&window.bytes[..window.length], window.offset);
@@ -289,6 +301,7 @@ impl Queue {
             state.spare.push(window.bytes);
             if let Err(error) = done {
                 state.failed.get_or_insert(Failure::of(&error));
+                state.lost.push(range);
             }
             self.changed.notify_all();
         }

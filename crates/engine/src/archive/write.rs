@@ -360,7 +360,8 @@ impl ArchiveStore {
             let context = format!("{}: segment {}: {why}", self.device.name(), segment.0);
             Err(Error::new(ErrorKind::InvalidArgument, context))
         };
-        if segment.0 >= self.next.load(Ordering::Relaxed) || self.reader.entry(segment).is_some() {
+        let given = 1..self.next.load(Ordering::Relaxed);
+        if !given.contains(&segment.0) || self.reader.entry(segment).is_some() {
             return refused("its id was not given by next_segment, or is used".to_owned());
         }
         if let Err(error) = SegmentHeader::decode(encoded, header.store, segment) {

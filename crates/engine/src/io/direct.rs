@@ -218,3 +218,72 @@ impl Device for SharedFile {
         Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(length: usize) -> Vec<u8> {
+        let step = |index: usize| u8::try_from(index % 251).unwrap();
+        (0..length).map(step).collect()
+    }
+
+    #[test]
+    fn what_one_handle_writes_another_reads_at_every_offset() {
+        let folder = tempfile::tempdir().unwrap();
+        for direct in [false, true] {
+            let path = folder.path().join(format!("file {direct}"));
+            let mut laid_out = false;
+            let layout = |_: &File| {
+                laid_out = true;
+                Ok(())
+            };
+            let file = SharedFile::create(&path, direct, layout).unwrap();
+            assert!(laid_out);
+            assert!(SharedFile::create(&path, direct, |_| Ok(())).is_err());
+            file.reserve(3 << 20).unwrap();
+            let bytes = pattern((3 << 20) - 77);
+            let mut aligned = AlignedBytes::new(1 << 20);
+            aligned.copy_from_slice(&bytes[..1 << 20]);
+            file.write_at(&aligned, 0).unwrap();
+            file.write_at(&bytes[1 << 20..], 1 << 20).unwrap();
+            file.sync().unwrap();
+            let other = SharedFile::open_read_only(&path, true).unwrap();
+            let places = [
+                (0, 1),
+                (1, 4095),
+                (4095, 2),
+                (5000, 1 << 20),
+                (100, 2 << 20),
+                (0, 4096),
+            ];
+            for (offset, length) in places {
+                for reader in [&file, &other] {
+                    let mut found = vec![0; length];
+                    reader.read_at(&mut found, to_u64(offset)).unwrap();
+                    assert!(found == bytes[offset..offset + length], "{offset} {length}");
+                }
+            }
+            let mut whole = AlignedBytes::new(8192);
+            other.read_at(&mut whole, 4096).unwrap();
+            assert!(*whole == bytes[4096..4096 + 8192]);
+            let beyond = other.read_at(&mut [0; 10], (3 << 20) - 5).unwrap_err();
+            assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+            assert!(other.write_at(&[1], 0).is_err());
+            assert!(file.reserve(1 << 20).is_err(), "it never shrinks");
+        }
+    }
+
+    #[test]
+    fn direct_reads_of_a_file_whose_end_is_not_aligned() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, pattern(5000)).unwrap();
+        let file = SharedFile::open_read_only(&path, true).unwrap();
+        let mut found = vec![0; 4999];
+        file.read_at(&mut found, 1).unwrap();
+        assert!(found == pattern(5000)[1..]);
+        let error = file.read_at(&mut [0; 2], 4999).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+}

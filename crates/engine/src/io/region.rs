@@ -80,3 +80,35 @@ impl Device for Region {
         self.device.is_memory()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::file::FileDevice;
+
+    #[test]
+    fn a_region_stays_within_its_range() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = FileDevice::open(&folder.path().join("file"), true).unwrap();
+        let file: Arc<dyn Device> = Arc::new(file);
+        file.reserve(1000).unwrap();
+        let region = Region::new(Arc::clone(&file), 600, 1000);
+        assert_eq!(region.length_bytes().unwrap(), 400);
+        region.reserve(300).unwrap();
+        assert_eq!(file.length_bytes().unwrap(), 1000, "it is long enough");
+        region.reserve(1000).unwrap();
+        assert_eq!(region.length_bytes().unwrap(), 1000);
+        let full = region.reserve(1001).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        region.write_at(&[7; 10], 990).unwrap();
+        region.sync().unwrap();
+        let mut found = [0; 10];
+        file.read_at(&mut found, 1590).unwrap();
+        assert_eq!(found, [7; 10]);
+        assert!(region.write_at(&[7; 10], 991).is_err());
+        assert!(region.write_at(&[7], u64::MAX).is_err());
+        let beyond = region.read_at(&mut found, 991).unwrap_err();
+        assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+        assert!(region.lend(0, 1001).is_none());
+    }
+}

@@ -9,7 +9,6 @@ use backstay::archive::{
 use backstay::io::Device;
 use backstay::io::region::Region;
 use backstay::store::reader::StoreReader;
-use backstay::store::revision::read_ranks;
 use backstay::store::tree::{Tree, read_internal};
 use backstay::{CheckpointId, Error, ErrorKind};
 use backstay_format::stream::StreamRoot;
@@ -20,7 +19,6 @@ use backstay_format::{
 use backstay_testkit::SimDevice;
 use backstay_testkit::device::{EIO, ENOSPC};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// Files in memory, by name.
@@ -247,7 +245,8 @@ fn a_store_reader_reads_an_archive_as_if_it_were_a_store() {
         assert_eq!(found, 10 + 1 + 1);
         let (newest, _) = reader.newest_root().unwrap();
         assert_eq!((newest.sequence, newest.incarnation), (2, 1));
-        let ranks = read_ranks(&reader, &newest.revisions[0]).unwrap();
+        let table = read_internal(&reader, &newest.revisions[0].ranks, "table of ranks").unwrap();
+        let ranks = RankEntry::decode_table(&table).unwrap();
         assert_eq!((ranks.len(), ranks[0].root), (1, root.top));
         let tree = Tree::load(&reader, root).unwrap();
         assert_eq!(tree.root(), &root);
@@ -316,4 +315,543 @@ fn a_store_in_a_folder_goes_on_where_it_was() {
             "{text}"
         );
     }
+}
+
+/// A segment whose runs are the difference to those of `base`.
+fn difference(segment: SegmentId, base: SegmentId, bytes: &[u8], of: &[u8]) -> NewSegment {
+    let payload: Vec<u8> = bytes.iter().zip(of).map(|(a, b)| a ^ b).collect();
+    let length = u32::try_from(bytes.len()).unwrap();
+    let run = |offset, length_bytes| BaseRun {
+        offset,
+        length_bytes,
+        base: Address::new(base, u16::try_from(offset / 64).unwrap()),
+    };
+    let mut new = key(segment, id(1), payload);
+    new.pieces[0].digest = Digest::of(bytes);
+    new.bases = vec![run(0, 6400), run(6400, length - 6400)];
+    new
+}
+
+#[test]
+fn a_difference_is_read_with_its_base_and_a_difference_to_a_difference_is_refused() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let base = append(&store, 1, 100_000);
+    let (of, bytes) = (content(base.0, 100_000), content(77, 90_000));
+    let segment = store.next_segment();
+    let new = difference(segment, base, &bytes, &of);
+    assert!(store.append(new).unwrap().difference);
+    let third = store.next_segment();
+    for (other, text) in [
+        (segment, "has bases itself"),
+        (SegmentId(99), "is not there"),
+    ] {
+        let error = store
+            .append(difference(third, other, &bytes, &of))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    store.commit(&Commit::default()).unwrap();
+    let read = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    for reader in [read, store.device()] {
+        assert!(*reader.segment(segment).unwrap() == bytes);
+        let header = reader.header(segment).unwrap();
+        assert_eq!((header.is_key(), header.bases.len()), (false, 2));
+        assert_eq!(reader.stored(segment).unwrap().0, header);
+    }
+}
+
+#[test]
+fn segments_that_no_reader_would_take_are_refused() {
+    let store = ArchiveStore::create_on(Arc::new(SimDevice::new()), &identity(1), &options());
+    let store = store.unwrap();
+    let refused = |change: fn(&mut NewSegment)| {
+        let mut new = key(store.next_segment(), id(1), vec![1; 100]);
+        change(&mut new);
+        let error = store.append(new).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    };
+    refused(|new| new.segment = SegmentId(0));
+    refused(|new| new.segment = SegmentId(1 << 40));
+    refused(|new| new.decoded_bytes = 0);
+    refused(|new| new.decoded_bytes = (1 << 18) + 1);
+    refused(|new| new.scheme = vec![0; 33]);
+    refused(|new| new.variable = "x".repeat(256));
+    refused(|new| new.pieces[0].length_bytes = 101);
+    refused(|new| new.pieces[0].offset = 1);
+    refused(|new| new.pieces = vec![new.pieces[0]; 2]);
+    refused(|new| new.payload = vec![0; 8 << 20]);
+    let used = append(&store, 1, 100);
+    let again = key(used, id(1), vec![1]);
+    assert_eq!(
+        store.append(again).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        store.stats().queue_bytes,
+        4096,
+        "what was refused takes no space"
+    );
+}
+
+#[test]
+fn many_threads_append_and_many_read() {
+    let device = Arc::new(SimDevice::new());
+    let options = WriteOptions {
+        writer_threads: 2,
+        ..options()
+    };
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options).unwrap();
+    let segments = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, segments) = (&store, &segments);
+            scope.spawn(move || {
+                for number in 0..40 {
+                    let length = 1 + (thread * 7919 + number * 104_729) % 200_000;
+                    let segment = append(store, 1, length);
+                    segments.lock().unwrap().push((segment, length));
+                }
+            });
+        }
+    });
+    store.commit(&Commit::default()).unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.queue_bytes, stats.syncs), (0, 2));
+    assert!(stats.growths >= 1 && stats.used_bytes + stats.free_bytes < stats.file_bytes);
+    let roomy = ReadOptions {
+        cache_bytes: 64 << 20,
+        ..reading()
+    };
+    let read = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &roomy).unwrap();
+    let segments = segments.into_inner().unwrap();
+    let reads = device.read_count();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (read, segments) = (&read, &segments);
+            scope.spawn(move || {
+                for step in 0..segments.len() {
+                    let (segment, length) = segments[(step + thread % 2) % segments.len()];
+                    assert!(*read.segment(segment).unwrap() == content(segment.0, length));
+                }
+            });
+        }
+    });
+    let reads = device.read_count() - reads;
+    assert_eq!(reads, 160, "each is read and decoded once");
+}
+
+/// Extents that follow each other go out in windows of the write size, each aligned.
+#[test]
+fn small_extents_become_large_aligned_writes() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    device.start_log();
+    for _ in 0..100 {
+        append(&store, 1, 5000);
+    }
+    store.commit(&Commit::default()).unwrap();
+    let mut sizes = Vec::new();
+    for operation in device.log() {
+        if let backstay_testkit::Operation::Write { offset, bytes } = operation {
+            assert!(offset % 4096 == 0 && bytes.len() % 4096 == 0, "{offset}");
+            sizes.push(bytes.len());
+        }
+    }
+    let whole = sizes.iter().filter(|&&size| size == 64 << 10).count();
+    assert!(whole >= 12 && sizes.len() <= whole + 4, "{sizes:?}");
+}
+
+#[test]
+fn space_is_used_again_only_when_the_root_without_it_is_durable() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let mut live = vec![append(&store, 1, 60_000)];
+    store.commit(&Commit::default()).unwrap();
+    for round in 2..60 {
+        let before = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &reading());
+        let before = before.unwrap();
+        let new = append(&store, round, 60_000);
+        store.device().segment(new).unwrap();
+        // All that the durable root has is still there, though new data is written.
+        for entry in before.entries() {
+            before.segment(entry.segment).unwrap();
+        }
+        live.push(new);
+        let free = if live.len() > 2 {
+            vec![live.remove(0)]
+        } else {
+            Vec::new()
+        };
+        let freed = free.clone();
+        store
+            .commit(&Commit {
+                free,
+                ..Commit::default()
+            })
+            .unwrap();
+        for segment in freed {
+            assert!(store.device().entry(segment).is_none());
+        }
+    }
+    let stats = store.stats();
+    assert!(stats.file_bytes < 10 << 20, "{stats:?}");
+    assert!(stats.growths <= 1, "{stats:?}");
+    assert_eq!(store.root().sequence, 60);
+}
+
+/// A reader of an older root is told that what it reads was given up, not that it is damaged.
+#[test]
+fn a_reader_that_is_left_behind_is_told_so() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let first = append(&store, 1, 100_000);
+    store.commit(&Commit::default()).unwrap();
+    let reader = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    let free = vec![first];
+    store
+        .commit(&Commit {
+            free,
+            ..Commit::default()
+        })
+        .unwrap();
+    while store.stats().growths == 0 {
+        append(&store, 2, 10_000);
+    }
+    let last = append(&store, 2, 10_000);
+    store.commit(&Commit::default()).unwrap();
+    let error = reader.segment(first).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
+    assert!(reader.reload().unwrap());
+    assert!(!reader.reload().unwrap());
+    assert!(reader.segment(last).is_ok());
+    assert_eq!(reader.root().sequence, 4);
+}
+
+#[test]
+fn a_full_device_is_an_error_and_the_store_goes_on() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let kept = append(&store, 1, 50_000);
+    store.commit(&Commit::default()).unwrap();
+    device.set_capacity(store.stats().file_bytes + (64 << 10));
+    let mut appended = 0;
+    let error = loop {
+        let segment = store.next_segment();
+        let payload = content(segment.0, 40_000);
+        match store.append(key(segment, id(2), payload)) {
+            Ok(_) => appended += 1,
+            Err(error) => break error,
+        }
+        assert!(appended < 100);
+    };
+    assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+    assert!(appended >= 2, "it grew by what there was");
+    store.roll_back();
+    assert_eq!(store.device().entries().len(), 1);
+    device.set_unlimited();
+    let next = append(&store, 2, 40_000);
+    store.commit(&Commit::default()).unwrap();
+    let read = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    for (segment, length) in [(kept, 50_000), (next, 40_000)] {
+        assert!(*read.segment(segment).unwrap() == content(segment.0, length));
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_rolled_back_and_a_failed_sync_ends_the_store() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let kept = append(&store, 1, 1000);
+    store.commit(&Commit::default()).unwrap();
+    for errno in [ENOSPC, EIO] {
+        device.fail_write(1, errno);
+        append(&store, 2, 10_000);
+        let error = store.commit(&Commit::default()).unwrap_err();
+        let wanted = if errno == EIO {
+            ErrorKind::StoreIo
+        } else {
+            ErrorKind::StoreFull
+        };
+        assert_eq!(error.kind(), wanted);
+        let lost = store.device().entries()[1].segment;
+        assert_eq!(store.device().segment(lost).unwrap_err().kind(), wanted);
+        assert!(
+            store.device().segment(kept).is_ok(),
+            "what was committed is read"
+        );
+        assert!(store.device().stored(kept).is_ok());
+        let again = store.commit(&Commit::default()).unwrap_err();
+        assert_eq!(again.kind(), wanted, "until it is rolled back");
+        store.roll_back();
+    }
+    // The write of the root itself: the second after the table.
+    for nth in [2, 3] {
+        let next = append(&store, 3, 10_000);
+        device.fail_write(nth, ENOSPC);
+        assert_eq!(
+            store.commit(&Commit::default()).unwrap_err().kind(),
+            ErrorKind::StoreFull
+        );
+        store.commit(&Commit::default()).unwrap();
+        let read = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &reading());
+        assert!(read.unwrap().segment(next).is_ok());
+    }
+    let before = store.root();
+    device.fail_sync(1, EIO);
+    append(&store, 4, 10_000);
+    for _ in 0..2 {
+        let error = store.commit(&Commit::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreFailed, "{error}");
+    }
+    store.roll_back();
+    let segment = store.next_segment();
+    let error = store.append(key(segment, id(4), vec![1])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreFailed);
+    assert_eq!(store.root(), before);
+    assert!(store.device().segment(kept).is_ok());
+}
+
+#[test]
+fn a_takeover_reads_the_former_files_and_writes_its_own() {
+    let (shelf, mut devices) = (Shelf::default(), Vec::new());
+    let mut kept = Vec::new();
+    for epoch in 1..=4 {
+        let device = Arc::new(SimDevice::new());
+        let name = store_file(3, epoch);
+        let store = if epoch == 1 {
+            ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap()
+        } else {
+            let former = store_file(3, epoch - 1);
+            let too_low = identity(epoch - 1);
+            let made = |identity: &Identity| {
+                let device = Arc::new(SimDevice::new());
+                ArchiveStore::take_over_on(device, &shelf, &former, identity, &options())
+            };
+            assert_eq!(
+                made(&too_low).unwrap_err().kind(),
+                ErrorKind::InvalidArgument
+            );
+            let other = Identity {
+                run: 8,
+                ..identity(epoch)
+            };
+            assert_eq!(made(&other).unwrap_err().kind(), ErrorKind::StoreBusy);
+            let device: Arc<SimDevice> = device.clone();
+            ArchiveStore::take_over_on(device, &shelf, &former, &identity(epoch), &options())
+                .unwrap()
+        };
+        shelf.put(&name, &device);
+        let draining = Some(id(u64::from(epoch)));
+        if epoch > 1 {
+            // The drain that its predecessor began goes on.
+            assert_eq!(store.unfinished().unwrap().len(), 2);
+        }
+        for _ in 0..2 {
+            let segment = append(&store, u64::from(epoch), 30_000);
+            kept.push((segment, 30_000));
+        }
+        // The first file is needed no longer from epoch 3 on.
+        let free = if epoch == 3 {
+            kept.drain(..2).map(|(segment, _)| segment).collect()
+        } else {
+            Vec::new()
+        };
+        let commit = Commit {
+            draining,
+            free,
+            ..Commit::default()
+        };
+        store.commit(&commit).unwrap();
+        let files = [0, 1, 1, 2][usize::try_from(epoch).unwrap() - 1];
+        assert_eq!(store.root().files.len(), files);
+        drop(store);
+        let before = device.log_length();
+        devices.push((device, before));
+        let last = devices.last().unwrap().0.clone();
+        let again = ArchiveStore::open_on(last.clone(), &shelf, &options()).unwrap();
+        let read = ArchiveDevice::open_on(last, &shelf, &reading()).unwrap();
+        for reader in [again.device(), read] {
+            assert_eq!(reader.root().sequence, 2 * u64::from(epoch));
+            for &(segment, length) in &kept {
+                assert!(*reader.segment(segment).unwrap() == content(segment.0, length));
+            }
+        }
+    }
+    // Opening syncs; nobody writes to a file but the store it was made for.
+    for (device, before) in &devices {
+        let log = device.log();
+        let writes = log[*before..].iter();
+        let is_write = |done: &&backstay_testkit::Operation| {
+            matches!(done, backstay_testkit::Operation::Write { .. })
+        };
+        assert_eq!(writes.filter(is_write).count(), 0);
+    }
+}
+
+#[test]
+fn stores_share_a_file_by_regions() {
+    let device: Arc<dyn Device> = Arc::new(SimDevice::new());
+    let length = 6 << 20;
+    device.reserve(3 * length).unwrap();
+    let region = |number| Arc::new(Region::new(device.clone(), number * length, length));
+    // What stood there before is no store any more.
+    device.write_at(&[0xaa; 9000], length).unwrap();
+    let stores: Vec<ArchiveStore> = (0..3)
+        .map(|n| ArchiveStore::create_on(region(n), &identity(1), &options()).unwrap())
+        .collect();
+    for (number, store) in (1..).zip(&stores) {
+        append(store, number, 100_000);
+        store.commit(&Commit::default()).unwrap();
+    }
+    let error = loop {
+        let segment = stores[1].next_segment();
+        let payload = content(segment.0, 200_000);
+        if let Err(error) = stores[1].append(key(segment, id(9), payload)) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::StoreFull);
+    drop(stores);
+    for number in 0..3 {
+        let read = ArchiveDevice::open_on(region(number), &Shelf::default(), &reading()).unwrap();
+        let entries = read.entries();
+        assert_eq!(entries.len(), 1);
+        assert!(*read.segment(entries[0].segment).unwrap() == content(1, 100_000));
+    }
+}
+
+/// Each damage is an error that names the file, and what and where; or the other root is taken.
+#[test]
+fn damage_is_named_and_the_other_root_taken() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let first = append(&store, 1, 20_000);
+    store.commit(&Commit::default()).unwrap();
+    let second = append(&store, 2, 20_000);
+    store.commit(&Commit::default()).unwrap();
+    let (table, entry) = (
+        store.root().table.offset,
+        store.device().entry(second).unwrap(),
+    );
+    let payload = entry.offset + u64::from(entry.stored_bytes) - 20_000;
+    drop(store);
+    let image = device.to_vec();
+    let open = |flips: &[u64]| {
+        let device = SimDevice::from_bytes(image.clone());
+        for &offset in flips {
+            assert!(device.flip(offset, 4));
+        }
+        ArchiveDevice::open_on(Arc::new(device), &Shelf::default(), &reading())
+    };
+    // The state is in slot 0, the root before it in slot 1.
+    assert_eq!(open(&[]).unwrap().root().sequence, 3);
+    for (offset, what) in [(16_384 + 40, "root slot 0"), (table + 100, "segment table")] {
+        let reader = open(&[offset]).unwrap();
+        assert_eq!(reader.root().sequence, 2, "{what}");
+        let damaged = reader.damaged().unwrap().to_string();
+        assert!(
+            damaged.contains(what) && damaged.contains("simulated device"),
+            "{damaged}"
+        );
+        assert!(reader.segment(first).is_ok());
+        assert!(reader.segment(second).is_err());
+    }
+    let error = open(&[16_384 + 40, 32_768 + 40]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(
+        open(&[40]).unwrap().damaged().is_none(),
+        "the other superblock"
+    );
+    let error = open(&[40, 4096 + 40]).unwrap_err();
+    assert!(
+        error.to_string().contains("superblock at byte 0"),
+        "{error}"
+    );
+    for offset in [entry.offset + 50, payload + 7, payload + 19_999] {
+        let reader = open(&[offset]).unwrap();
+        assert!(reader.segment(first).is_ok());
+        let error = reader.segment(second).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let place = format!("segment {} at byte {}", second.0, entry.offset);
+        assert!(error.to_string().contains(&place), "{error}");
+        assert_eq!(reader.header(second).is_ok(), offset >= payload);
+        // The kind comes through the layout of a store.
+        let slot = reader.slot_of(second).unwrap();
+        let store = StoreReader::open(reader.clone()).unwrap();
+        store.place_segment(second, slot);
+        let block = BlockRef {
+            address: Address::new(second, 0),
+            digest: Digest::default(),
+        };
+        let error = store.read(&block, &mut [0; 64], "block").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains(&place), "{error}");
+    }
+    assert!(
+        open(&[payload + 20_001]).unwrap().segment(second).is_ok(),
+        "padding has no meaning"
+    );
+}
+
+#[test]
+fn a_file_that_was_cut_is_damage_where_it_is_read() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    let segments: Vec<SegmentId> = (0..8).map(|_| append(&store, 1, 60_000)).collect();
+    store.commit(&Commit::default()).unwrap();
+    let last = store.device().entry(segments[7]).unwrap();
+    let table = store.root().table;
+    drop(store);
+    let image = device.to_vec();
+    assert!(table.offset > last.offset);
+    let mut lengths = vec![0, 100, 5000, 20_000, 50_000, 4 << 20];
+    lengths.extend([
+        last.offset,
+        last.offset + 4096,
+        table.offset + 10,
+        table.offset + 4096,
+    ]);
+    for length in lengths {
+        let device = SimDevice::from_bytes(image.clone());
+        device.truncate(length);
+        let opened =
+            ArchiveDevice::open_on(Arc::new(device.clone()), &Shelf::default(), &reading());
+        let writer = ArchiveStore::open_on(Arc::new(device), &Shelf::default(), &options());
+        if length > table.offset + 10 {
+            assert!(opened.unwrap().segment(segments[7]).is_ok());
+            assert!(writer.is_ok());
+            continue;
+        }
+        // Without the table the root before it is taken, which had no segments.
+        for result in [
+            opened.map(|reader| reader.entries().len()),
+            writer.map(|_| 0),
+        ] {
+            match result {
+                Ok(entries) => assert_eq!((entries, length >= 49_152), (0, true), "{length}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rate_limits_what_is_written() {
+    let limited = WriteOptions {
+        rate_bytes: Some(4 << 20),
+        writer_threads: 2,
+        ..options()
+    };
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device, &identity(1), &limited).unwrap();
+    let start = std::time::Instant::now();
+    for _ in 0..16 {
+        append(&store, 1, 126_000);
+    }
+    store.commit(&Commit::default()).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    // 2 MiB at 4 MiB/s, less what may go at once.
+    assert!(seconds > 0.35, "{seconds}");
 }

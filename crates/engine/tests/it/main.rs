@@ -12,6 +12,8 @@ mod agreement;
 mod archive;
 mod archive_layout;
 mod archive_store;
+mod archive_catalog;
+mod archive_crash;
 mod job;
 mod crash;
 mod stripe_crash;

@@ -5,6 +5,7 @@
 mod samples;
 mod wire;
 mod parity_samples;
+mod archive_samples;
 mod round_trip;
 mod parity_round_trip;
 mod hostile;
@@ -12,3 +13,4 @@ mod local;
 mod fixtures;
 mod document;
 mod parity_document;
+mod archive_document;

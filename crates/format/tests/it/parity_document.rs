@@ -10,7 +10,7 @@ use backstay_format::{Encoder, Member, Round, StoreId, limits};
 use std::collections::BTreeMap;
 
 /// The tables of offsets of a section. A table begins with its row of headings.
-fn tables(section: &Section) -> Vec<&[Vec<String>]> {
+pub(crate) fn tables(section: &Section) -> Vec<&[Vec<String>]> {
     let rows = &section.rows;
     let starts: Vec<usize> = (0..rows.len())
         .filter(|&at| rows[at][0] == "offset")
@@ -21,7 +21,7 @@ fn tables(section: &Section) -> Vec<&[Vec<String>]> {
 }
 
 /// Checks that there is no gap as far as a table has numbers; where they end, and how many there are.
-fn end_of(name: &str, table: &[Vec<String>]) -> (Option<u64>, usize) {
+pub(crate) fn end_of(name: &str, table: &[Vec<String>]) -> (Option<u64>, usize) {
     let mut end = None;
     let mut checked = 0;
     for row in table {

@@ -163,11 +163,12 @@ pub(crate) fn decode_stream(bytes: &[u8]) -> Result<StreamRoot, FormatError> {
     Ok(stream)
 }
 
-/// Every structure of the store, the stripe log, and the messages of agents.
+/// Every structure of the store, the stripe log, the messages of agents, and the archive.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples = framed();
     samples.extend(unframed());
     samples.extend(crate::parity_samples::all());
+    samples.extend(crate::archive_samples::all());
     samples
 }
 
