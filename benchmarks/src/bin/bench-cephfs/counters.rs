@@ -171,7 +171,7 @@ fn dump(path: &Path) -> Outcome<Value> {
     stream.read_exact(&mut length)?;
     let length = length
         .iter()
-        .fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+        .fold(0, |sum, &byte| (sum << 8) | usize::from(byte));
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     Ok(serde_json::from_slice(&text)?)

@@ -8,7 +8,7 @@
 use backstay_bench::Outcome;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ pub(crate) fn compare(file: &File, offset: u64, expected: &[u8], what: &str) -> 
     }
 }
 
-fn new_file(path: &PathBuf) -> Outcome<File> {
+fn new_file(path: &Path) -> Outcome<File> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 const CEPH_MAGIC: i64 = 0x00c3_6400;
 const FUSE_MAGIC: i64 = 0x6573_5546;
 const LUSTRE_MAGIC: i64 = 0x0bd0_0bd0;
-/// Of the file's layout as one text, `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data`.
+/// Of the layout as one text: `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data`.
 const CEPH_LAYOUT: &str = "ceph.file.layout";
 /// Both file systems take stripes in multiples of this.
 const UNIT_BYTES: u64 = 64 << 10;

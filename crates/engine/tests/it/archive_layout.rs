@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Layouts on a real CephFS, whose mounts BACKSTAY_TEST_CEPHFS names; `make test-cephfs` starts one.
+//! Layouts on a real CephFS, whose mounts `BACKSTAY_TEST_CEPHFS` names; `make test-cephfs` starts one.
 //! Without it there is nothing to test here.
 
 use backstay::archive::Layout;
