@@ -190,124 +190,86 @@ const fn at_least(id: &'static str, what: &'static str, unit: &'static str, reac
 
 fn figures(report: &Report, all: &Totals) -> Figures {
     let mut figures = Figures::new("codecs");
-    let over = |row: &VariableRow, fast: bool| {
-        let best = if fast { &row.best_fast } else { &row.best };
-        best.as_ref().map(|best| row.ours.ratio / best.ratio)
-    };
-    let fast: Vec<f64> = report
-        .variables
-        .iter()
-        .filter_map(|row| over(row, true))
-        .collect();
-    let any: Vec<f64> = report
-        .variables
-        .iter()
-        .filter_map(|row| over(row, false))
-        .collect();
-    let least = |values: &[f64]| values.iter().copied().min_by(f64::total_cmp);
-    let mut push = |wanted: Wanted, value: Option<f64>| {
-        let values: Vec<f64> = value.into_iter().collect();
-        figures.push(Figure::of(&wanted, &values));
-    };
-    let id = "codecs.variables.over_fast";
-    push(
-        at_least(
-            id,
-            "ratio over the best that decodes 1 GB/s, mean",
-            "ratio",
-            0.98,
-        ),
-        geometric(fast.clone()),
-    );
-    let id = "codecs.variables.over_fast.least";
-    push(
-        at_least(id, "the same, least variable", "ratio", 0.98),
-        least(&fast),
-    );
-    let id = "codecs.variables.over_any";
-    push(
-        at_least(id, "ratio over the best of any, mean", "ratio", 0.90),
-        geometric(any.clone()),
-    );
-    let id = "codecs.variables.over_any.least";
-    push(
-        at_least(id, "the same, least variable", "ratio", 0.90),
-        least(&any),
-    );
-    let id = "codecs.history.weights";
-    push(
-        at_least(id, "ratio with history over without, weights", "ratio", 1.5),
-        gain(&report.history, is_weight),
-    );
-    let id = "codecs.history.heat";
-    push(
-        at_least(
-            id,
-            "ratio with history over without, temperature",
-            "ratio",
-            1.0,
-        ),
-        gain(&report.history, |row| row.variable == "temperature"),
-    );
-    let checkpoints = &report.checkpoints;
-    let id = "codecs.checkpoints.over_agnostic";
-    let ratios = checkpoints.iter().map(|row| row.ours / row.agnostic);
-    push(
-        at_least(
-            id,
-            "whole checkpoints over concatenate + zstd -3",
-            "ratio",
-            1.4,
-        ),
-        geometric(ratios),
-    );
+    over_others(report, &mut figures);
+    let weights = gain(&report.history, is_weight);
+    let heat = gain(&report.history, |row| row.variable == "temperature");
+    let what = "ratio with history over without, weights";
+    let wanted = at_least("codecs.history.weights", what, "ratio", 1.5);
+    push(&mut figures, &wanted, weights);
+    let what = "ratio with history over without, temperature";
+    let wanted = Wanted::shown("codecs.history.heat", what, "ratio", Better::Higher);
+    push(&mut figures, &wanted, heat);
+    let rows = &report.checkpoints;
+    let what = "whole checkpoints over concatenate + zstd -3";
+    let wanted = at_least("codecs.checkpoints.over_agnostic", what, "ratio", 1.4);
+    let ratios = rows.iter().map(|row| row.ours / row.agnostic);
+    push(&mut figures, &wanted, geometric(ratios));
+    let what = "the same, equal blocks stored each time";
     let id = "codecs.checkpoints.over_agnostic.every_block";
-    let ratios = checkpoints.iter().map(|row| row.every_block / row.agnostic);
-    push(
-        Wanted::shown(
-            id,
-            "the same, equal blocks stored each time",
-            "ratio",
-            Better::Higher,
-        ),
-        geometric(ratios),
-    );
-    let id = "codecs.decode";
+    let wanted = Wanted::shown(id, what, "ratio", Better::Higher);
+    let ratios = rows.iter().map(|row| row.every_block / row.agnostic);
+    push(&mut figures, &wanted, geometric(ratios));
+    let what = "decoding of whole checkpoints, one core";
+    let wanted = at_least("codecs.decode", what, "GB/s", 1.0);
     let rate = (all.decode_seconds > 0.0).then(|| all.decode_gb_s());
-    push(
-        at_least(id, "decoding of whole checkpoints, one core", "GB/s", 1.0),
-        rate,
-    );
-    for row in checkpoints {
-        let id = format!("codecs.checkpoints.{}.over_agnostic", row.case);
-        let what = format!(
-            "{}: {} over {}",
-            row.case,
-            short(row.ours),
-            short(row.agnostic)
-        );
-        let value = [row.ours / row.agnostic];
-        figures.push(Figure::shown(id, what, "ratio", Better::Higher, &value));
-        let id = format!("codecs.decode.{}", row.case);
-        let what = format!("{}: decoding, one core", row.case);
-        figures.push(Figure::shown(
-            id,
+    push(&mut figures, &wanted, rate);
+    by_case(report, &mut figures);
+    figures
+}
+
+fn push(figures: &mut Figures, wanted: &Wanted, value: Option<f64>) {
+    let values: Vec<f64> = value.into_iter().collect();
+    figures.push(Figure::of(wanted, &values));
+}
+
+/// Variables beside other compressors.
+fn over_others(report: &Report, figures: &mut Figures) {
+    let over = |fast: bool| -> Vec<f64> {
+        let one = |row: &VariableRow| {
+            let best = if fast { &row.best_fast } else { &row.best };
+            best.as_ref().map(|best| row.ours.ratio / best.ratio)
+        };
+        report.variables.iter().filter_map(one).collect()
+    };
+    let least = |values: &[f64]| values.iter().copied().min_by(f64::total_cmp);
+    let same = "the same, least variable";
+    let (fast, any) = (over(true), over(false));
+    let what = "ratio over the best that decodes 1 GB/s, mean";
+    let mean = at_least("codecs.variables.over_fast", what, "ratio", 0.98);
+    push(figures, &mean, geometric(fast.clone()));
+    let lowest = at_least("codecs.variables.over_fast.least", same, "ratio", 0.98);
+    push(figures, &lowest, least(&fast));
+    let what = "ratio over the best of any, mean";
+    let mean = at_least("codecs.variables.over_any", what, "ratio", 0.9);
+    push(figures, &mean, geometric(any.clone()));
+    let lowest = at_least("codecs.variables.over_any.least", same, "ratio", 0.9);
+    push(figures, &lowest, least(&any));
+}
+
+fn by_case(report: &Report, figures: &mut Figures) {
+    for row in &report.checkpoints {
+        let case = &row.case;
+        let over = format!("{case}: {} over {}", short(row.ours), short(row.agnostic));
+        let id = format!("codecs.checkpoints.{case}.over_agnostic");
+        let mut show = |id: String, what: String, unit: &str, value: f64| {
+            figures.push(Figure::shown(id, what, unit, Better::Higher, &[value]));
+        };
+        show(id, over, "ratio", row.ours / row.agnostic);
+        let what = format!("{case}: decoding, one core");
+        show(
+            format!("codecs.decode.{case}"),
             what,
             "GB/s",
-            Better::Higher,
-            &[row.decode_gb_s],
-        ));
-        let id = format!("codecs.encode.{}", row.case);
-        let what = format!("{}: encoding, one core", row.case);
-        figures.push(Figure::shown(
-            id,
+            row.decode_gb_s,
+        );
+        let what = format!("{case}: encoding, one core");
+        show(
+            format!("codecs.encode.{case}"),
             what,
             "MB/s",
-            Better::Higher,
-            &[row.encode_mb_s],
-        ));
+            row.encode_mb_s,
+        );
     }
-    figures
 }
 
 /// The mean gain of some variables.

@@ -66,18 +66,18 @@ pub(crate) fn measure(
     state: &State,
     report: &mut Report,
 ) -> Outcome<Totals> {
-    let groups = groups(stage, case, state)?;
-    let alone = groups.ratios.first().map_or(1.0, |&(_, ratio)| ratio);
-    let every_block = groups.ratios.last().map_or(1.0, |&(_, ratio)| ratio);
-    report.groups.push(groups);
     let (row, totals) = checkpoint(stage, case, state)?;
     let agnostic = row.agnostic;
     report.checkpoints.push(row);
+    let groups = groups(stage, case, state)?;
+    let alone = groups.ratios.first().map_or(1.0, |&(_, ratio)| ratio);
+    let all = groups.ratios.last().map_or(1.0, |&(_, ratio)| ratio);
+    report.groups.push(groups);
     let interleaved = stage.store(state, None, way(Merge::Interleave, ALL))?;
     let blocks = zstd(&merged::interleaved(state))?.len();
     let ratios = [
         ("none", alone),
-        ("concatenate", every_block),
+        ("concatenate", all),
         ("interleave", interleaved.ratio()),
         ("agnostic concatenate", agnostic),
         ("agnostic interleave", over(size(state), blocks)),
@@ -95,7 +95,7 @@ pub(crate) fn measure(
     let frame = zstd(&merged::concatenated(state, None))?;
     report.passes.push(PassRow {
         case: case.to_owned(),
-        without: every_block,
+        without: all,
         with: stage.store(state, None, twice)?.ratio(),
         agnostic,
         agnostic_twice: over(size(state), zstd(&frame)?.len()),
@@ -103,7 +103,19 @@ pub(crate) fn measure(
     Ok(totals)
 }
 
-fn checkpoint(case: &str, state: &State, every_block: f64) -> Outcome<(CheckpointRow, Totals)> {
+/// The checkpoint without studies.
+pub(crate) fn figures(
+    stage: &mut Stage,
+    case: &str,
+    state: &State,
+    report: &mut Report,
+) -> Outcome<Totals> {
+    let (row, totals) = checkpoint(stage, case, state)?;
+    report.checkpoints.push(row);
+    Ok(totals)
+}
+
+fn checkpoint(stage: &mut Stage, case: &str, state: &State) -> Outcome<(CheckpointRow, Totals)> {
     let as_it_is = Way {
         once: true,
         sticky: false,
