@@ -12,6 +12,7 @@ use super::{Identity, Place, WriteOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::{AlignedBytes, SharedFile};
+use crate::notice;
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use backstay_format::bytes::frame_minor;
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -77,9 +78,11 @@ pub(super) fn create_file(
     let path = folder.join(name);
     let failed = |error| Error::io(format!("{}: making it", path.display()), error);
     std::fs::create_dir_all(folder).map_err(failed)?;
-    let layout = |file: &File| match options.layout {
-        Some(layout) => layout(file, &path),
-        None => Ok(()),
+    let heard = |warnings: Vec<String>| warnings.iter().for_each(|text| notice::warn(text));
+    heard(options.layout.prepare(folder));
+    let layout = |file: &File| {
+        heard(options.layout.apply(file, &path));
+        Ok(())
     };
     match SharedFile::create(&path, options.direct_write, layout) {
         Ok(file) => Ok(Arc::new(file)),

@@ -9,12 +9,14 @@
 //! Format: docs/format/archive.md.
 //!
 //! Forward: [`write`] appends segments and commits, `space` knows what is free, `queue` packs extents
-//! into large writes at the `rate` allowed, `make` makes and opens files, [`catalog`] records what is
-//! whole, [`retention`] says what goes. Backward: `head` finds the state of a file, [`device`] gives
-//! segments back, `view` says which there are, `cache` keeps them. [`fence`] says who may write.
+//! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
+//! servers they lie, [`catalog`] records what is whole, [`retention`] says what goes. Backward: `head`
+//! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps
+//! them. [`fence`] says who may write.
 
 pub mod write;
 mod make;
+pub mod layout;
 mod space;
 mod queue;
 mod rate;
@@ -28,13 +30,13 @@ pub mod fence;
 
 pub use catalog::{Catalog, CatalogReader, NewCheckpoint, NewPart};
 pub use device::ArchiveDevice;
+pub use layout::Layout;
 pub use write::{ArchiveStore, Commit, NewSegment, Stats};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::SharedFile;
 use std::fmt::Debug;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,9 +134,6 @@ impl Default for ReadOptions {
     }
 }
 
-/// Called with a file just made, before it gets its size: asks a parallel file system for a layout.
-pub type Layout = fn(&File, &Path) -> std::io::Result<()>;
-
 /// How an archive is written.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
@@ -153,7 +152,7 @@ pub struct WriteOptions {
     /// Write past the page cache, where the file system can.
     pub direct_write: bool,
     /// What to ask the file system for when the file is made.
-    pub layout: Option<Layout>,
+    pub layout: Layout,
     /// How the segments are read again.
     pub read: ReadOptions,
 }
@@ -168,7 +167,7 @@ impl Default for WriteOptions {
             queue_bytes: 64 << 20,
             rate_bytes: None,
             direct_write: false,
-            layout: None,
+            layout: Layout::default(),
             read: ReadOptions {
                 direct: false,
                 ..ReadOptions::default()

@@ -10,6 +10,7 @@
 mod aggregate;
 mod agreement;
 mod archive;
+mod archive_layout;
 mod archive_store;
 mod job;
 mod crash;
