@@ -94,12 +94,58 @@ const IDLE: Duration = Duration::from_millis(5);
 const AGAIN: Duration = Duration::from_secs(1);
 /// An aggregator that does not answer so often is gone.
 const SILENT_MAX: u32 = 3;
+/// A server that fails so often, one drain after the other, is left out.
+const FAILURES_MAX: u32 = 3;
+/// How long a server that was left out is not asked, and how long it may take to answer then.
+const LEFT_OUT: Duration = Duration::from_secs(60);
+const BACK: Duration = Duration::from_secs(1);
 
 /// One aggregator: who it is, and which nodes it drains.
 #[derive(Debug, Clone)]
 struct Aggregator {
     peer: Peer,
     nodes: Vec<ArchiveNode>,
+    /// Drains of it that failed, one after the other.
+    failures: u32,
+}
+
+/// Why an aggregator did not drain what it was to.
+#[derive(Debug)]
+struct Failed {
+    error: Error,
+    /// It does not answer, or not as one of this version and this job does.
+    is_absent: bool,
+}
+
+impl Failed {
+    /// When it was asked.
+    fn to_answer(error: Error) -> Self {
+        let is_absent = matches!(
+            error.kind(),
+            ErrorKind::PeerUnreachable
+                | ErrorKind::Timeout
+                | ErrorKind::Unsupported
+                | ErrorKind::Configuration
+                | ErrorKind::Corrupt
+        );
+        Self { error, is_absent }
+    }
+
+    /// While it drained.
+    fn to_drain(error: Error) -> Self {
+        Self {
+            error,
+            is_absent: false,
+        }
+    }
+
+    /// Whether another one may do better: not where the archive is full, or the checkpoint gone.
+    fn is_its_own(&self) -> bool {
+        !matches!(
+            self.error.kind(),
+            ErrorKind::StoreFull | ErrorKind::NotRetained
+        )
+    }
 }
 
 /// Coordinates the archive of a job.
@@ -107,10 +153,11 @@ struct Aggregator {
 struct Coordinator {
     point: Arc<DrainPoint>,
     plan: ArchivePlan,
-    catalog: Catalog,
+    /// None after it failed: opened again when it is needed.
+    catalog: Option<Catalog>,
     aggregators: Vec<Aggregator>,
-    /// Addresses of servers that do not answer any more.
-    gone: Vec<String>,
+    /// Servers that were left out, by their address, and when.
+    gone: Vec<(String, Stopwatch)>,
     status: StatusFile,
     state: ArchiveStatus,
     stop: Arc<AtomicBool>,
@@ -127,7 +174,7 @@ impl Coordinator {
         let mut coordinator = Self {
             state: ArchiveStatus::of(&plan),
             point,
-            catalog,
+            catalog: Some(catalog),
             aggregators: Vec::new(),
             gone: Vec::new(),
             status,
@@ -140,20 +187,34 @@ impl Coordinator {
     }
 
     fn newest(&self) -> Option<CheckpointId> {
-        let state = self.catalog.state();
+        let state = self.catalog.as_ref()?.state();
         state.restorable().map(|c| c.checkpoint).max()
+    }
+
+    fn catalog(&self) -> Result<&Catalog> {
+        let none = || Error::new(ErrorKind::StoreFailed, "the catalog failed before");
+        self.catalog.as_ref().ok_or_else(none)
+    }
+
+    /// After an error the catalog is opened anew: its sync may have failed, or its mount may be gone.
+    fn change_catalog(&mut self, change: impl FnOnce(&Self, &Catalog) -> Result<()>) -> Result<()> {
+        let done = self.catalog().and_then(|catalog| change(self, catalog));
+        if done.is_err() {
+            drop(self.catalog.take());
+        }
+        done
     }
 
     /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
     /// servers each node drains itself.
     fn assign(&self) -> Vec<Aggregator> {
-        let mut servers = servers::find(&self.plan.folder);
-        servers.retain(|server| !self.gone.contains(&server.address));
+        let servers = servers::find(&self.plan.folder);
         let nodes = &self.plan.nodes;
         if servers.is_empty() {
             let own = nodes.iter().map(|node| Aggregator {
                 peer: node.peer(),
                 nodes: vec![node.clone()],
+                failures: 0,
             });
             return own.collect();
         }
@@ -164,6 +225,7 @@ impl Coordinator {
             .map(|(at, peer)| Aggregator {
                 peer,
                 nodes: nodes[share(at)..share(at + 1)].to_vec(),
+                failures: 0,
             })
             .collect()
     }
@@ -180,7 +242,7 @@ impl Coordinator {
             let context = format!("{} is not UTF-8", self.plan.folder.display());
             Error::new(ErrorKind::Configuration, context)
         })?;
-        let state = self.catalog.state();
+        let state = self.catalog()?.state();
         Ok(DrainJob {
             folder: folder.to_owned(),
             settings: self.plan.settings.to_json(),
@@ -199,8 +261,11 @@ impl Coordinator {
     /// Drains checkpoint `id` and records it.
     fn archive(&mut self, id: CheckpointId) -> Result<()> {
         let watch = Stopwatch::start();
+        if self.catalog.is_none() {
+            self.catalog = Some(self.plan.open_catalog()?);
+        }
         self.replace_gone();
-        self.make_room()?;
+        self.change_catalog(Self::make_room)?;
         self.state.begin(id, self.aggregators.len());
         let places: Vec<usize> = (0..self.aggregators.len()).collect();
         let shown = Mutex::new(std::mem::take(&mut self.state));
@@ -212,58 +277,88 @@ impl Coordinator {
         let mut lost = None;
         for (at, outcome) in done.into_iter().enumerate() {
             match outcome {
-                Ok(progress) => parts.push(progress),
-                Err(error) => {
-                    self.leave_out(at, &error);
-                    lost = Some(error);
+                Ok(progress) => {
+                    self.aggregators[at].failures = 0;
+                    parts.push(progress);
+                }
+                Err(failed) => {
+                    self.leave_out(at, &failed);
+                    lost = Some(failed.error);
                 }
             }
         }
         if let Some(error) = lost {
             return Err(error);
         }
-        self.record(id, &parts)?;
+        self.change_catalog(|own, catalog| own.record(catalog, id, &parts))?;
         self.state.end(id, watch.seconds(), &parts);
         Ok(())
     }
 
-    /// What a server that does not answer was to drain is drained by the first of its nodes.
-    fn leave_out(&mut self, at: usize, error: &Error) {
+    /// What a server that does not answer, or that fails again and again, was to drain is drained by the
+    /// first of its nodes.
+    fn leave_out(&mut self, at: usize, failed: &Failed) {
         let aggregator = &mut self.aggregators[at];
         let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
             return;
         };
-        if error.kind() != ErrorKind::PeerUnreachable || aggregator.peer.address == heir.address {
+        if aggregator.peer.address == heir.address {
             return;
         }
+        aggregator.failures += u32::from(failed.is_its_own());
+        if !failed.is_absent && aggregator.failures < FAILURES_MAX {
+            return;
+        }
+        aggregator.failures = 0;
         let gone = std::mem::replace(&mut aggregator.peer, heir);
+        let error = &failed.error;
         notice::warn(&format!(
-            "staging server {gone} is gone: {error}; its nodes drain themselves"
+            "staging server {gone} is left out: {error}; its nodes drain themselves"
         ));
-        self.gone.push(gone.address);
+        self.gone.push((gone.address, Stopwatch::start()));
     }
 
-    /// Servers that came since another was left out take its place.
+    /// Servers that came since another was left out take its place, and those that were left out a while
+    /// ago and answer again.
     fn replace_gone(&mut self) {
         if self.gone.is_empty() {
             return;
         }
-        let mut servers = servers::find(&self.plan.folder);
-        let taken = |peer: &Peer| {
-            self.aggregators
-                .iter()
-                .any(|a| a.peer.address == peer.address)
-        };
-        servers.retain(|server| !self.gone.contains(&server.address) && !taken(server));
-        for aggregator in &mut self.aggregators {
-            let first = aggregator.nodes.first().map(|node| &*node.address);
-            if first == Some(&*aggregator.peer.address)
-                && let Some(server) = servers.pop()
-            {
+        for server in servers::find(&self.plan.folder) {
+            let address = |peer: &Peer| peer.address.clone();
+            let mut aggregators = self.aggregators.iter();
+            if aggregators.any(|a| a.peer.address == server.address) {
+                continue;
+            }
+            let vacant = self.aggregators.iter().position(|aggregator| {
+                let first = aggregator.nodes.first().map(ArchiveNode::peer);
+                first.as_ref().map(address) == Some(address(&aggregator.peer))
+            });
+            let Some(vacant) = vacant else { return };
+            if self.is_back(&server) {
                 notice::info(&format!("staging server {server} takes part from now on"));
-                aggregator.peer = server;
+                self.aggregators[vacant].peer = server;
             }
         }
+    }
+
+    /// Whether a server may be asked: it is new, or was left out a while ago and answers.
+    fn is_back(&mut self, server: &Peer) -> bool {
+        let mut gone = self.gone.iter();
+        let Some(at) = gone.position(|(address, _)| *address == server.address) else {
+            return true;
+        };
+        if self.gone[at].1.elapsed() < LEFT_OUT {
+            return false;
+        }
+        let answer = self.point.ask(server, &DrainRequest::Progress, BACK);
+        let is_back = matches!(answer, Ok(DrainAnswer::Progress(_)));
+        if is_back {
+            self.gone.swap_remove(at);
+        } else {
+            self.gone[at].1 = Stopwatch::start();
+        }
+        is_back
     }
 
     /// Has one aggregator drain its nodes, and waits until it has.
@@ -272,22 +367,25 @@ impl Coordinator {
         at: usize,
         id: CheckpointId,
         shown: &Mutex<ArchiveStatus>,
-    ) -> Result<DrainProgress> {
+    ) -> std::result::Result<DrainProgress, Failed> {
         let peer = &self.aggregators[at].peer;
         let within = self.plan.within();
-        let begin = DrainRequest::Begin(self.job(at, id)?);
-        self.point.ask(peer, &begin, within)?;
+        let job = self.job(at, id).map_err(Failed::to_drain)?;
+        let begin = DrainRequest::Begin(job);
+        let ask_to_begin = || self.point.ask(peer, &begin, within).map_err(Failed::to_answer);
+        ask_to_begin()?;
         let mut silent = 0;
         let short = within.min(Duration::from_secs(10));
         loop {
             if self.stop.load(Ordering::Acquire) {
                 drop(self.point.ask(peer, &DrainRequest::Cancel, short));
-                return Err(Error::new(ErrorKind::Timeout, "draining was told to stop"));
+                let told = Error::new(ErrorKind::Timeout, "draining was told to stop");
+                return Err(Failed::to_drain(told));
             }
             let progress = match self.point.ask(peer, &DrainRequest::Progress, short) {
                 Ok(DrainAnswer::Progress(progress)) => progress,
-                Ok(other) => return Err(unexpected(peer, &other)),
-                Err(error) if silent + 1 >= SILENT_MAX => return Err(error),
+                Ok(other) => return Err(Failed::to_answer(unexpected(peer, &other))),
+                Err(error) if silent + 1 >= SILENT_MAX => return Err(Failed::to_answer(error)),
                 Err(_) => {
                     silent += 1;
                     continue;
@@ -296,7 +394,7 @@ impl Coordinator {
             silent = 0;
             if progress.checkpoint != id {
                 // It was started again, and knows nothing of this drain.
-                self.point.ask(peer, &begin, within)?;
+                ask_to_begin()?;
             }
             let mut status = lock(shown);
             status.show(at, AggregatorStatus::of(&peer.name, &progress));
@@ -311,31 +409,32 @@ impl Coordinator {
                         .ok()
                         .and_then(ErrorKind::from_code);
                     let kind = kind.unwrap_or(ErrorKind::Internal);
-                    return Err(Error::new(kind, format!("{peer}: {}", progress.text)));
+                    let error = Error::new(kind, format!("{peer}: {}", progress.text));
+                    return Err(Failed::to_drain(error));
                 }
             }
         }
     }
 
     /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
-    fn make_room(&self) -> Result<()> {
-        let state = self.catalog.state();
+    fn make_room(&self, catalog: &Catalog) -> Result<()> {
+        let state = catalog.state();
         let others = self.plan.retained.saturating_sub(1).max(1);
         let dropped = retention::plan(&state, others).dropped;
         if dropped.is_empty() {
             return Ok(());
         }
         let ids: Vec<CheckpointId> = dropped.iter().map(|one| one.checkpoint).collect();
-        self.catalog.drop_checkpoints(&ids)
+        catalog.drop_checkpoints(&ids)
     }
 
-    fn record(&self, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
+    fn record(&self, catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
         let part = |progress: &DrainProgress| NewPart {
             store: progress.store,
             file: progress.file.clone(),
             sequence: progress.sequence,
         };
-        self.catalog.record(&NewCheckpoint {
+        catalog.record(&NewCheckpoint {
             checkpoint: id,
             world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
             bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
