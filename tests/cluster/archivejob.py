@@ -57,7 +57,7 @@ class Watch:
             for place, one in enumerate(status.get("aggregators", [])):
                 if of and one["file"]:
                     key = (of["number"], of["incarnation"], place)
-                    if key not in self.seen or self.seen[key]["bytes_encoded"] <= one["bytes_encoded"]:
+                    if key not in self.seen or self.seen[key]["bytes_resumed"] <= one["bytes_resumed"]:
                         self.seen[key] = one
             if status.get("error") and status["error"] not in self.errors:
                 self.errors.append(status["error"])

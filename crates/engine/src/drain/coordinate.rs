@@ -9,7 +9,7 @@
 use super::point::{AT_WORK, DONE, DrainPoint};
 use super::sources::unexpected;
 use super::status::{AggregatorStatus, ArchiveStatus, StatusFile};
-use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers};
+use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers, sweep};
 use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
@@ -158,6 +158,8 @@ struct Coordinator {
     aggregators: Vec<Aggregator>,
     /// Servers that were left out, by their address, and when.
     gone: Vec<(String, Stopwatch)>,
+    /// The files that were written when it was last looked for others, and drains since they changed.
+    swept: (Vec<String>, usize),
     status: StatusFile,
     state: ArchiveStatus,
     stop: Arc<AtomicBool>,
@@ -177,6 +179,7 @@ impl Coordinator {
             catalog: Some(catalog),
             aggregators: Vec::new(),
             gone: Vec::new(),
+            swept: Default::default(),
             status,
             stop,
             plan,
@@ -291,8 +294,27 @@ impl Coordinator {
             return Err(error);
         }
         self.change_catalog(|own, catalog| own.record(catalog, id, &parts))?;
+        self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
         Ok(())
+    }
+
+    /// Removes what takeovers left behind, where files changed, and when checkpoints went that need them.
+    fn sweep(&mut self, parts: &[DrainProgress]) {
+        let files: Vec<String> = parts.iter().map(|part| part.file.clone()).collect();
+        if self.swept.0 == files && self.swept.1 > self.plan.retained {
+            return;
+        }
+        let since = if self.swept.0 == files { self.swept.1 + 1 } else { 0 };
+        self.swept = (files, since);
+        let swept = self
+            .catalog()
+            .and_then(|catalog| sweep::sweep(&self.plan.folder, catalog, self.aggregators.len()));
+        match swept {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => notice::info(&format!("no checkpoint needs {} any more", gone.join(", "))),
+            Err(error) => tracing::debug!("nothing is removed from the archive: {error}"),
+        }
     }
 
     /// What a server that does not answer, or that fails again and again, was to drain is drained by the

@@ -19,6 +19,7 @@
 //! | `parts` | the trees and roots above the blocks |
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |
+//! | `sweep` | files that takeovers left behind and nothing needs |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
@@ -37,6 +38,7 @@ mod source;
 mod sources;
 mod state;
 mod status;
+mod sweep;
 mod tree;
 mod work;
 

@@ -13,6 +13,7 @@ use super::point::OpenStore;
 use super::state::State;
 use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
 use crate::store::reader::StoreReader;
 use backstay_format::CheckpointId;
 use backstay_format::drain::DrainJob;
@@ -38,8 +39,18 @@ pub(super) fn store_for(
     }
     let folder = Path::new(&job.folder);
     let options = options(job, settings);
-    let (file, store) = open(folder, job, &options)?;
-    let state = load(&store)?;
+    let opened = open(folder, job, &options).and_then(|(file, store)| {
+        let state = load(&store)?;
+        Ok((file, store, state))
+    });
+    let (file, store, state) = match opened {
+        Err(error) if is_damage(&error, folder, &job.file) => {
+            notice::warn(&format!("all is drained to a new file: {error}"));
+            let (file, store) = make(folder, job, &options)?;
+            (file, store, State::empty())
+        }
+        opened => opened?,
+    };
     Ok(OpenStore {
         job: job.job.clone(),
         run: job.run,
@@ -51,6 +62,28 @@ pub(super) fn store_for(
     })
 }
 
+/// Whether there is no going on from `file`.
+fn is_damage(error: &Error, folder: &Path, file: &str) -> bool {
+    error.kind() == ErrorKind::Corrupt || !file.is_empty() && !is_there(folder, file)
+}
+
+/// A new file that goes on from none.
+fn make(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
+    let mut identity = identity(job);
+    let made = go_on(folder, "", job, &mut identity, options)?;
+    made.ok_or_else(|| too_many(folder, job))
+}
+
+fn identity(job: &DrainJob) -> Identity {
+    Identity {
+        job: job.job.clone(),
+        run: job.run,
+        aggregator: job.aggregator,
+        epoch: epoch_of(&job.file),
+        host: fence::host(),
+    }
+}
+
 /// The epoch of an aggregator's file, by its name.
 fn epoch_of(file: &str) -> u32 {
     let number = file
@@ -60,13 +93,7 @@ fn epoch_of(file: &str) -> u32 {
 }
 
 fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
-    let mut identity = Identity {
-        job: job.job.clone(),
-        run: job.run,
-        aggregator: job.aggregator,
-        epoch: epoch_of(&job.file),
-        host: fence::host(),
-    };
+    let mut identity = identity(job);
     for former in unrecorded(folder, job) {
         match go_on(folder, &former, job, &mut identity, options) {
             Ok(Some(opened)) => return Ok(opened),
@@ -87,8 +114,8 @@ fn go_on(
     identity: &mut Identity,
     options: &WriteOptions,
 ) -> Result<Option<(String, ArchiveStore)>> {
-    identity.epoch = epoch_of(former);
     if !former.is_empty() {
+        identity.epoch = epoch_of(former);
         match ArchiveStore::open(folder, former, identity, options) {
             Ok(store) => return Ok(Some((former.to_owned(), store))),
             Err(error) if error.kind() == ErrorKind::StoreBusy => {}

@@ -26,6 +26,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Most of a text that all ranks are told.
+const LOST_CHARS_MAX: usize = 600;
+
 /// What a session has of level 3.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
@@ -79,6 +82,11 @@ impl Archive {
     }
     pub(super) fn found(&self) -> &ArchiveFound {
         &self.found
+    }
+    /// Why the archive has nothing for a restart though it lists checkpoints.
+    pub(super) fn lost(&self) -> Option<Error> {
+        let why = &self.found.lost;
+        (!why.is_empty()).then(|| Error::new(ErrorKind::Corrupt, why.clone()))
     }
     pub(super) fn has(&self, id: CheckpointId) -> bool {
         self.found.find(id).is_some()
@@ -169,6 +177,7 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut body = Encoder::new();
     body.u32(found.run).u64(found.incarnation);
+    body.text(&found.lost.chars().take(LOST_CHARS_MAX).collect::<String>());
     body.u32(count(found.files.len()));
     for file in &found.files {
         body.text(file);
@@ -190,6 +199,7 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
     let mut found = ArchiveFound {
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
+        lost: body.text("why nothing can be had", 4 * LOST_CHARS_MAX)?,
         ..ArchiveFound::default()
     };
     for _ in 0..body.u32("files")? {
