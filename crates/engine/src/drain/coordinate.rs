@@ -277,7 +277,7 @@ impl Coordinator {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut parts = Vec::new();
-        let mut lost = None;
+        let (mut lost, mut replaced) = (None, true);
         for (at, outcome) in done.into_iter().enumerate() {
             match outcome {
                 Ok(progress) => {
@@ -285,13 +285,16 @@ impl Coordinator {
                     parts.push(progress);
                 }
                 Err(failed) => {
-                    self.leave_out(at, &failed);
+                    replaced &= self.leave_out(at, &failed);
                     lost = Some(failed.error);
                 }
             }
         }
-        if let Some(error) = lost {
-            return Err(error);
+        match lost {
+            // Others are in their place, so that nobody needs to be told.
+            Some(_) if replaced => return self.archive(id),
+            Some(error) => return Err(error),
+            None => {}
         }
         self.change_catalog(|own, catalog| own.record(catalog, id, &parts))?;
         self.sweep(&parts);
@@ -318,18 +321,18 @@ impl Coordinator {
     }
 
     /// What a server that does not answer, or that fails again and again, was to drain is drained by the
-    /// first of its nodes.
-    fn leave_out(&mut self, at: usize, failed: &Failed) {
+    /// first of its nodes. Whether it was left out.
+    fn leave_out(&mut self, at: usize, failed: &Failed) -> bool {
         let aggregator = &mut self.aggregators[at];
         let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
-            return;
+            return false;
         };
         if aggregator.peer.address == heir.address {
-            return;
+            return false;
         }
         aggregator.failures += u32::from(failed.is_its_own());
         if !failed.is_absent && aggregator.failures < FAILURES_MAX {
-            return;
+            return false;
         }
         aggregator.failures = 0;
         let gone = std::mem::replace(&mut aggregator.peer, heir);
@@ -338,6 +341,7 @@ impl Coordinator {
             "staging server {gone} is left out: {error}; its nodes drain themselves"
         ));
         self.gone.push((gone.address, Stopwatch::start()));
+        true
     }
 
     /// Servers that came since another was left out take its place, and those that were left out a while
@@ -505,6 +509,8 @@ impl Coordinator {
                 continue;
             }
             if let Some(control) = &control {
+                // How the one before ended is not how this one does.
+                control.set_archive_outcome(0);
                 control.set_archiving(committed);
             }
             match self.archive(committed) {

@@ -201,10 +201,12 @@ impl DrainPoint {
             }
             DrainRequest::Archived { checkpoint, kind } => {
                 if let Some(control) = self.control() {
-                    control.set_archive_outcome(u64::from(*kind));
                     if *kind == 0 {
                         control.set_archived(*checkpoint);
+                    } else {
+                        control.set_archiving(*checkpoint);
                     }
+                    control.set_archive_outcome(u64::from(*kind));
                 }
                 Ok(DrainAnswer::Done)
             }

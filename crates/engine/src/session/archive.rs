@@ -273,8 +273,12 @@ impl Session {
         let control = &self.node.control;
         // One that was overtaken by a newer one is not a failure: the newer one counts.
         let overtaken = u64::try_from(ErrorKind::NotRetained.code()).unwrap_or(u64::MAX);
+        // In this order: who begins a drain clears the outcome of the one before first.
+        if control.archiving() < id {
+            return false;
+        }
         let outcome = control.archive_outcome();
-        outcome != 0 && outcome != overtaken && control.archiving() >= id
+        outcome != 0 && outcome != overtaken
     }
 
     /// Whether nothing more comes of draining `id`.
