@@ -95,11 +95,10 @@ def all_nodes_are_wiped(settings):
         after = whole(scene, history, 5, {1: 1, 2: 1, 3: 1}, life=2, fixed=1)
         expect(after.restored() == (5, 5), f"{after.restored()} came back")
         # An older one that is retained; the newer ones are abandoned.
-        last = max(number for number, _ in scene.steps)
-        older = scene.job(life=3, nodes={3: 1, 0: 1, 1: 1}, restore=last - 1, hold=20, wait_archived=20, steps=20, fixed=1)
+        older = scene.job(life=3, nodes={3: 1, 0: 1, 1: 1}, restore=5, hold=20, wait_archived=20, steps=20, fixed=1)
         scene.leader = 3
         older.must_see("verified")
-        expect(older.restored()[0] == last - 1, f"{older.restored()}, not number {last - 1}")
+        expect(older.restored() == (5, 5), f"{older.restored()}, not number 5")
         older.must_see("archived")
         older.kill()
         expect(not older.all("wrong"), older.last_words())
@@ -584,6 +583,137 @@ TESTS = [all_nodes_are_wiped, another_number_of_ranks, an_interrupted_drain_goes
          only_retained_ones_stay]
 
 
+# ---- Soak -----------------------------------------------------------------------------------------------
+
+
+class Round:
+    """A job of several lives on a CephFS, with faults at random instants; all from one seed."""
+
+    def __init__(self, settings, number):
+        self.settings, self.chance = settings, random.Random(f"{settings.seed} round {number}")
+        self.pfs, self.said = settings.pfs.get(), []
+        self.agents = self.chance.random() < 0.4
+        self.servers = self.chance.choice([0, 0, 1, 2])
+        self.rate = self.chance.choice([None, 4 * MIB, 16 * MIB])
+        self.kib = self.chance.choice([256, 1024, 4096])
+
+    def run(self):
+        with Cluster(3, spares=1) as cluster, ArchiveScene(
+                cluster, self.settings, self.pfs, rate=self.rate, BACKSTAY_TIMEOUT_MS=5000,
+                BACKSTAY_ARCHIVE_RETAINED=self.chance.choice([1, 2, 5])) as self.scene:
+            history, promised, lives = History(), 0, self.chance.randrange(2, 5)
+            for life in range(1, lives + 1):
+                promised = max(promised, self.live(life, history))
+                if promised and self.chance.random() < 0.4:
+                    self.said.append("all nodes lost")
+                    self.scene.lose_everything()
+                    history.complete = min(history.complete, promised)
+            whole(self.scene, history, promised, (1, 1, 1), life=lives + 1)
+            return promised
+
+    def live(self, life, history):
+        scene = self.scene
+        for name in [f"s{at}" for at in range(self.servers)]:
+            process, _ = scene.servers.get(name, (None, 0))
+            if process is None or process.poll() is not None:
+                scene.start_server(3, name)
+        if self.agents:
+            scene.start_agents([index for index in range(3) if scene.agent_pid(index) is None])
+        job = scene.job(life=life, nodes=(1, 1, 1), kib=self.kib, pause_us=50000)
+        try:
+            job.must_see("committed")
+            for _ in range(self.chance.randrange(1, 4)):
+                time.sleep(self.chance.random() * 3)
+                self.fault()
+                before = job.newest("committed")
+                wait_until(lambda: job.newest("committed") > before, f"checkpoints after {self.said[-1]}")
+            time.sleep(self.chance.random() * 4)
+        finally:
+            promised = ended(scene, job, history)
+        return promised
+
+    def fault(self):
+        """One fault, and its end."""
+        scene, pfs, chance = self.scene, self.pfs, self.chance
+        some = [self.hang, self.lose_client, self.fill, self.nothing]
+        some += [self.kill_server, self.stall_server] if scene.servers else []
+        some += [self.kill_agent] if self.agents else []
+        what = chance.choice(some)
+        self.said.append(what.__name__)
+        what(scene, pfs, chance)
+
+    @staticmethod
+    def nothing(*unused):
+        pass
+
+    @staticmethod
+    def hang(scene, pfs, chance):
+        kind = chance.choice(["osd", "mds"])
+        pfs.pause(kind)
+        try:
+            time.sleep(chance.random() * 15)
+        finally:
+            pfs.resume(kind)
+
+    @staticmethod
+    def lose_client(scene, pfs, chance):
+        victim = chance.randrange(4)
+        pfs.kill_client(victim)
+        try:
+            time.sleep(chance.random() * 5)
+        finally:
+            pfs.remount(victim)
+            pfs.give(scene.cluster, victim, victim)
+
+    @staticmethod
+    def fill(scene, pfs, chance):
+        pfs.fill()
+        try:
+            time.sleep(chance.random() * 5)
+        finally:
+            pfs.make_room()
+
+    @staticmethod
+    def kill_server(scene, pfs, chance):
+        name = chance.choice(sorted(scene.servers))
+        scene.kill_server_place(name)
+        if chance.random() < 0.5:
+            scene.start_server(3, name)
+
+    @staticmethod
+    def stall_server(scene, pfs, chance):
+        name = chance.choice(sorted(scene.servers))
+        if scene.servers[name][0].poll() is None:
+            scene.signal_server(name, signal.SIGSTOP)
+            time.sleep(chance.random() * 20)
+            scene.signal_server(name, signal.SIGCONT)
+
+    @staticmethod
+    def kill_agent(scene, pfs, chance):
+        victim = chance.randrange(3)
+        if scene.agent_pid(victim) is not None:
+            scene.signal_agent(victim, signal.SIGKILL)
+
+
+def soak(settings):
+    """Rounds until the time is over; the exit status. A round that fails is repeated by --seed and --round."""
+    end, number, failed = time.monotonic() + settings.soak, settings.round, 0
+    while time.monotonic() < end or number == settings.round:
+        one, began = Round(settings, number), time.monotonic()
+        outcome_, text = "ok", ""
+        try:
+            text = f"step {one.run()} archived"
+        except Exception as error:                  # told like the others, and the next round goes on
+            outcome_, text = "FAILED", f"--seed {settings.seed} --round {number}: {type(error).__name__}: {error}"
+            settings.pfs.close()
+        failed += outcome_ == "FAILED"
+        print(f"{outcome_:8}round {number}, {time.monotonic() - began:.1f} s: agents {one.agents}, servers "
+              f"{one.servers}, {', '.join(one.said)}: {text}", flush=True)
+        number += 1
+    print(f"{number - settings.round - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=pathlib.Path,
@@ -592,14 +722,17 @@ def main():
     parser.add_argument("--soak", type=int, default=0, help="faults at random instants, for so many seconds")
     parser.add_argument("--repeat", type=int, default=1, help="all of the tests so often")
     parser.add_argument("--seed", type=int, help="where random choices begin")
+    parser.add_argument("--round", type=int, default=0, help="the round of a soak to begin with")
     settings = parser.parse_args()
     settings.programs = settings.programs.resolve()
     if settings.seed is None:
         settings.seed = random.randrange(1 << 30) if settings.soak or settings.repeat > 1 else 1
     print(f"seed {settings.seed}", flush=True)
     settings.pfs = Pfs()
-    status = 0
+    status, settings.turn = 0, 0
     try:
+        if settings.soak:
+            return soak(settings)
         for settings.turn in range(max(1, settings.repeat)):
             settings.random = random.Random(f"{settings.seed} {settings.turn}")
             status |= run_all(TESTS, settings)

@@ -8,7 +8,7 @@
 
 use super::point::{AT_WORK, DONE, DrainPoint};
 use super::sources::unexpected;
-use super::status::{AggregatorStatus, ArchiveStatus, StatusFile};
+use super::status::{AggregatorStatus, ArchiveStatus, StatusCheckpoint, StatusFile};
 use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers, sweep};
 use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention};
 use crate::clock::{Deadline, Stopwatch};
@@ -54,6 +54,8 @@ pub struct ArchivePlan {
     pub run: u32,
     /// This life.
     pub incarnation: u64,
+    /// The checkpoint that it restored.
+    pub from: Option<StatusCheckpoint>,
     /// Every so many checkpoints one is drained.
     pub every: u64,
     /// Checkpoints that the archive keeps.
@@ -78,7 +80,23 @@ impl ArchivePlan {
             epoch: 0,
             host: fence::host(),
         };
-        Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)
+        let catalog = Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
+        if let Some(from) = self.from {
+            let from = CheckpointId::new(from.incarnation, from.number);
+            catalog.begin_life(self.incarnation, Some(from))?;
+        }
+        Ok(catalog)
+    }
+
+    /// The same; none where the file system is full, which may have room later.
+    pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
+        match self.open_catalog() {
+            Err(error) if error.kind() == ErrorKind::StoreFull => {
+                notice::warn(&format!("nothing is archived before there is room: {error}"));
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
     }
 
     fn within(&self) -> Duration {
@@ -169,14 +187,14 @@ impl Coordinator {
     fn new(
         point: Arc<DrainPoint>,
         plan: ArchivePlan,
-        catalog: Catalog,
+        catalog: Option<Catalog>,
         stop: Arc<AtomicBool>,
     ) -> Self {
         let status = StatusFile::new(plan.status.clone());
         let mut coordinator = Self {
             state: ArchiveStatus::of(&plan),
             point,
-            catalog: Some(catalog),
+            catalog,
             aggregators: Vec::new(),
             gone: Vec::new(),
             swept: Default::default(),
@@ -572,8 +590,12 @@ pub struct ArchiveThread {
 }
 
 impl ArchiveThread {
-    /// Starts it.
-    pub fn start(point: Arc<DrainPoint>, plan: ArchivePlan, catalog: Catalog) -> Result<Self> {
+    /// Starts it; without a catalog it is opened when there is something to record.
+    pub fn start(
+        point: Arc<DrainPoint>,
+        plan: ArchivePlan,
+        catalog: Option<Catalog>,
+    ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let drain_last = Arc::new(AtomicBool::new(false));
         let (stopped, last) = (Arc::clone(&stop), Arc::clone(&drain_last));
@@ -621,6 +643,7 @@ mod tests {
             job: "job".to_owned(),
             run: 7,
             incarnation: 2,
+            from: Some(CheckpointId::new(1, 9).into()),
             every: 3,
             retained: 2,
             settings: DrainSettings::of(&crate::Config::default()),

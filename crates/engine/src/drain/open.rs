@@ -11,7 +11,7 @@ use super::fetch::open_device;
 use super::ledger::Ledger;
 use super::point::OpenStore;
 use super::state::State;
-use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
+use crate::archive::{ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::reader::StoreReader;
@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+/// So many files, each taken over from the one before, hold what is retained; then all goes to a new one.
+const CHAIN_MAX: usize = 4;
 /// So many numbers are tried for a new file.
 const EPOCHS_TRIED: u32 = 1000;
 
@@ -122,6 +124,13 @@ fn go_on(
             Err(error) => return Err(error),
         }
     }
+    // What stands in many files is drained once more, so that they can go.
+    let is_long = |device: Arc<ArchiveDevice>| device.root().files.len() + 1 >= CHAIN_MAX;
+    let former = match former {
+        "" => "",
+        former if is_long(open_device(folder, former)?) => "",
+        former => former,
+    };
     // Files of drains that nobody recorded may stand in the way: each try has the next number.
     for _ in 0..EPOCHS_TRIED {
         identity.epoch += 1;

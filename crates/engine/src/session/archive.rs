@@ -34,7 +34,7 @@ const LOST_CHARS_MAX: usize = 600;
 pub(super) struct Archive {
     found: ArchiveFound,
     /// Rank 0's, until the life begins.
-    begin: Option<(ArchivePlan, Catalog)>,
+    begin: Option<(ArchivePlan, Option<Catalog>)>,
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
@@ -144,13 +144,14 @@ impl Archive {
             job: node.job.clone(),
             run: node.run,
             incarnation,
+            from: None,
             every: u64::from(config.archive_every),
             retained: index(config.archive_retained),
             settings: DrainSettings::of(config),
             nodes,
             status: Some(node.store_directory().join(STATUS_FILE)),
         };
-        let catalog = plan.open_catalog()?;
+        let catalog = plan.open_catalog_if_room()?;
         self.begin = Some((plan, catalog));
         Ok(())
     }
@@ -166,7 +167,8 @@ impl Archive {
             return Ok(());
         };
         plan.incarnation = incarnation;
-        if from.is_some() {
+        plan.from = from.map(Into::into);
+        if let (Some(_), Some(catalog)) = (from, &catalog) {
             catalog.begin_life(incarnation, from)?;
         }
         protection.archive(&plan, catalog)
