@@ -11,6 +11,7 @@
  * With --watch 1, whenever that changes on its node: encoding NUMBER INCARNATION | protected NUMBER INCARNATION
  * | short TEXT (protection is less than was asked for; without words: no longer).
  *   unprotected STEP STATUS TEXT: the wait for protection failed | holding STEP
+ *   archived NUMBER INCARNATION STEP | unarchived STEP STATUS TEXT: the wait for the archive ended so
  */
 #include <backstay/backstay_mpi.h>
 
@@ -48,6 +49,7 @@ static struct {
     int64_t steps, pause_us, late_rank, late_step, late_ms, ballast_step, ballast_mib, restore_number;
     size_t big_words;
     int64_t wait_protected;           /* steps up to this one wait until they are protected */
+    int64_t wait_archived;            /* steps up to this one wait until they are in the archive */
     int64_t hold_step;                /* after its checkpoint nothing more happens until it is killed */
     int background, slabs, fixed, no_folder, life, watch, leave;
     uint64_t seed;
@@ -507,6 +509,28 @@ static int32_t protected_checkpoint(backstay_report *report)
     return BACKSTAY_OK;
 }
 
+/* A checkpoint that is not done before it is in the archive, or known not to get there. */
+static int32_t archived_checkpoint(backstay_report *report)
+{
+    backstay_handle *handle = NULL;
+    backstay_protection now = backstay_protection_default();
+    int32_t status = backstay_checkpoint_start(session, &handle);
+
+    if (status != BACKSTAY_OK)
+        return status;
+    event("started %" PRId64, step);
+    status = backstay_wait(session, handle, BACKSTAY_LEVEL_ARCHIVE, report);
+    if (status == BACKSTAY_OK) {
+        event("archived %" PRIu64 " %" PRIu64 " %" PRId64, report->checkpoint.number,
+              report->checkpoint.incarnation, step);
+        return status;
+    }
+    event("unarchived %" PRId64 " %d %s", step, (int)status, backstay_message(session));
+    check("protection_status", backstay_protection_status(session, &now));
+    report->checkpoint = now.at_node;
+    return BACKSTAY_OK;
+}
+
 static void hold(void)
 {
     event("holding %" PRId64, step);
@@ -548,7 +572,10 @@ static void live(void)
         if (rank == run.late_rank && step == run.late_step)
             nap(run.late_ms * 1000);
         event("begin %" PRId64, step);
-        if (step <= run.wait_protected) {
+        if (step <= run.wait_archived) {
+            status = archived_checkpoint(&report);
+            report_checkpoint(status, &report, step);
+        } else if (step <= run.wait_protected) {
             status = protected_checkpoint(&report);
             report_checkpoint(status, &report, step);
         } else if (run.background) {
@@ -607,6 +634,8 @@ static void arguments(int argc, char **argv)
             run.no_folder = (int)value;
         else if (strcmp(name, "--wait-protected") == 0)
             run.wait_protected = value;
+        else if (strcmp(name, "--wait-archived") == 0)
+            run.wait_archived = value;
         else if (strcmp(name, "--hold") == 0)
             run.hold_step = value;
         else if (strcmp(name, "--watch") == 0)

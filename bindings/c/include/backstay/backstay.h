@@ -164,6 +164,9 @@
 /// The checkpoint is protected across nodes: it survives the loss of as many as the redundancy covers.
 #define BACKSTAY_LEVEL_PROTECTED 2
 
+/// The checkpoint is in the archive: it survives the loss of all nodes.
+#define BACKSTAY_LEVEL_ARCHIVE 3
+
 /// Bytes of backstay_protection.shortfall.
 #define BACKSTAY_SHORTFALL_BYTES 512
 

@@ -232,7 +232,7 @@ fn archive(plan: &[u8], state: &Mutex<State>) -> Result<LocalAnswer> {
         let context = "a plan of an archive that this version does not know";
         Error::caused(ErrorKind::Unsupported, context, error)
     })?;
-    let catalog = plan.open_catalog()?;
+    let catalog = plan.open_catalog_if_room()?;
     let thread = ArchiveThread::start(Arc::clone(agent.drains()), plan, catalog)?;
     lock(state).archive = Some(thread);
     Ok(LocalAnswer::Done)

@@ -146,6 +146,18 @@ fn read_superblock(device: &dyn Device) -> Result<CatalogSuperblock> {
     Err(first.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
 }
 
+/// Whether the making of the file never came to its superblocks, which are written last.
+fn is_half_made(device: &dyn Device) -> bool {
+    let Ok(length) = device.length_bytes() else {
+        return false;
+    };
+    SUPERBLOCK_OFFSETS.into_iter().all(|offset| {
+        let mut bytes = AlignedBytes::new(SUPERBLOCK_BYTES);
+        length < offset + to_u64(SUPERBLOCK_BYTES)
+            || device.read_at(&mut bytes, offset).is_ok() && bytes.iter().all(|&byte| byte == 0)
+    })
+}
+
 /// The state in a slot; `None` if nothing was ever written there.
 fn read_slot(
     device: &dyn Device,
@@ -246,14 +258,18 @@ impl Catalog {
         let mut damaged = None;
         for epoch in epochs(folder)? {
             let file = catalog_file(epoch);
-            let read = place
-                .open(&file)
-                .and_then(|device| CatalogReader::on(&*device, &file));
+            let read = place.open(&file).and_then(|device| {
+                if is_half_made(&*device) {
+                    return Ok(None);
+                }
+                CatalogReader::on(&*device, &file).map(Some)
+            });
             match read {
-                Ok(mut reader) => {
+                Ok(Some(mut reader)) => {
                     reader.damaged = damaged.or(reader.damaged);
                     return Ok(Some(reader));
                 }
+                Ok(None) => {}
                 Err(error) => damaged = damaged.or(Some(error)),
             }
         }
@@ -333,7 +349,12 @@ impl Catalog {
         let id = make::new_id()?;
         let fence = Fence::first(id)?;
         let device = Arc::new(device);
-        let made = Self::make(device, &file, id, &identity, slot_bytes, state, Some(fence))?;
+        let made = Self::make(device, &file, id, &identity, slot_bytes, state, Some(fence));
+        if made.is_err() {
+            // This process made it, and nothing is in it.
+            drop(std::fs::remove_file(folder.join(&file)));
+        }
+        let made = made?;
         make::sync_folder(folder)?;
         Ok(made)
     }

@@ -8,8 +8,8 @@
 
 use super::point::{AT_WORK, DONE, DrainPoint};
 use super::sources::unexpected;
-use super::status::{AggregatorStatus, ArchiveStatus, StatusFile};
-use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers};
+use super::status::{AggregatorStatus, ArchiveStatus, StatusCheckpoint, StatusFile};
+use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers, sweep};
 use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
@@ -54,6 +54,8 @@ pub struct ArchivePlan {
     pub run: u32,
     /// This life.
     pub incarnation: u64,
+    /// The checkpoint that it restored.
+    pub from: Option<StatusCheckpoint>,
     /// Every so many checkpoints one is drained.
     pub every: u64,
     /// Checkpoints that the archive keeps.
@@ -78,7 +80,23 @@ impl ArchivePlan {
             epoch: 0,
             host: fence::host(),
         };
-        Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)
+        let catalog = Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
+        if let Some(from) = self.from {
+            let from = CheckpointId::new(from.incarnation, from.number);
+            catalog.begin_life(self.incarnation, Some(from))?;
+        }
+        Ok(catalog)
+    }
+
+    /// The same; none where the file system is full, which may have room later.
+    pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
+        match self.open_catalog() {
+            Err(error) if error.kind() == ErrorKind::StoreFull => {
+                notice::warn(&format!("nothing is archived before there is room: {error}"));
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
     }
 
     fn within(&self) -> Duration {
@@ -94,12 +112,58 @@ const IDLE: Duration = Duration::from_millis(5);
 const AGAIN: Duration = Duration::from_secs(1);
 /// An aggregator that does not answer so often is gone.
 const SILENT_MAX: u32 = 3;
+/// A server that fails so often, one drain after the other, is left out.
+const FAILURES_MAX: u32 = 3;
+/// How long a server that was left out is not asked, and how long it may take to answer then.
+const LEFT_OUT: Duration = Duration::from_secs(60);
+const BACK: Duration = Duration::from_secs(1);
 
 /// One aggregator: who it is, and which nodes it drains.
 #[derive(Debug, Clone)]
 struct Aggregator {
     peer: Peer,
     nodes: Vec<ArchiveNode>,
+    /// Drains of it that failed, one after the other.
+    failures: u32,
+}
+
+/// Why an aggregator did not drain what it was to.
+#[derive(Debug)]
+struct Failed {
+    error: Error,
+    /// It does not answer, or not as one of this version and this job does.
+    is_absent: bool,
+}
+
+impl Failed {
+    /// When it was asked.
+    fn to_answer(error: Error) -> Self {
+        let is_absent = matches!(
+            error.kind(),
+            ErrorKind::PeerUnreachable
+                | ErrorKind::Timeout
+                | ErrorKind::Unsupported
+                | ErrorKind::Configuration
+                | ErrorKind::Corrupt
+        );
+        Self { error, is_absent }
+    }
+
+    /// While it drained.
+    fn to_drain(error: Error) -> Self {
+        Self {
+            error,
+            is_absent: false,
+        }
+    }
+
+    /// Whether another one may do better: not where the archive is full, or the checkpoint gone.
+    fn is_its_own(&self) -> bool {
+        !matches!(
+            self.error.kind(),
+            ErrorKind::StoreFull | ErrorKind::NotRetained
+        )
+    }
 }
 
 /// Coordinates the archive of a job.
@@ -107,10 +171,13 @@ struct Aggregator {
 struct Coordinator {
     point: Arc<DrainPoint>,
     plan: ArchivePlan,
-    catalog: Catalog,
+    /// None after it failed: opened again when it is needed.
+    catalog: Option<Catalog>,
     aggregators: Vec<Aggregator>,
-    /// Addresses of servers that do not answer any more.
-    gone: Vec<String>,
+    /// Servers that were left out, by their address, and when.
+    gone: Vec<(String, Stopwatch)>,
+    /// The files that were written when it was last looked for others, and drains since they changed.
+    swept: (Vec<String>, usize),
     status: StatusFile,
     state: ArchiveStatus,
     stop: Arc<AtomicBool>,
@@ -120,7 +187,7 @@ impl Coordinator {
     fn new(
         point: Arc<DrainPoint>,
         plan: ArchivePlan,
-        catalog: Catalog,
+        catalog: Option<Catalog>,
         stop: Arc<AtomicBool>,
     ) -> Self {
         let status = StatusFile::new(plan.status.clone());
@@ -130,6 +197,7 @@ impl Coordinator {
             catalog,
             aggregators: Vec::new(),
             gone: Vec::new(),
+            swept: Default::default(),
             status,
             stop,
             plan,
@@ -140,20 +208,34 @@ impl Coordinator {
     }
 
     fn newest(&self) -> Option<CheckpointId> {
-        let state = self.catalog.state();
+        let state = self.catalog.as_ref()?.state();
         state.restorable().map(|c| c.checkpoint).max()
+    }
+
+    fn catalog(&self) -> Result<&Catalog> {
+        let none = || Error::new(ErrorKind::StoreFailed, "the catalog failed before");
+        self.catalog.as_ref().ok_or_else(none)
+    }
+
+    /// After an error the catalog is opened anew: its sync may have failed, or its mount may be gone.
+    fn change_catalog(&mut self, change: impl FnOnce(&Self, &Catalog) -> Result<()>) -> Result<()> {
+        let done = self.catalog().and_then(|catalog| change(self, catalog));
+        if done.is_err() {
+            drop(self.catalog.take());
+        }
+        done
     }
 
     /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
     /// servers each node drains itself.
     fn assign(&self) -> Vec<Aggregator> {
-        let mut servers = servers::find(&self.plan.folder);
-        servers.retain(|server| !self.gone.contains(&server.address));
+        let servers = servers::find(&self.plan.folder);
         let nodes = &self.plan.nodes;
         if servers.is_empty() {
             let own = nodes.iter().map(|node| Aggregator {
                 peer: node.peer(),
                 nodes: vec![node.clone()],
+                failures: 0,
             });
             return own.collect();
         }
@@ -164,6 +246,7 @@ impl Coordinator {
             .map(|(at, peer)| Aggregator {
                 peer,
                 nodes: nodes[share(at)..share(at + 1)].to_vec(),
+                failures: 0,
             })
             .collect()
     }
@@ -180,7 +263,7 @@ impl Coordinator {
             let context = format!("{} is not UTF-8", self.plan.folder.display());
             Error::new(ErrorKind::Configuration, context)
         })?;
-        let state = self.catalog.state();
+        let state = self.catalog()?.state();
         Ok(DrainJob {
             folder: folder.to_owned(),
             settings: self.plan.settings.to_json(),
@@ -199,8 +282,11 @@ impl Coordinator {
     /// Drains checkpoint `id` and records it.
     fn archive(&mut self, id: CheckpointId) -> Result<()> {
         let watch = Stopwatch::start();
+        if self.catalog.is_none() {
+            self.catalog = Some(self.plan.open_catalog()?);
+        }
         self.replace_gone();
-        self.make_room()?;
+        self.change_catalog(Self::make_room)?;
         self.state.begin(id, self.aggregators.len());
         let places: Vec<usize> = (0..self.aggregators.len()).collect();
         let shown = Mutex::new(std::mem::take(&mut self.state));
@@ -209,61 +295,114 @@ impl Coordinator {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut parts = Vec::new();
-        let mut lost = None;
+        let (mut lost, mut replaced) = (None, true);
         for (at, outcome) in done.into_iter().enumerate() {
             match outcome {
-                Ok(progress) => parts.push(progress),
-                Err(error) => {
-                    self.leave_out(at, &error);
-                    lost = Some(error);
+                Ok(progress) => {
+                    self.aggregators[at].failures = 0;
+                    parts.push(progress);
+                }
+                Err(failed) => {
+                    replaced &= self.leave_out(at, &failed);
+                    lost = Some(failed.error);
                 }
             }
         }
-        if let Some(error) = lost {
-            return Err(error);
+        match lost {
+            // Others are in their place, so that nobody needs to be told.
+            Some(_) if replaced => return self.archive(id),
+            Some(error) => return Err(error),
+            None => {}
         }
-        self.record(id, &parts)?;
+        self.change_catalog(|own, catalog| own.record(catalog, id, &parts))?;
+        self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
         Ok(())
     }
 
-    /// What a server that does not answer was to drain is drained by the first of its nodes.
-    fn leave_out(&mut self, at: usize, error: &Error) {
-        let aggregator = &mut self.aggregators[at];
-        let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
-            return;
-        };
-        if error.kind() != ErrorKind::PeerUnreachable || aggregator.peer.address == heir.address {
+    /// Removes what takeovers left behind, where files changed, and when checkpoints went that need them.
+    fn sweep(&mut self, parts: &[DrainProgress]) {
+        let files: Vec<String> = parts.iter().map(|part| part.file.clone()).collect();
+        if self.swept.0 == files && self.swept.1 > self.plan.retained {
             return;
         }
-        let gone = std::mem::replace(&mut aggregator.peer, heir);
-        notice::warn(&format!(
-            "staging server {gone} is gone: {error}; its nodes drain themselves"
-        ));
-        self.gone.push(gone.address);
+        let since = if self.swept.0 == files { self.swept.1 + 1 } else { 0 };
+        self.swept = (files, since);
+        let swept = self
+            .catalog()
+            .and_then(|catalog| sweep::sweep(&self.plan.folder, catalog, self.aggregators.len()));
+        match swept {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => notice::info(&format!("no checkpoint needs {} any more", gone.join(", "))),
+            Err(error) => tracing::debug!("nothing is removed from the archive: {error}"),
+        }
     }
 
-    /// Servers that came since another was left out take its place.
+    /// What a server that does not answer, or that fails again and again, was to drain is drained by the
+    /// first of its nodes. Whether it was left out.
+    fn leave_out(&mut self, at: usize, failed: &Failed) -> bool {
+        let aggregator = &mut self.aggregators[at];
+        let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
+            return false;
+        };
+        if aggregator.peer.address == heir.address {
+            return false;
+        }
+        aggregator.failures += u32::from(failed.is_its_own());
+        if !failed.is_absent && aggregator.failures < FAILURES_MAX {
+            return false;
+        }
+        aggregator.failures = 0;
+        let gone = std::mem::replace(&mut aggregator.peer, heir);
+        let error = &failed.error;
+        notice::warn(&format!(
+            "staging server {gone} is left out: {error}; its nodes drain themselves"
+        ));
+        self.gone.push((gone.address, Stopwatch::start()));
+        true
+    }
+
+    /// Servers that came since another was left out take its place, and those that were left out a while
+    /// ago and answer again.
     fn replace_gone(&mut self) {
         if self.gone.is_empty() {
             return;
         }
-        let mut servers = servers::find(&self.plan.folder);
-        let taken = |peer: &Peer| {
-            self.aggregators
-                .iter()
-                .any(|a| a.peer.address == peer.address)
-        };
-        servers.retain(|server| !self.gone.contains(&server.address) && !taken(server));
-        for aggregator in &mut self.aggregators {
-            let first = aggregator.nodes.first().map(|node| &*node.address);
-            if first == Some(&*aggregator.peer.address)
-                && let Some(server) = servers.pop()
-            {
+        for server in servers::find(&self.plan.folder) {
+            let address = |peer: &Peer| peer.address.clone();
+            let mut aggregators = self.aggregators.iter();
+            if aggregators.any(|a| a.peer.address == server.address) {
+                continue;
+            }
+            let vacant = self.aggregators.iter().position(|aggregator| {
+                let first = aggregator.nodes.first().map(ArchiveNode::peer);
+                first.as_ref().map(address) == Some(address(&aggregator.peer))
+            });
+            let Some(vacant) = vacant else { return };
+            if self.is_back(&server) {
                 notice::info(&format!("staging server {server} takes part from now on"));
-                aggregator.peer = server;
+                self.aggregators[vacant].peer = server;
             }
         }
+    }
+
+    /// Whether a server may be asked: it is new, or was left out a while ago and answers.
+    fn is_back(&mut self, server: &Peer) -> bool {
+        let mut gone = self.gone.iter();
+        let Some(at) = gone.position(|(address, _)| *address == server.address) else {
+            return true;
+        };
+        if self.gone[at].1.elapsed() < LEFT_OUT {
+            return false;
+        }
+        let answer = self.point.ask(server, &DrainRequest::Progress, BACK);
+        let is_back = matches!(answer, Ok(DrainAnswer::Progress(_)));
+        if is_back {
+            self.gone.swap_remove(at);
+        } else {
+            self.gone[at].1 = Stopwatch::start();
+        }
+        is_back
     }
 
     /// Has one aggregator drain its nodes, and waits until it has.
@@ -272,22 +411,25 @@ impl Coordinator {
         at: usize,
         id: CheckpointId,
         shown: &Mutex<ArchiveStatus>,
-    ) -> Result<DrainProgress> {
+    ) -> std::result::Result<DrainProgress, Failed> {
         let peer = &self.aggregators[at].peer;
         let within = self.plan.within();
-        let begin = DrainRequest::Begin(self.job(at, id)?);
-        self.point.ask(peer, &begin, within)?;
+        let job = self.job(at, id).map_err(Failed::to_drain)?;
+        let begin = DrainRequest::Begin(job);
+        let ask_to_begin = || self.point.ask(peer, &begin, within).map_err(Failed::to_answer);
+        ask_to_begin()?;
         let mut silent = 0;
         let short = within.min(Duration::from_secs(10));
         loop {
             if self.stop.load(Ordering::Acquire) {
                 drop(self.point.ask(peer, &DrainRequest::Cancel, short));
-                return Err(Error::new(ErrorKind::Timeout, "draining was told to stop"));
+                let told = Error::new(ErrorKind::Timeout, "draining was told to stop");
+                return Err(Failed::to_drain(told));
             }
             let progress = match self.point.ask(peer, &DrainRequest::Progress, short) {
                 Ok(DrainAnswer::Progress(progress)) => progress,
-                Ok(other) => return Err(unexpected(peer, &other)),
-                Err(error) if silent + 1 >= SILENT_MAX => return Err(error),
+                Ok(other) => return Err(Failed::to_answer(unexpected(peer, &other))),
+                Err(error) if silent + 1 >= SILENT_MAX => return Err(Failed::to_answer(error)),
                 Err(_) => {
                     silent += 1;
                     continue;
@@ -296,7 +438,7 @@ impl Coordinator {
             silent = 0;
             if progress.checkpoint != id {
                 // It was started again, and knows nothing of this drain.
-                self.point.ask(peer, &begin, within)?;
+                ask_to_begin()?;
             }
             let mut status = lock(shown);
             status.show(at, AggregatorStatus::of(&peer.name, &progress));
@@ -311,31 +453,32 @@ impl Coordinator {
                         .ok()
                         .and_then(ErrorKind::from_code);
                     let kind = kind.unwrap_or(ErrorKind::Internal);
-                    return Err(Error::new(kind, format!("{peer}: {}", progress.text)));
+                    let error = Error::new(kind, format!("{peer}: {}", progress.text));
+                    return Err(Failed::to_drain(error));
                 }
             }
         }
     }
 
     /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
-    fn make_room(&self) -> Result<()> {
-        let state = self.catalog.state();
+    fn make_room(&self, catalog: &Catalog) -> Result<()> {
+        let state = catalog.state();
         let others = self.plan.retained.saturating_sub(1).max(1);
         let dropped = retention::plan(&state, others).dropped;
         if dropped.is_empty() {
             return Ok(());
         }
         let ids: Vec<CheckpointId> = dropped.iter().map(|one| one.checkpoint).collect();
-        self.catalog.drop_checkpoints(&ids)
+        catalog.drop_checkpoints(&ids)
     }
 
-    fn record(&self, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
+    fn record(&self, catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
         let part = |progress: &DrainProgress| NewPart {
             store: progress.store,
             file: progress.file.clone(),
             sequence: progress.sequence,
         };
-        self.catalog.record(&NewCheckpoint {
+        catalog.record(&NewCheckpoint {
             checkpoint: id,
             world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
             bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
@@ -387,6 +530,8 @@ impl Coordinator {
                 continue;
             }
             if let Some(control) = &control {
+                // How the one before ended is not how this one does.
+                control.set_archive_outcome(0);
                 control.set_archiving(committed);
             }
             match self.archive(committed) {
@@ -448,8 +593,12 @@ pub struct ArchiveThread {
 }
 
 impl ArchiveThread {
-    /// Starts it.
-    pub fn start(point: Arc<DrainPoint>, plan: ArchivePlan, catalog: Catalog) -> Result<Self> {
+    /// Starts it; without a catalog it is opened when there is something to record.
+    pub fn start(
+        point: Arc<DrainPoint>,
+        plan: ArchivePlan,
+        catalog: Option<Catalog>,
+    ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let drain_last = Arc::new(AtomicBool::new(false));
         let (stopped, last) = (Arc::clone(&stop), Arc::clone(&drain_last));
@@ -497,6 +646,7 @@ mod tests {
             job: "job".to_owned(),
             run: 7,
             incarnation: 2,
+            from: Some(CheckpointId::new(1, 9).into()),
             every: 3,
             retained: 2,
             settings: DrainSettings::of(&crate::Config::default()),

@@ -39,6 +39,8 @@ pub struct ArchiveFound {
     pub checkpoints: Vec<ArchivedCheckpoint>,
     /// What cannot, and why.
     pub beyond: Vec<String>,
+    /// Why nothing can be had though checkpoints are listed; empty otherwise.
+    pub lost: String,
 }
 
 impl ArchiveFound {
@@ -71,6 +73,12 @@ impl ArchiveFound {
                     ));
                 }
             }
+        }
+        if let (true, Some(why)) = (found.checkpoints.is_empty(), found.beyond.first()) {
+            found.lost = format!(
+                "{}: {why}; nothing is left to restore. To begin anew, remove this folder or set another",
+                folder.display()
+            );
         }
         found.files = catalog
             .state()

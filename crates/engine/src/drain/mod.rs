@@ -19,6 +19,7 @@
 //! | `parts` | the trees and roots above the blocks |
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |
+//! | `sweep` | files that takeovers left behind and nothing needs |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
@@ -37,6 +38,7 @@ mod source;
 mod sources;
 mod state;
 mod status;
+mod sweep;
 mod tree;
 mod work;
 
@@ -45,7 +47,7 @@ pub use point::DrainPoint;
 pub use running::RunningLock;
 pub use servers::{ServerPlace, shared_secret};
 pub use settings::DrainSettings;
-pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};
+pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE, StatusCheckpoint};
 
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,18 +7,25 @@
 
 use super::DrainSettings;
 use super::encode::Decoders;
+use super::fetch::open_device;
 use super::ledger::Ledger;
 use super::point::OpenStore;
 use super::state::State;
 use crate::archive::layout::Layout;
-use crate::archive::{ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
+use crate::archive::{
+    ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
+};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
 use crate::store::reader::StoreReader;
+use backstay_format::CheckpointId;
 use backstay_format::drain::DrainJob;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+/// So many files, each taken over from the one before, hold what is retained; then all goes to a new one.
+const CHAIN_MAX: usize = 4;
 /// So many numbers are tried for a new file.
 const EPOCHS_TRIED: u32 = 1000;
 
@@ -30,23 +37,56 @@ pub(super) fn store_for(
 ) -> Result<OpenStore> {
     let is_it = |held: &OpenStore| {
         (&*held.job, held.run, held.aggregator) == (&*job.job, job.run, job.aggregator)
-            && (job.file.is_empty() || held.file == job.file)
+            && (job.file.is_empty() || held.file == job.file || held.recorded == job.file)
     };
     if let Some(held) = held.filter(is_it) {
         return Ok(held);
     }
     let folder = Path::new(&job.folder);
     let options = options(job, settings);
-    let (file, store) = open(folder, job, &options)?;
-    let state = load(&store)?;
+    let opened = open(folder, job, &options).and_then(|(file, store)| {
+        let state = load(&store)?;
+        Ok((file, store, state))
+    });
+    let (file, store, state) = match opened {
+        Err(error) if is_damage(&error, folder, &job.file) => {
+            notice::warn(&format!("all is drained to a new file: {error}"));
+            let (file, store) = make(folder, job, &options)?;
+            (file, store, State::empty())
+        }
+        opened => opened?,
+    };
     Ok(OpenStore {
         job: job.job.clone(),
         run: job.run,
         aggregator: job.aggregator,
+        recorded: job.file.clone(),
         file,
         store,
         state,
     })
+}
+
+/// Whether there is no going on from `file`.
+fn is_damage(error: &Error, folder: &Path, file: &str) -> bool {
+    error.kind() == ErrorKind::Corrupt || !file.is_empty() && !is_there(folder, file)
+}
+
+/// A new file that goes on from none.
+fn make(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
+    let mut identity = identity(job);
+    let made = go_on(folder, "", job, &mut identity, options)?;
+    made.ok_or_else(|| too_many(folder, job))
+}
+
+fn identity(job: &DrainJob) -> Identity {
+    Identity {
+        job: job.job.clone(),
+        run: job.run,
+        aggregator: job.aggregator,
+        epoch: epoch_of(&job.file),
+        host: fence::host(),
+    }
 }
 
 /// The epoch of an aggregator's file, by its name.
@@ -58,43 +98,112 @@ fn epoch_of(file: &str) -> u32 {
 }
 
 fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
-    let mut identity = Identity {
-        job: job.job.clone(),
-        run: job.run,
-        aggregator: job.aggregator,
-        epoch: epoch_of(&job.file),
-        host: fence::host(),
-    };
-    if !job.file.is_empty() {
-        match ArchiveStore::open(folder, &job.file, &identity, options) {
-            Ok(store) => return Ok((job.file.clone(), store)),
+    let mut identity = identity(job);
+    for former in unrecorded(folder, job) {
+        match go_on(folder, &former, job, &mut identity, options) {
+            Ok(Some(opened)) => return Ok(opened),
+            Ok(None) => {}
+            Err(error) => tracing::debug!("{former} is of no use: {error}"),
+        }
+    }
+    let opened = go_on(folder, &job.file, job, &mut identity, options)?;
+    opened.ok_or_else(|| too_many(folder, job))
+}
+
+/// Opens `former` again where this process may write it; else takes it over. An empty one is none: the
+/// first file is made.
+fn go_on(
+    folder: &Path,
+    former: &str,
+    job: &DrainJob,
+    identity: &mut Identity,
+    options: &WriteOptions,
+) -> Result<Option<(String, ArchiveStore)>> {
+    if !former.is_empty() {
+        identity.epoch = epoch_of(former);
+        match ArchiveStore::open(folder, former, identity, options) {
+            Ok(store) => return Ok(Some((former.to_owned(), store))),
             Err(error) if error.kind() == ErrorKind::StoreBusy => {}
             Err(error) => return Err(error),
         }
     }
+    // What stands in many files is drained once more, so that they can go.
+    let is_long = |device: Arc<ArchiveDevice>| device.root().files.len() + 1 >= CHAIN_MAX;
+    let former = match former {
+        "" => "",
+        former if is_long(open_device(folder, former)?) => "",
+        former => former,
+    };
     // Files of drains that nobody recorded may stand in the way: each try has the next number.
     for _ in 0..EPOCHS_TRIED {
         identity.epoch += 1;
         let name = store_file(job.aggregator, identity.epoch);
-        let made = if job.file.is_empty() {
-            ArchiveStore::create(folder, &name, &identity, options)
+        if is_there(folder, &name) {
+            continue;
+        }
+        let made = if former.is_empty() {
+            ArchiveStore::create(folder, &name, identity, options)
         } else {
-            ArchiveStore::take_over(folder, &job.file, &name, &identity, options)
+            ArchiveStore::take_over(folder, former, &name, identity, options)
         };
         match made {
-            Ok(store) => return Ok((name, store)),
-            Err(error) if is_there(folder, &name) => {
+            Ok(store) => return Ok(Some((name, store))),
+            Err(error) if error.kind() == ErrorKind::StoreBusy => {
                 tracing::debug!("{name} is there: {error}");
             }
-            Err(error) => return Err(error),
+            // What was made of it holds nothing.
+            Err(error) => {
+                drop(std::fs::remove_file(folder.join(&name)));
+                return Err(error);
+            }
         }
     }
+    Ok(None)
+}
+
+/// Files of the aggregator that an interrupted drain made after the one that is recorded, the newest first:
+/// what they hold besides need not be stored again. Only such that have all that the recorded one has.
+fn unrecorded(folder: &Path, job: &DrainJob) -> Vec<String> {
+    let prefix = format!("aggregate-{}-", job.aggregator);
+    let mut found: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&prefix) && epoch_of(&name) > epoch_of(&job.file) {
+            found.push(name);
+        }
+    }
+    if found.is_empty() {
+        return found;
+    }
+    let retained = |file: &str| -> Result<BTreeSet<CheckpointId>> {
+        let device = open_device(folder, file)?;
+        let superblock = device.superblock();
+        if (&*superblock.job, superblock.run) != (&*job.job, job.run) {
+            return Err(Error::new(ErrorKind::StoreBusy, "it is of another run"));
+        }
+        let revisions = device.root().revisions.clone().into_iter();
+        let ids = revisions.map(|revision| revision.checkpoint);
+        Ok(ids.filter(|id| job.retain.contains(id)).collect())
+    };
+    let needed = match &*job.file {
+        "" => BTreeSet::new(),
+        recorded => match retained(recorded) {
+            Ok(needed) => needed,
+            Err(_) => return Vec::new(),
+        },
+    };
+    found.retain(|file| retained(file).is_ok_and(|has| has.is_superset(&needed)));
+    found.sort_by_key(|file| std::cmp::Reverse(epoch_of(file)));
+    found
+}
+
+fn too_many(folder: &Path, job: &DrainJob) -> Error {
     let context = format!(
         "{}: too many files of aggregator {}",
         folder.display(),
         job.aggregator
     );
-    Err(Error::new(ErrorKind::StoreBusy, context))
+    Error::new(ErrorKind::StoreBusy, context)
 }
 
 fn is_there(folder: &Path, name: &str) -> bool {

@@ -22,8 +22,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes of segments that are gathered before they are encoded.
 const WINDOW_BYTES: u64 = 32 << 20;
-/// Bytes that an interrupted drain loses at most.
-const PROGRESS_BYTES: u64 = 256 << 20;
 
 /// What a plan is packed from.
 pub(super) struct Packing<'a> {
@@ -107,11 +105,12 @@ fn gather_all(
 ) -> Result<()> {
     let store = packing.drain.store;
     let reader = StoreReader::open(store.device())?;
+    let window_bytes = WINDOW_BYTES.min(packing.progress_bytes());
     loop {
         let (mut segments, mut bytes, mut length) = (Vec::new(), Vec::new(), 0);
         let mut wanted: Vec<Vec<Wanted>> = vec![Vec::new(); packing.sources.len()];
         let mut moved = Vec::new();
-        while length < WINDOW_BYTES {
+        while length < window_bytes {
             let Some(segment) = plan.next() else { break };
             packing.want(segments.len(), &segment, &mut wanted, &mut moved)?;
             length += u64::from(segment.length);
@@ -143,6 +142,11 @@ fn gather_all(
 }
 
 impl Packing<'_> {
+    fn progress_bytes(&self) -> u64 {
+        let drain = self.drain;
+        drain.settings.progress_bytes(drain.job.aggregators)
+    }
+
     /// Notes where the pieces of a segment are to be had.
     fn want(
         &self,
@@ -216,6 +220,7 @@ fn store_all(
     placed: &mut Placed,
 ) -> Result<Vec<(SegmentId, u64)>> {
     let drain = packing.drain;
+    let progress_bytes = packing.progress_bytes();
     let mut opened = Vec::new();
     let mut since = 0;
     for window in windows {
@@ -226,7 +231,7 @@ fn store_all(
             opened.push((segment.id, u64::from(segment.length)));
             since += u64::from(segment.length);
         }
-        if since >= PROGRESS_BYTES {
+        if since >= progress_bytes {
             since = 0;
             drain.store.commit(&Commit {
                 incarnation: drain.job.incarnation,

@@ -47,6 +47,8 @@ pub(super) struct OpenStore {
     pub(super) job: String,
     pub(super) run: u32,
     pub(super) aggregator: u32,
+    /// The file that was recorded when it was opened, which it is or was taken over from.
+    pub(super) recorded: String,
     pub(super) file: String,
     pub(super) store: ArchiveStore,
     pub(super) state: State,
@@ -199,10 +201,12 @@ impl DrainPoint {
             }
             DrainRequest::Archived { checkpoint, kind } => {
                 if let Some(control) = self.control() {
-                    control.set_archive_outcome(u64::from(*kind));
                     if *kind == 0 {
                         control.set_archived(*checkpoint);
+                    } else {
+                        control.set_archiving(*checkpoint);
                     }
+                    control.set_archive_outcome(u64::from(*kind));
                 }
                 Ok(DrainAnswer::Done)
             }
@@ -328,8 +332,11 @@ impl DrainRun {
         lock(&self.aggregator.progress).growths = own.store.stats().growths - before;
         match &outcome {
             Ok(_) => *held = Some(own),
-            // A store whose sync failed is not used again: the next drain opens it anew.
-            Err(error) if error.kind() == ErrorKind::StoreIo => drop(own),
+            // A store whose sync failed is not used again, nor one whose file may be gone with its mount: the
+            // next drain opens it anew.
+            Err(error) if matches!(error.kind(), ErrorKind::StoreIo | ErrorKind::StoreFailed) => {
+                drop(own);
+            }
             Err(_) => {
                 own.store.roll_back();
                 *held = Some(own);

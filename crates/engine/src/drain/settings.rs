@@ -8,6 +8,12 @@ use crate::config::{ArchiveCodec, ArchiveMerge, Config};
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+/// How much an interrupted drain loses at most: this many bytes,
+const PROGRESS_BYTES_MAX: u64 = 256 << 20;
+/// but no more than may be written in so many seconds, unless that is next to nothing.
+const PROGRESS_SECONDS: u64 = 4;
+const PROGRESS_BYTES_MIN: u64 = 4 << 20;
+
 /// How to drain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +77,15 @@ impl DrainSettings {
             let context = "settings of a drain that this version does not know";
             Error::caused(ErrorKind::Unsupported, context, error)
         })
+    }
+
+    /// Bytes that an interrupted drain loses at most: less where little may be written in a second.
+    pub(super) fn progress_bytes(&self, aggregators: u32) -> u64 {
+        let own = |rate: u64| rate / u64::from(aggregators.max(1));
+        let allowed = self.rate_bytes.map_or(u64::MAX, own);
+        allowed
+            .saturating_mul(PROGRESS_SECONDS)
+            .clamp(PROGRESS_BYTES_MIN, PROGRESS_BYTES_MAX)
     }
 
     pub(super) fn options(&self) -> Options {

@@ -26,12 +26,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Most of a text that all ranks are told.
+const LOST_CHARS_MAX: usize = 600;
+
 /// What a session has of level 3.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     found: ArchiveFound,
     /// Rank 0's, until the life begins.
-    begin: Option<(ArchivePlan, Catalog)>,
+    begin: Option<(ArchivePlan, Option<Catalog>)>,
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
@@ -79,6 +82,11 @@ impl Archive {
     }
     pub(super) fn found(&self) -> &ArchiveFound {
         &self.found
+    }
+    /// Why the archive has nothing for a restart though it lists checkpoints.
+    pub(super) fn lost(&self) -> Option<Error> {
+        let why = &self.found.lost;
+        (!why.is_empty()).then(|| Error::new(ErrorKind::Corrupt, why.clone()))
     }
     pub(super) fn has(&self, id: CheckpointId) -> bool {
         self.found.find(id).is_some()
@@ -136,13 +144,14 @@ impl Archive {
             job: node.job.clone(),
             run: node.run,
             incarnation,
+            from: None,
             every: u64::from(config.archive_every),
             retained: index(config.archive_retained),
             settings: DrainSettings::of(config),
             nodes,
             status: Some(node.store_directory().join(STATUS_FILE)),
         };
-        let catalog = plan.open_catalog()?;
+        let catalog = plan.open_catalog_if_room()?;
         self.begin = Some((plan, catalog));
         Ok(())
     }
@@ -158,7 +167,8 @@ impl Archive {
             return Ok(());
         };
         plan.incarnation = incarnation;
-        if from.is_some() {
+        plan.from = from.map(Into::into);
+        if let (Some(_), Some(catalog)) = (from, &catalog) {
             catalog.begin_life(incarnation, from)?;
         }
         protection.archive(&plan, catalog)
@@ -169,6 +179,7 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut body = Encoder::new();
     body.u32(found.run).u64(found.incarnation);
+    body.text(&found.lost.chars().take(LOST_CHARS_MAX).collect::<String>());
     body.u32(count(found.files.len()));
     for file in &found.files {
         body.text(file);
@@ -190,6 +201,7 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
     let mut found = ArchiveFound {
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
+        lost: body.text("why nothing can be had", 4 * LOST_CHARS_MAX)?,
         ..ArchiveFound::default()
     };
     for _ in 0..body.u32("files")? {
@@ -265,8 +277,12 @@ impl Session {
         let control = &self.node.control;
         // One that was overtaken by a newer one is not a failure: the newer one counts.
         let overtaken = u64::try_from(ErrorKind::NotRetained.code()).unwrap_or(u64::MAX);
+        // In this order: who begins a drain clears the outcome of the one before first.
+        if control.archiving() < id {
+            return false;
+        }
         let outcome = control.archive_outcome();
-        outcome != 0 && outcome != overtaken && control.archiving() >= id
+        outcome != 0 && outcome != overtaken
     }
 
     /// Whether nothing more comes of draining `id`.

@@ -185,7 +185,7 @@ impl NodeAgent {
     }
 
     /// Coordinates the archive of the job.
-    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Catalog) -> Result<()> {
+    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
         if let Self::Here { agent, archive, .. } = self {
             let drains = Arc::clone(agent.drains());
             *archive = Some(ArchiveThread::start(drains, plan.clone(), catalog)?);

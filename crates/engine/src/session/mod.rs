@@ -420,6 +420,9 @@ impl Session {
                 notice::warn(&format!("rank {}: {error}", self.comm.rank()));
             }
         }
+        if agreed.is_empty() && self.lost.is_none() {
+            self.lost = self.archive.lost();
+        }
         self.policy.complete = agreed.into_iter().collect();
         Ok(())
     }

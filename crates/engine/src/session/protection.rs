@@ -284,7 +284,7 @@ impl Protection {
     }
 
     /// Brings checkpoints to the archive from now on, on rank 0's node.
-    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Catalog) -> Result<()> {
+    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
         let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
         self.agent.as_mut().ok_or_else(none)?.archive(plan, catalog)
     }

@@ -233,3 +233,43 @@ fn what_changed_is_all_that_is_stored_and_old_segments_are_given_back() {
         rank.check();
     });
 }
+
+#[test]
+fn a_catalog_that_was_never_made_whole_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let job = archive(folder).join("test job");
+    std::fs::create_dir_all(&job).unwrap();
+    // Killed before its superblocks were written, and before it had its length.
+    std::fs::write(job.join("catalog-1.backstay"), b"").unwrap();
+    std::fs::write(job.join("catalog-2.backstay"), vec![0; 1 << 20]).unwrap();
+    life(folder, &[0, 1], |rank| {
+        archived(rank);
+        archived(rank);
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[0, 1], |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+        rank.check();
+    });
+}
+
+#[test]
+fn an_archive_of_which_nothing_can_be_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0], |rank| {
+        archived(rank);
+    });
+    wipe_nodes(folder, &[0]);
+    let file = archive(folder).join("test job/aggregate-0-1.backstay");
+    let mut bytes = std::fs::read(&file).unwrap();
+    for at in (128 << 10..bytes.len()).step_by(97) {
+        bytes[at] ^= 0x10;
+    }
+    std::fs::write(&file, bytes).unwrap();
+    life(folder, &[0], |rank| {
+        let error = rank.session.restore().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    });
+}
