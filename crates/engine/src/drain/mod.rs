@@ -41,7 +41,7 @@ mod work;
 
 pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
-pub use servers::{ServerPlace, shared_secret};
+pub use servers::{ServerPlace, servers_in, shared_secret};
 pub use settings::DrainSettings;
 pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};
 
