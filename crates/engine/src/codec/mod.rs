@@ -26,6 +26,8 @@ mod shuffle;
 mod group;
 mod entropy;
 mod coder;
+mod choose;
+mod estimate;
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +37,11 @@ use backstay_format::scheme::encoded_bytes_max;
 use backstay_format::scheme::{Arrangement, Coder, DECODED_BYTES_MAX, History, Scheme, SecondPass};
 use coder::General;
 use history::Against;
+use std::ops::Range;
 use words::Word;
+
+pub use choose::{Choice, Chooser, Goal, Policy, Subject, choose};
+pub use estimate::Rates;
 
 /// How hard the coders of others try: a writer's business, which a reader need not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,11 +296,32 @@ fn encode_words<W: Word>(
     work: &mut Work,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    let tail = difference(scheme, bytes, base, pair);
+    code(scheme, &mut pair.words, tail, work, out)
+}
+
+/// The words of `bytes` less what history and neighbours say; gives the bytes after the last word.
+fn difference<'a, W: Word>(
+    scheme: &Scheme,
+    bytes: &'a [u8],
+    base: Option<&[u8]>,
+    pair: &mut Pair<W>,
+) -> &'a [u8] {
     let (whole, tail) = bytes.split_at(bytes.len() / W::BYTES * W::BYTES);
-    let words = &mut pair.words;
-    history::forward(against(scheme, base), whole, words);
+    history::forward(against(scheme, base), whole, &mut pair.words);
     let strides: Vec<usize> = strides(scheme).collect();
-    predict::forward(&strides, words, &mut pair.spare);
+    predict::forward(&strides, &mut pair.words, &mut pair.spare);
+    tail
+}
+
+/// Appends what arrangement and coder make of differences, which are overwritten.
+fn code<W: Word>(
+    scheme: &Scheme,
+    words: &mut [W],
+    tail: &[u8],
+    work: &mut Work,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     if scheme.coder == Coder::Pco {
         out.extend_from_slice(tail);
         if words.is_empty() {
@@ -310,8 +337,9 @@ fn encode_words<W: Word>(
         general,
         ..
     } = work;
-    arranged.resize(bytes.len(), 0);
-    let (planes, rest) = arranged.split_at_mut(whole.len());
+    let length = words.len() * W::BYTES;
+    arranged.resize(length + tail.len(), 0);
+    let (planes, rest) = arranged.split_at_mut(length);
     rest.copy_from_slice(tail);
     match scheme.arrangement {
         Arrangement::Plain => {
@@ -374,6 +402,42 @@ fn decode_words<W: Word>(
     predict::inverse(&strides, words);
     history::inverse(against(scheme, base), words, whole);
     Ok(())
+}
+
+/// Makes the differences of a whole segment, and keeps them for [`estimate_bits`] and [`code_sample`].
+fn prepare(scheme: &Scheme, bytes: &[u8], base: Option<&[u8]>, work: &mut Work) {
+    with_words!(scheme, work, |pair: &mut _, _: &mut Work| {
+        difference(scheme, bytes, base, pair);
+    });
+}
+
+/// Bits that a prepared word takes about.
+fn estimate_bits(scheme: &Scheme, windows: &[Range<usize>], work: &mut Work) -> f64 {
+    let signed = is_zigzag(&Scheme {
+        coder: Coder::Raw,
+        ..*scheme
+    });
+    with_words!(scheme, work, |pair: &mut Pair<_>, _: &mut Work| {
+        estimate::bits(&pair.words, windows, signed)
+    })
+}
+
+/// Appends what a scheme makes of some prepared words, and gives how many bytes those are.
+fn code_sample(
+    scheme: &Scheme,
+    windows: &[Range<usize>],
+    work: &mut Work,
+    out: &mut Vec<u8>,
+) -> Result<usize> {
+    with_words!(scheme, work, |pair: &mut Pair<_>, work: &mut Work| {
+        let Pair { words, spare } = pair;
+        spare.clear();
+        for window in windows {
+            spare.extend_from_slice(words.get(window.clone()).unwrap_or_default());
+        }
+        let length = spare.len() * scheme.component_bytes();
+        code(scheme, spare, &[], work, out).map(|()| length)
+    })
 }
 
 /// The words that stand in arranged bytes.

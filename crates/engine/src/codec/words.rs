@@ -26,6 +26,8 @@ pub(super) trait Word:
     fn zigzag(self) -> Self;
     /// The inverse of [`Word::zigzag`].
     fn unzigzag(self) -> Self;
+    /// How many bits there are up to the highest one that is set.
+    fn length(self) -> usize;
     /// Its byte number `place`, the lowest first.
     fn byte(self, place: usize) -> u8;
     /// The byte at `place`, all others 0.
@@ -69,6 +71,10 @@ macro_rules! word {
             #[inline(always)]
             fn unzigzag(self) -> Self {
                 (self.cast_unsigned() >> 1).cast_signed() ^ (self & 1).wrapping_neg()
+            }
+            #[inline(always)]
+            fn length(self) -> usize {
+                backstay_format::width::index(Self::BITS - self.leading_zeros())
             }
             #[inline(always)]
             fn byte(self, place: usize) -> u8 {

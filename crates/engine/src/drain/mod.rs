@@ -30,6 +30,7 @@ mod open;
 mod pack;
 mod parts;
 mod point;
+mod running;
 mod servers;
 mod settings;
 mod source;
@@ -41,6 +42,7 @@ mod work;
 
 pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
+pub use running::RunningLock;
 pub use servers::{ServerPlace, servers_in, shared_secret};
 pub use settings::DrainSettings;
 pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};

@@ -14,7 +14,7 @@ use super::watch::Watched;
 use crate::archive::{Catalog, job_folder};
 use crate::config::Config;
 use crate::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
-use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, STATUS_FILE};
+use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, RunningLock, STATUS_FILE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::wait_until;
@@ -35,6 +35,8 @@ pub(super) struct Archive {
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
+    /// Rank 0's, as long as the session lives.
+    lock: Option<RunningLock>,
     is_on: bool,
 }
 
@@ -124,6 +126,11 @@ impl Archive {
         nodes: Vec<ArchiveNode>,
         incarnation: u64,
     ) -> Result<()> {
+        self.lock = Some(RunningLock::take(
+            &self.found.folder,
+            &node.job,
+            node.was_there,
+        )?);
         let plan = ArchivePlan {
             folder: self.found.folder.clone(),
             job: node.job.clone(),

@@ -333,6 +333,7 @@ impl Session {
             (run, _) => run,
         };
         self.node.run = u32::try_from(agreed_run).unwrap_or(1);
+        self.node.was_there = newest_run > 0;
         if newest_run > 0 && newest_run != -lowest_run {
             let mine = self.same_run(run, newest_run);
             vote(&self.comm, "comparing the stores", 0, mine)?;

@@ -44,6 +44,8 @@ pub(super) struct Node {
     pub(super) settings: ReserveSettings,
     /// The run of the job, for stores that are made.
     pub(super) run: u32,
+    /// Some node of the job has a store of that run.
+    pub(super) was_there: bool,
     /// The agent process of the node, which let go of the store for this life to open it.
     pub(super) agent: RefCell<Option<AgentClient>>,
     _lock: Option<StoreLock>,
@@ -93,6 +95,7 @@ impl Node {
             control,
             settings,
             run: 1,
+            was_there: false,
             agent: RefCell::new(agent),
             _lock: lock,
             lock_elsewhere: RefCell::new(None),

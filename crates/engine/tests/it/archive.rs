@@ -203,3 +203,31 @@ fn another_job_on_the_same_folder_is_refused() {
         assert_eq!(error.kind(), ErrorKind::StoreBusy, "{error}");
     });
 }
+
+#[test]
+fn what_changed_is_all_that_is_stored_and_old_segments_are_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        for _ in 0..60 {
+            archived(rank);
+        }
+    });
+    let job = archive(folder).join("test job");
+    let bytes: u64 = std::fs::read_dir(&job)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("aggregate"))
+        .map(|entry| entry.metadata().unwrap().len())
+        .sum();
+    assert!(
+        bytes <= 2 * (13 << 20),
+        "{bytes} bytes in files of 12 MiB at first"
+    );
+    wipe_nodes(folder, &[0, 1]);
+    // On one rank more: variables of a rank are read by old rank.
+    life(folder, &[0, 1], |rank| {
+        assert_eq!(rank.session.restore_from(59).unwrap().checkpoint.number, 59);
+        rank.check();
+    });
+}

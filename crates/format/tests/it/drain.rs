@@ -98,7 +98,10 @@ fn messages_come_back() {
 
 #[test]
 fn cut_and_flipped_messages_are_refused() {
-    let messages = requests().iter().map(DrainRequest::encode).collect::<Vec<_>>();
+    let messages = requests()
+        .iter()
+        .map(DrainRequest::encode)
+        .collect::<Vec<_>>();
     for bytes in &messages {
         for length in 0..bytes.len() {
             assert!(DrainRequest::decode(&bytes[..length]).is_err());

@@ -216,7 +216,7 @@ fn check(
         let found = Digest::of(bytes);
         if found != piece.digest {
             let place = format!("{}: segment {}, decoded", device.name(), segment.0);
-            let damage = FormatError::new("block", "digest", from, piece.digest, found);
+            let damage = FormatError::new("block", "digest", u64::from(piece.offset), piece.digest, found);
             return Err(bad(Error::corrupt(place, damage)));
         }
     }
