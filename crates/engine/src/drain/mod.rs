@@ -19,6 +19,7 @@
 //! | `parts` | the trees and roots above the blocks |
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |
+//! | `prune` | what goes while no job runs |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
@@ -30,6 +31,7 @@ mod open;
 mod pack;
 mod parts;
 mod point;
+pub mod prune;
 mod running;
 mod servers;
 mod settings;
