@@ -47,7 +47,7 @@ pub use point::DrainPoint;
 pub use running::RunningLock;
 pub use servers::{ServerPlace, servers_in, shared_secret};
 pub use settings::DrainSettings;
-pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE};
+pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE, StatusCheckpoint};
 
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
