@@ -160,7 +160,9 @@ pub(crate) fn redraw(lines: &[String]) -> bool {
         text += line;
         text.push('\n');
     }
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
 }
 
 /// Bytes for people.

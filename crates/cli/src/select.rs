@@ -105,12 +105,9 @@ pub(crate) fn choose(stores: &Stores, wanted: Option<Wanted>) -> Result<Checkpoi
     }
     let all = stores.checkpoints();
     let fits = |checkpoint: &&Checkpoint| wanted.is_none_or(|wanted| wanted.matches(checkpoint.id));
-    let complete = all
-        .iter()
-        .filter(fits)
-        .rfind(|checkpoint| {
-            checkpoint.is_complete() && (wanted.is_some() || !checkpoint.is_abandoned())
-        });
+    let complete = all.iter().filter(fits).rfind(|checkpoint| {
+        checkpoint.is_complete() && (wanted.is_some() || !checkpoint.is_abandoned())
+    });
     if let Some(found) = complete.or_else(|| all.iter().rfind(fits)) {
         return Ok(found.clone());
     }

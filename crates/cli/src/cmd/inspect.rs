@@ -103,7 +103,9 @@ impl From<&StoredAs> for StoredView {
             CodecView {
                 name: codec.name(),
                 history: scheme.map(|scheme| scheme.history.name()),
-                lags: scheme.map(|s| s.lags.as_slice().to_vec()).unwrap_or_default(),
+                lags: scheme
+                    .map(|s| s.lags.as_slice().to_vec())
+                    .unwrap_or_default(),
                 arrangement: scheme.map(|scheme| scheme.arrangement.name()),
                 coder: scheme.map(|scheme| scheme.coder.name()),
                 second_pass: scheme.map(|scheme| scheme.second_pass.name()),
@@ -230,7 +232,14 @@ fn show_stored(variables: &[StoredVariable], stored: &[Option<StoredAs>]) {
     };
     let rows: Vec<Vec<String>> = variables.iter().zip(stored).filter_map(row).collect();
     let head = [
-        "VARIABLE", "STORED", "RATIO", "SEGMENTS", "DIFFERENCES", "MERGE", "RANKS", "CODEC",
+        "VARIABLE",
+        "STORED",
+        "RATIO",
+        "SEGMENTS",
+        "DIFFERENCES",
+        "MERGE",
+        "RANKS",
+        "CODEC",
     ];
     print_table(&head, &[1, 2, 3, 4, 6], &rows);
 }
@@ -247,8 +256,14 @@ fn head(checkpoint: &Checkpoint) {
         human_bytes(checkpoint.bytes_changed),
         percent(checkpoint.changed_share()),
     ));
-    if checkpoint.archived.as_ref().is_some_and(|archived| !archived.listed) {
-        complain("the archive's catalog does not list it: it was dropped, or its drain did not end");
+    if checkpoint
+        .archived
+        .as_ref()
+        .is_some_and(|archived| !archived.listed)
+    {
+        complain(
+            "the archive's catalog does not list it: it was dropped, or its drain did not end",
+        );
     } else if !checkpoint.is_complete() {
         complain("it is incomplete: what follows is of the ranks that are here");
     }

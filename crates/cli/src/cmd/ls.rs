@@ -92,11 +92,17 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
     {
         complain(text);
     }
-    let archived = checkpoints.iter().filter_map(|checkpoint| Some((checkpoint, checkpoint.archived.as_ref()?)));
+    let archived = checkpoints
+        .iter()
+        .filter_map(|checkpoint| Some((checkpoint, checkpoint.archived.as_ref()?)));
     let mut lacking = 0;
-    for (checkpoint, text) in archived.flat_map(|(c, a)| a.lacks.iter().map(move |text| (c, text))) {
+    for (checkpoint, text) in archived.flat_map(|(c, a)| a.lacks.iter().map(move |text| (c, text)))
+    {
         lacking += 1;
-        complain(&format!("checkpoint {} is not whole: {text}", short(checkpoint.id)));
+        complain(&format!(
+            "checkpoint {} is not whole: {text}",
+            short(checkpoint.id)
+        ));
     }
     Ok(roots == 0 && tables == 0 && lacking == 0 && stores.unreadable().is_empty())
 }
@@ -159,7 +165,10 @@ impl From<&Archive> for ArchiveView {
     fn from(archive: &Archive) -> Self {
         let catalog = archive.catalog();
         let superblock = catalog.map(CatalogReader::superblock);
-        let stores = archive.state().map(|state| &*state.stores).unwrap_or_default();
+        let stores = archive
+            .state()
+            .map(|state| &*state.stores)
+            .unwrap_or_default();
         Self {
             folder: archive.folder().display().to_string(),
             job: superblock.map(|superblock| superblock.job.clone()),
@@ -169,23 +178,35 @@ impl From<&Archive> for ArchiveView {
             catalog_epoch: superblock.map(|superblock| superblock.epoch),
             written_by: superblock.map(|superblock| superblock.host.clone()),
             files: stores.iter().map(|store| store.name.clone()).collect(),
-            damage: catalog.and_then(CatalogReader::damaged).map(ToString::to_string),
+            damage: catalog
+                .and_then(CatalogReader::damaged)
+                .map(ToString::to_string),
         }
     }
 }
 
 fn show_archive(stores: &Stores, number: usize, archive: &Archive, checkpoints: &[Checkpoint]) {
-    let own = stores.stores().iter().filter(|store| store.archive() == Some(number));
-    let (count, bytes) = own.fold((0, 0), |(n, sum), store| (n + 1, sum + store.length_bytes()));
+    let own = stores
+        .stores()
+        .iter()
+        .filter(|store| store.archive() == Some(number));
+    let (count, bytes) = own.fold((0, 0), |(n, sum), store| {
+        (n + 1, sum + store.length_bytes())
+    });
     let plural = if count == 1 { "file" } else { "files" };
-    let job = archive.catalog().map_or("of an unknown job", |catalog| &*catalog.superblock().job);
+    let job = archive
+        .catalog()
+        .map_or("of an unknown job", |catalog| &*catalog.superblock().job);
     result(&format!(
         "job {job}, archive {}: {count} {plural}, {}",
         archive.folder().display(),
         human_bytes(bytes)
     ));
     let row = |checkpoint: &Checkpoint| {
-        let archived = checkpoint.archived.as_ref().filter(|a| a.archive == number)?;
+        let archived = checkpoint
+            .archived
+            .as_ref()
+            .filter(|a| a.archive == number)?;
         Some(archived_row(checkpoint, archived))
     };
     let rows: Vec<Vec<String>> = checkpoints.iter().filter_map(row).collect();
@@ -193,13 +214,28 @@ fn show_archive(stores: &Stores, number: usize, archive: &Archive, checkpoints: 
         return result("  no checkpoint yet");
     }
     let head = [
-        "CHECKPOINT", "LEVEL", "ARCHIVED", "RANKS", "SIZE", "CHANGED", "", "STORED", "RATIO", "STATE",
+        "CHECKPOINT",
+        "LEVEL",
+        "ARCHIVED",
+        "RANKS",
+        "SIZE",
+        "CHANGED",
+        "",
+        "STORED",
+        "RATIO",
+        "STATE",
     ];
     print_table(&head, &[3, 4, 5, 6, 7, 8], &rows);
 }
 
 fn archived_row(checkpoint: &Checkpoint, archived: &Archived) -> Vec<String> {
-    let listed = |text: String| if archived.listed { text } else { "-".to_owned() };
+    let listed = |text: String| {
+        if archived.listed {
+            text
+        } else {
+            "-".to_owned()
+        }
+    };
     vec![
         short(checkpoint.id),
         "archive".to_owned(),

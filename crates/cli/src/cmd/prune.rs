@@ -98,7 +98,11 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
             }
         }
     };
-    let removed = if goes_on { carry_out(&plan)? } else { Vec::new() };
+    let removed = if goes_on {
+        carry_out(&plan)?
+    } else {
+        Vec::new()
+    };
     if args.json {
         print_json(&PlanView::new(&plan, goes_on, removed));
     } else if goes_on {
@@ -135,7 +139,10 @@ fn folder_of_job(path: &Path) -> Result<PathBuf, Failure> {
         }
         several => {
             let names: Vec<String> = several.iter().map(|f| f.display().to_string()).collect();
-            let message = format!("there are several archives; give one of {}", names.join(", "));
+            let message = format!(
+                "there are several archives; give one of {}",
+                names.join(", ")
+            );
             Err(Failure::new(ErrorKind::InvalidArgument, message))
         }
     }
@@ -149,15 +156,27 @@ const fn reason(reason: Reason) -> &'static str {
 }
 
 fn show(args: &PruneArgs, plan: &PrunePlan) {
-    result(&format!("job {}, archive {}", plan.job, plan.folder.display()));
-    let marks = [(&args.keep, "kept from now on"), (&args.release, "kept no longer")];
+    result(&format!(
+        "job {}, archive {}",
+        plan.job,
+        plan.folder.display()
+    ));
+    let marks = [
+        (&args.keep, "kept from now on"),
+        (&args.release, "kept no longer"),
+    ];
     for (numbers, what) in marks.into_iter().filter(|(numbers, _)| !numbers.is_empty()) {
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         result(&format!("checkpoints {} are {what}", numbers.join(", ")));
     }
     let dropped = plan.retention.dropped.iter().map(|dropped| {
         let stored = human_bytes(dropped.bytes_written);
-        vec![short(dropped.checkpoint), "goes".to_owned(), stored, reason(dropped.reason).to_owned()]
+        vec![
+            short(dropped.checkpoint),
+            "goes".to_owned(),
+            stored,
+            reason(dropped.reason).to_owned(),
+        ]
     });
     let retained = plan.retention.retained.iter().map(|&id| {
         let why = if plan.kept.contains(&id) { "kept" } else { "" };

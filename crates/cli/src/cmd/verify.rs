@@ -164,7 +164,9 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
         show(&stores, store);
         stripes::show(&stores, store);
     }
-    archives.iter().for_each(|archive| show_archive(&stores, archive));
+    archives
+        .iter()
+        .for_each(|archive| show_archive(&stores, archive));
     stripes::advise(&verified);
     if !bad.is_empty() {
         let left = chosen
@@ -186,7 +188,10 @@ fn damaged(
         let Some(catalog) = stores.archives()[archive.archive].catalog() else {
             continue;
         };
-        let ids = archive.findings.iter().flat_map(|finding| &finding.checkpoints);
+        let ids = archive
+            .findings
+            .iter()
+            .flat_map(|finding| &finding.checkpoints);
         bad.extend(ids.map(|&id| (catalog.superblock().job.clone(), id)));
     }
     for store in verified {
@@ -275,7 +280,10 @@ fn sentence(finding: &Finding) -> String {
     } else {
         format!("concerns checkpoints {}", short_list(&finding.checkpoints))
     };
-    let place: String = [of_segment, of_variable, of_rank, at].into_iter().flatten().collect();
+    let place: String = [of_segment, of_variable, of_rank, at]
+        .into_iter()
+        .flatten()
+        .collect();
     format!("DAMAGED {}{place}: {what}; {concerns}", finding.structure)
 }
 

@@ -40,14 +40,20 @@ pub(crate) fn archived_job(path: &Path, ranks_per_node: usize, from: Option<u64>
         for _ in 0..steps {
             rank.compute();
             let handle = rank.session.checkpoint_start().expect("starting");
-            rank.session.wait(handle, Level::Archive).expect("archiving");
+            rank.session
+                .wait(handle, Level::Archive)
+                .expect("archiving");
         }
         rank.session.close().expect("closing");
     });
 }
 
 fn flip(path: &Path, offset: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
     file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
@@ -64,11 +70,16 @@ fn damage(path: &Path) -> (Vec<Value>, Ran) {
     let json = ran.json();
     let of = |key: &str| {
         let all = json[key].as_array().unwrap().clone();
-        all.into_iter().flat_map(|one| one["damage"].as_array().unwrap().clone())
+        all.into_iter()
+            .flat_map(|one| one["damage"].as_array().unwrap().clone())
     };
     let all: Vec<Value> = of("stores").chain(of("archives")).collect();
     let readable = json["unreadable"].as_array().unwrap().is_empty();
-    assert_eq!(ran.status, i32::from(!(all.is_empty() && readable)), "{ran:?}");
+    assert_eq!(
+        ran.status,
+        i32::from(!(all.is_empty() && readable)),
+        "{ran:?}"
+    );
     (all, ran)
 }
 
@@ -93,22 +104,35 @@ fn an_archive_is_listed_and_inspected_from_every_side() {
         let json = backstay(&["ls", "--json"], &[place]).json();
         assert_eq!(numbers(&json["checkpoints"]), [1, 2, 3]);
         let newest = &json["checkpoints"][2];
-        assert_eq!((&newest["level"], &newest["complete"]), (&json!("archive"), &json!(true)));
+        assert_eq!(
+            (&newest["level"], &newest["complete"]),
+            (&json!("archive"), &json!(true))
+        );
         assert_eq!(newest["protection"]["state"], "archive");
         assert_eq!(newest["archive"]["whole"], true);
-        assert!(newest["archive"]["bytes_stored"].as_u64().unwrap() > 0, "{newest}");
+        assert!(
+            newest["archive"]["bytes_stored"].as_u64().unwrap() > 0,
+            "{newest}"
+        );
         assert_eq!(json["archives"][0]["job"], JOB);
     }
     // Nodes and the archive together: each on its own lines.
     let json = backstay(&["ls", "--json"], &[path]).json();
     assert_eq!(numbers(&json["checkpoints"]), [1, 1, 2, 2, 3, 3]);
     let ran = backstay(&["inspect", "--json"], &[path]).json();
-    assert_eq!(ran["checkpoint"]["level"], "node", "what is nearer is taken");
+    assert_eq!(
+        ran["checkpoint"]["level"], "node",
+        "what is nearer is taken"
+    );
     // One file of two: half of the ranks.
     let one = archive.join(store_file(0, 1));
     let json = backstay(&["ls", "--json"], &[&one]).json();
     assert_eq!(json["checkpoints"][0]["ranks_found"], 2, "{json}");
-    assert!(backstay(&["ls"], &[&one]).out.contains("other files have the rest"));
+    assert!(
+        backstay(&["ls"], &[&one])
+            .out
+            .contains("other files have the rest")
+    );
 
     let json = backstay(&["inspect", "--json"], &[&archive]).json();
     let variables = json["variables"].as_array().unwrap();
@@ -118,11 +142,17 @@ fn an_archive_is_listed_and_inspected_from_every_side() {
     assert!(stored["ratio"].as_f64().unwrap() > 0.0, "{stored}");
     assert_eq!(big["blocks_changed"], RANKS, "one block of each rank");
     let codecs = stored["codecs"].as_array().unwrap();
-    assert!(!codecs.is_empty() && codecs.iter().all(|c| c["coder"].is_string()), "{stored}");
+    assert!(
+        !codecs.is_empty() && codecs.iter().all(|c| c["coder"].is_string()),
+        "{stored}"
+    );
     assert!(!stored["merge"].as_array().unwrap().is_empty());
     assert!(stored["ranks_merged"].as_u64().unwrap() >= 1);
     let ran = backstay(&["inspect"], &[&archive]);
-    assert!(ran.out.contains("CODEC") && ran.out.contains("MERGE"), "{ran:?}");
+    assert!(
+        ran.out.contains("CODEC") && ran.out.contains("MERGE"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -134,22 +164,34 @@ fn any_archived_checkpoint_is_exported_as_the_program_had_it() {
     for step in 1..=3 {
         let file = path.join(format!("field{step}.npy"));
         let (number, out) = (step.to_string(), file.to_str().unwrap());
-        let ran = backstay(&["export", "-c", &number, "-v", "field", "-o", out], &[&archive]);
+        let ran = backstay(
+            &["export", "-c", &number, "-v", "field", "-o", out],
+            &[&archive],
+        );
         assert_eq!(ran.status, 0, "{ran:?}");
         let rows = 0..GLOBAL[0];
         let all = rows.flat_map(|row| (0..GLOBAL[1]).map(move |column| element(row, column, step)));
         let expected: Vec<u8> = all.flat_map(|value| value.to_le_bytes()).collect();
-        assert!(bytes_of(&file, expected.len()) == expected, "field of checkpoint {step}");
+        assert!(
+            bytes_of(&file, expected.len()) == expected,
+            "field of checkpoint {step}"
+        );
         let file = path.join(format!("big{step}.npy"));
         let out = file.to_str().unwrap();
         let words = ["export", "-c", &number, "-v", "big", "-r", "3", "-o", out];
         assert_eq!(backstay(&words, &[&archive]).status, 0);
         let expected = (0..WORDS).map(|index| word(3, index, if index == 5 { step } else { 0 }));
         let expected: Vec<u8> = expected.flat_map(|value| value.to_le_bytes()).collect();
-        assert!(bytes_of(&file, expected.len()) == expected, "big of checkpoint {step}");
+        assert!(
+            bytes_of(&file, expected.len()) == expected,
+            "big of checkpoint {step}"
+        );
     }
     let whole = path.join("all.npz");
-    let ran = backstay(&["export", "--json", "-o", whole.to_str().unwrap()], &[&archive]);
+    let ran = backstay(
+        &["export", "--json", "-o", whole.to_str().unwrap()],
+        &[&archive],
+    );
     assert_eq!(ran.status, 0, "{ran:?}");
     assert_eq!(ran.json()["checkpoint"]["number"], 3);
     assert!(small(3) > 0.0);
@@ -180,7 +222,9 @@ fn damage_of_a_segment_names_file_segment_offset_and_checkpoints() {
     let name = store_file(0, 1);
     let device = open_device(&archive, &name).unwrap();
     let entries = device.entries();
-    let of_big = entries.iter().find(|e| device.header(e.segment).unwrap().variable == "big");
+    let of_big = entries
+        .iter()
+        .find(|e| device.header(e.segment).unwrap().variable == "big");
     let entry = of_big.unwrap_or(&entries[0]);
     let file = archive.join(&name);
     flip(&file, entry.offset + u64::from(entry.stored_bytes) / 2);
@@ -194,7 +238,10 @@ fn damage_of_a_segment_names_file_segment_offset_and_checkpoints() {
     assert_eq!(numbers(&found["checkpoints"]), [1, 2, 3], "all share it");
     let ran = backstay(&["verify"], &[&archive]);
     let text = format!("DAMAGED archived segment {} ", entry.segment.0);
-    assert!(ran.out.contains(&text) && ran.out.contains("concerns checkpoints 1.1, 2.1, 3.1"), "{ran:?}");
+    assert!(
+        ran.out.contains(&text) && ran.out.contains("concerns checkpoints 1.1, 2.1, 3.1"),
+        "{ran:?}"
+    );
 
     // The newest segment is one that only the newest checkpoint needs.
     flip(&file, entry.offset + u64::from(entry.stored_bytes) / 2);
@@ -212,13 +259,21 @@ fn damage_of_table_root_and_superblock_is_told() {
     archived_job(root.path(), 4, None, 3);
     let archive = folder(root.path());
     let file = archive.join(store_file(0, 1));
-    let table = open_device(&archive, &store_file(0, 1)).unwrap().root().table;
+    let table = open_device(&archive, &store_file(0, 1))
+        .unwrap()
+        .root()
+        .table;
     flip(&file, table.offset + 64);
     let (found, ran) = damage(&archive);
-    let of_table: Vec<&Value> = found.iter().filter(|f| f["structure"] == "segment table").collect();
+    let of_table: Vec<&Value> = found
+        .iter()
+        .filter(|f| f["structure"] == "segment table")
+        .collect();
     assert_eq!(of_table.len(), 1, "{ran:?}");
     assert_eq!(numbers(&of_table[0]["checkpoints"]), [3], "{ran:?}");
-    let lacks = found.iter().any(|f| f["structure"] == "part of a checkpoint");
+    let lacks = found
+        .iter()
+        .any(|f| f["structure"] == "part of a checkpoint");
     assert!(lacks, "{ran:?}");
     let json = backstay(&["ls", "--json"], &[&archive]);
     assert_eq!(json.status, 1, "{json:?}");
@@ -228,11 +283,19 @@ fn damage_of_table_root_and_superblock_is_told() {
     flip(&file, 20);
     let (found, ran) = damage(&archive);
     assert_eq!(found.len(), 1, "{ran:?}");
-    assert_eq!((&found[0]["structure"], &found[0]["file_offset"]), (&json!("superblock"), &json!(0)));
-    assert!(numbers(&found[0]["checkpoints"]).is_empty(), "the other copy is good");
+    assert_eq!(
+        (&found[0]["structure"], &found[0]["file_offset"]),
+        (&json!("superblock"), &json!(0))
+    );
+    assert!(
+        numbers(&found[0]["checkpoints"]).is_empty(),
+        "the other copy is good"
+    );
     flip(&file, 4096 + 20);
     let (found, ran) = damage(&archive);
-    let parts = found.iter().filter(|f| f["structure"] == "part of a checkpoint");
+    let parts = found
+        .iter()
+        .filter(|f| f["structure"] == "part of a checkpoint");
     let mut lost: Vec<u64> = parts.flat_map(|f| numbers(&f["checkpoints"])).collect();
     lost.sort_unstable();
     assert_eq!(lost, [1, 2, 3], "{ran:?}");
@@ -262,7 +325,11 @@ fn damage_of_the_catalog_is_told() {
     };
     let mut concerned = slots.map(lists_newest);
     concerned.sort_unstable();
-    assert_eq!(concerned, [vec![], vec![3]], "the newer state alone listed checkpoint 3");
+    assert_eq!(
+        concerned,
+        [vec![], vec![3]],
+        "the newer state alone listed checkpoint 3"
+    );
     assert!(damage(&archive).0.is_empty());
 }
 
@@ -276,7 +343,18 @@ fn prune_shows_its_plan_then_does_it() {
     let archive = folder(path);
     let listed = |place: &Path| backstay(&["ls", "--json"], &[place]).json()["checkpoints"].clone();
     let before = listed(&archive);
-    let plan = backstay(&["prune", "--dry-run", "--json", "--retained", "1", "--keep", "2"], &[&archive]);
+    let plan = backstay(
+        &[
+            "prune",
+            "--dry-run",
+            "--json",
+            "--retained",
+            "1",
+            "--keep",
+            "2",
+        ],
+        &[&archive],
+    );
     assert_eq!(plan.status, 0, "{plan:?}");
     let json = plan.json();
     assert_eq!(json["done"], false);
@@ -287,15 +365,26 @@ fn prune_shows_its_plan_then_does_it() {
     // Without a terminal it needs to be told.
     let ran = backstay(&["prune", "--retained", "1"], &[&archive]);
     assert_eq!(ran.status, 2, "{ran:?}");
-    assert!(ran.err.contains("--yes") && ran.out.contains("goes"), "{ran:?}");
-    let ran = backstay(&["prune", "--yes", "--retained", "1", "--keep", "2"], &[&archive]);
+    assert!(
+        ran.err.contains("--yes") && ran.out.contains("goes"),
+        "{ran:?}"
+    );
+    let ran = backstay(
+        &["prune", "--yes", "--retained", "1", "--keep", "2"],
+        &[&archive],
+    );
     assert_eq!(ran.status, 0, "{ran:?}");
     assert!(ran.out.contains("done: "), "{ran:?}");
     let after = backstay(&["ls", "--json"], &[&archive]).json();
     let whole = after["checkpoints"].as_array().unwrap().iter();
     let whole: Vec<(u64, bool)> = whole
         .filter(|c| c["archive"]["whole"] == true)
-        .map(|c| (c["number"].as_u64().unwrap(), c["archive"]["kept"].as_bool().unwrap()))
+        .map(|c| {
+            (
+                c["number"].as_u64().unwrap(),
+                c["archive"]["kept"].as_bool().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(whole, [(2, true), (3, false)], "{after}");
     // The job goes on, and drains free what went.
@@ -303,11 +392,27 @@ fn prune_shows_its_plan_then_does_it() {
     let (found, ran) = damage(&archive);
     assert!(found.is_empty(), "{ran:?}");
     let out = path.join("big.npy");
-    let words = ["export", "-c", "2", "-v", "big", "-r", "0", "-o", out.to_str().unwrap()];
+    let words = [
+        "export",
+        "-c",
+        "2",
+        "-v",
+        "big",
+        "-r",
+        "0",
+        "-o",
+        out.to_str().unwrap(),
+    ];
     assert_eq!(backstay(&words, &[&archive]).status, 0);
-    assert_eq!(backstay(&["prune", "--yes", "--release", "2"], &[&archive]).status, 0);
+    assert_eq!(
+        backstay(&["prune", "--yes", "--release", "2"], &[&archive]).status,
+        0
+    );
     let ran = backstay(&["prune", "--yes", "--keep", "77"], &[&archive]);
-    assert!(ran.status == 1 && ran.err.contains("no checkpoint 77"), "{ran:?}");
+    assert!(
+        ran.status == 1 && ran.err.contains("no checkpoint 77"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -322,7 +427,10 @@ fn prune_removes_files_that_nothing_refers_to() {
     assert_eq!(json["removed"], json!([store_file(0, 7)]), "{json}");
     assert!(!stray.exists() && archive.join("mine.txt").exists());
     let ran = backstay(&["prune", "--yes"], &[&archive]);
-    assert!(ran.status == 0 && ran.out.contains("nothing was done"), "{ran:?}");
+    assert!(
+        ran.status == 0 && ran.out.contains("nothing was done"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -341,7 +449,10 @@ fn prune_refuses_while_a_job_runs() {
             let ran = backstay(&["prune", "--yes", "--retained", "1"], &[&folder(path)]);
             assert_eq!(ran.status, 1, "{ran:?}");
             let me = format!("process {}", std::process::id());
-            assert!(ran.err.contains("is used by job test job") && ran.err.contains(&me), "{ran:?}");
+            assert!(
+                ran.err.contains("is used by job test job") && ran.err.contains(&me),
+                "{ran:?}"
+            );
         }
         one.compute();
         one.session.checkpoint().unwrap();

@@ -44,7 +44,10 @@ fn parse(text: &str) -> Families {
                 && (name == format!("{current}_sum") || name == format!("{current}_count"));
             assert!(name == current || summary, "{line}");
             let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-            assert!(name.chars().all(legal) && name.starts_with("backstay_"), "{line}");
+            assert!(
+                name.chars().all(legal) && name.starts_with("backstay_"),
+                "{line}"
+            );
             let key = format!("{}{{{labels}}}", &name[current.len()..]);
             let new = samples.insert(key, value.parse().expect("a number"));
             assert!(new.is_none(), "twice: {line}");
@@ -57,7 +60,10 @@ fn parse(text: &str) -> Families {
 fn check_labels(mut labels: &str) {
     while !labels.is_empty() {
         let (name, rest) = labels.split_once("=\"").expect("a label");
-        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+        assert!(
+            name.chars().all(|c| c.is_ascii_lowercase() || c == '_'),
+            "{name}"
+        );
         let mut escaped = false;
         let end = rest.find(|c| {
             let is_end = c == '"' && !escaped;
@@ -85,13 +91,19 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
-        let address = line.split("http://").nth(1).unwrap().trim_end_matches("/metrics");
+        let address = line
+            .split("http://")
+            .nth(1)
+            .unwrap()
+            .trim_end_matches("/metrics");
         Self(child, address.to_owned())
     }
 
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(&self.1).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         // A server that refused may have closed it already.
         drop(stream.write_all(request));
         let mut answer = String::new();
@@ -103,8 +115,14 @@ impl Server {
         let answer = self.ask(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        assert!(
+            head.contains("Content-Type: text/plain; version=0.0.4"),
+            "{head}"
+        );
+        assert!(
+            head.contains(&format!("Content-Length: {}", body.len())),
+            "{head}"
+        );
         parse(body)
     }
 }
@@ -143,13 +161,21 @@ fn a_running_job_is_shown_in_words_as_json_and_over_http() {
 fn look(path: &Path) {
     let ran = backstay(&["status"], &[&path.join("test job")]);
     assert_eq!(ran.status, 0, "{ran:?}");
-    for text in ["job test job: running, life 1", "node       newest checkpoint 3.1", "archive    newest checkpoint 3.1"] {
+    for text in [
+        "job test job: running, life 1",
+        "node       newest checkpoint 3.1",
+        "archive    newest checkpoint 3.1",
+    ] {
         assert!(ran.out.contains(text), "{text}: {ran:?}");
     }
     let json = backstay(&["status", "--json"], &[path]).json();
     let job = &json["jobs"][0];
     let newest = json!({ "number": 3, "incarnation": 1 });
-    assert_eq!((&job["levels"]["node"], &job["levels"]["archive"]), (&newest, &newest), "{json}");
+    assert_eq!(
+        (&job["levels"]["node"], &job["levels"]["archive"]),
+        (&newest, &newest),
+        "{json}"
+    );
     assert_eq!(job["archive"]["behind"], 0);
     assert_eq!(job["archive"]["drains"], 3, "{json}");
     assert_eq!(json["archives"][0]["newest"], newest);
@@ -160,7 +186,10 @@ fn look(path: &Path) {
     let (_, numbers) = &families["backstay_checkpoint_number"];
     assert_eq!(numbers["{job=\"test job\",level=\"node\"}"], 3.0);
     assert_eq!(numbers["{job=\"test job\",level=\"archive\"}"], 3.0);
-    assert_eq!(families["backstay_job_running"].1["{job=\"test job\"}"], 1.0);
+    assert_eq!(
+        families["backstay_job_running"].1["{job=\"test job\"}"],
+        1.0
+    );
     let drains = &families["backstay_archive_drains_total"].1;
     assert_eq!(drains["{job=\"test job\",outcome=\"archived\"}"], 3.0);
     assert!(families.contains_key("backstay_archive_checkpoint_number"));
@@ -176,7 +205,10 @@ fn an_archive_alone_shows_its_newest_checkpoint() {
     let ran = backstay(&["status"], &[&archive]);
     assert_eq!(ran.status, 0, "{ran:?}");
     assert!(ran.out.contains("newest whole checkpoint 2.1"), "{ran:?}");
-    assert!(ran.out.contains("staging server s1 at 10.0.0.1:5"), "{ran:?}");
+    assert!(
+        ran.out.contains("staging server s1 at 10.0.0.1:5"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -192,7 +224,12 @@ fn the_endpoint_refuses_what_is_not_a_short_get_of_its_page() {
     begins(b"POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405");
     begins(b"hello\r\n\r\n", "HTTP/1.1 400");
     // Too long: refused, and the next one is served all the same.
-    let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'x'; 20_000], b"\r\n\r\n"].concat();
+    let long = [
+        b"GET /metrics HTTP/1.1\r\nX: ".as_slice(),
+        &[b'x'; 20_000],
+        b"\r\n\r\n",
+    ]
+    .concat();
     let answer = server.ask(&long);
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer:?}");
     // Slow: given up after 5 s.

@@ -141,7 +141,11 @@ impl Snapshot {
     /// Looks at `paths`, or at the default places if there are none.
     pub(crate) fn take(paths: &[PathBuf]) -> Self {
         let named = !paths.is_empty();
-        let places = if named { paths.to_vec() } else { default_places() };
+        let places = if named {
+            paths.to_vec()
+        } else {
+            default_places()
+        };
         let places: Vec<PathBuf> = places.into_iter().filter(|p| named || p.is_dir()).collect();
         let (stores, mut unreadable) = glance_stores(&places);
         // Nobody named these places: that a folder is empty is no news.
@@ -160,7 +164,10 @@ impl Snapshot {
         let error = |u: &Unreadable| (u.error.kind(), u.error.to_string());
         Self {
             taken_unix_ns: unix_ns(),
-            jobs: jobs.into_iter().map(|(job, stores)| JobView::new(job, &stores)).collect(),
+            jobs: jobs
+                .into_iter()
+                .map(|(job, stores)| JobView::new(job, &stores))
+                .collect(),
             archives,
             errors: unreadable.iter().map(error).collect(),
             unreadable: unreadable.iter().map(UnreadableView::from).collect(),
@@ -179,7 +186,10 @@ impl Snapshot {
                                store file, a folder above it, or an archive";
                 Err(Failure::new(ErrorKind::NoCheckpoint, message))
             }
-            None => Err(Failure::new(ErrorKind::NoCheckpoint, "there is no store and no archive")),
+            None => Err(Failure::new(
+                ErrorKind::NoCheckpoint,
+                "there is no store and no archive",
+            )),
         }
     }
 
@@ -194,7 +204,8 @@ impl Snapshot {
         let seconds = self.taken_unix_ns.saturating_sub(before.taken_unix_ns) as f64 / 1e9;
         for job in &mut self.jobs {
             let earlier = before.jobs.iter().find(|other| other.job == job.job);
-            let Some(earlier) = earlier.filter(|other| other.ids.draining == job.ids.draining) else {
+            let Some(earlier) = earlier.filter(|other| other.ids.draining == job.ids.draining)
+            else {
                 continue;
             };
             let (Some(now), Some(then)) = (&mut job.archive, &earlier.archive) else {
@@ -222,10 +233,18 @@ impl JobView {
         let said = || stores.iter().filter_map(|store| store.running.as_ref());
         let running = said().next().is_some();
         let retained = |store: &StoreGlance| -> BTreeSet<CheckpointId> {
-            store.root.revisions.iter().map(|revision| revision.checkpoint).collect()
+            store
+                .root
+                .revisions
+                .iter()
+                .map(|revision| revision.checkpoint)
+                .collect()
         };
         // What all stores here have: one of them may have committed one more just now.
-        let common = stores.iter().map(retained).reduce(|a, b| a.intersection(&b).copied().collect());
+        let common = stores
+            .iter()
+            .map(retained)
+            .reduce(|a, b| a.intersection(&b).copied().collect());
         let node = common.and_then(|common| common.last().copied());
         let status = stores.iter().filter_map(|store| store.archive.as_ref());
         let status = status.max_by_key(|status| status.written_unix_ns);
@@ -233,19 +252,33 @@ impl JobView {
         let told = told.map(|id| CheckpointId::new(id.incarnation, id.number));
         let protected = said().filter_map(|glance| some(glance.protected)).max();
         let encoding = said().filter_map(|glance| some(glance.encoding)).max();
-        let id = |id: backstay::drain::StatusCheckpoint| CheckpointId::new(id.incarnation, id.number);
+        let id =
+            |id: backstay::drain::StatusCheckpoint| CheckpointId::new(id.incarnation, id.number);
         let ids = Ids {
             node,
             protected,
-            archive: said().filter_map(|glance| some(glance.archived)).max().max(told),
+            archive: said()
+                .filter_map(|glance| some(glance.archived))
+                .max()
+                .max(told),
             encoding: encoding.filter(|id| running && Some(*id) > protected),
-            draining: status.and_then(|status| status.draining).filter(|_| running).map(id),
-            waiting: status.and_then(|status| status.next).filter(|_| running).map(id),
+            draining: status
+                .and_then(|status| status.draining)
+                .filter(|_| running)
+                .map(id),
+            waiting: status
+                .and_then(|status| status.next)
+                .filter(|_| running)
+                .map(id),
         };
         Self {
             job,
             running,
-            incarnation: stores.iter().map(|store| store.root.incarnation).max().unwrap_or(0),
+            incarnation: stores
+                .iter()
+                .map(|store| store.root.incarnation)
+                .max()
+                .unwrap_or(0),
             stores: stores.iter().map(StoreStatus::from).collect(),
             levels: Levels {
                 node: ids.node.map(IdView::from),
@@ -281,7 +314,9 @@ impl DrainView {
         let last = |bytes: u64| (status.drains > 0).then_some(bytes);
         let bytes_encoded = sum(|a| a.bytes_encoded);
         #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
-        let rate = |bytes: u64| (status.draining_seconds > 0.0).then(|| bytes as f64 / status.draining_seconds);
+        let rate = |bytes: u64| {
+            (status.draining_seconds > 0.0).then(|| bytes as f64 / status.draining_seconds)
+        };
         #[expect(clippy::cast_precision_loss, reason = "an age for people to read")]
         let age_seconds = unix_ns().saturating_sub(status.written_unix_ns) as f64 / 1e9;
         let of_archive = ids.archive.map_or(0, |id| id.number);
@@ -312,7 +347,10 @@ impl DrainView {
                 .then(|| share(status.last_bytes_changed, status.last_bytes_stored)),
             drains: status.drains,
             failures: status.failures,
-            behind: ids.node.map_or(0, |id| id.number).saturating_sub(of_archive),
+            behind: ids
+                .node
+                .map_or(0, |id| id.number)
+                .saturating_sub(of_archive),
             why: None,
             error: status.error.clone(),
             age_seconds,
@@ -328,7 +366,9 @@ impl DrainView {
             return None;
         }
         if !running {
-            return Some("the job does not run; its next life, or none, goes on with it".to_owned());
+            return Some(
+                "the job does not run; its next life, or none, goes on with it".to_owned(),
+            );
         }
         if let Some(error) = &self.error {
             return Some(format!("the last drain failed and is tried again: {error}"));
@@ -341,9 +381,15 @@ impl DrainView {
             return Some(format!("a drain is under way{limit}"));
         }
         if self.age_seconds > STALE_SECONDS {
-            return Some(format!("the job has said nothing of its archive for {:.0} s", self.age_seconds));
+            return Some(format!(
+                "the job has said nothing of its archive for {:.0} s",
+                self.age_seconds
+            ));
         }
-        Some("not every checkpoint is drained (`archive_every`), or the drain is about to begin".to_owned())
+        Some(
+            "not every checkpoint is drained (`archive_every`), or the drain is about to begin"
+                .to_owned(),
+        )
     }
 }
 
@@ -363,7 +409,11 @@ impl ArchiveView {
             archived: newest.map(|entry| utc(entry.archived_unix_ns)),
             checkpoints: state.checkpoints.len(),
             abandoned: state.checkpoints.len() - state.restorable().count(),
-            bytes_stored: state.checkpoints.iter().map(|entry| entry.bytes_written).sum(),
+            bytes_stored: state
+                .checkpoints
+                .iter()
+                .map(|entry| entry.bytes_written)
+                .sum(),
             written_by: superblock.host.clone(),
             servers: servers.collect(),
             newest_id: newest.map(|entry| entry.checkpoint),

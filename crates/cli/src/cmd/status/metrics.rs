@@ -17,9 +17,16 @@ impl Text {
             return;
         }
         self.0 += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for Sample { suffix, labels, value } in samples {
-            let labels: Vec<String> =
-                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+        for Sample {
+            suffix,
+            labels,
+            value,
+        } in samples
+        {
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
+                .collect();
             self.0 += &format!("{name}{suffix}{{{}}} {value}\n", labels.join(","));
         }
     }
@@ -33,13 +40,18 @@ struct Sample {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn sample(labels: &[(&'static str, &str)], value: impl ToString) -> Sample {
     Sample {
         suffix: "",
-        labels: labels.iter().map(|&(name, value)| (name, value.to_owned())).collect(),
+        labels: labels
+            .iter()
+            .map(|&(name, value)| (name, value.to_owned()))
+            .collect(),
         value: value.to_string(),
     }
 }
@@ -57,16 +69,32 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
 fn of_jobs(snapshot: &Snapshot, text: &mut Text) {
     let jobs = || snapshot.jobs.iter();
     let each = |value: fn(&JobView) -> u64| -> Vec<Sample> {
-        jobs().map(|job| sample(&[("job", &job.job)], value(job))).collect()
+        jobs()
+            .map(|job| sample(&[("job", &job.job)], value(job)))
+            .collect()
     };
     let running = each(|job| u64::from(job.running));
-    text.metric("backstay_job_running", "gauge", "Whether the job runs.", &running);
+    text.metric(
+        "backstay_job_running",
+        "gauge",
+        "Whether the job runs.",
+        &running,
+    );
     let life = each(|job| job.incarnation);
-    text.metric("backstay_job_incarnation", "gauge", "The newest life of the job.", &life);
+    text.metric(
+        "backstay_job_incarnation",
+        "gauge",
+        "The newest life of the job.",
+        &life,
+    );
     let mut levels = Vec::new();
     for job in jobs() {
         let ids = &job.ids;
-        let all = [("node", ids.node), ("protected", ids.protected), ("archive", ids.archive)];
+        let all = [
+            ("node", ids.node),
+            ("protected", ids.protected),
+            ("archive", ids.archive),
+        ];
         for (level, id) in all {
             let labels = [("job", &*job.job), ("level", level)];
             levels.extend(id.map(|id| sample(&labels, id.number)));
@@ -81,7 +109,12 @@ fn of_jobs(snapshot: &Snapshot, text: &mut Text) {
         job.stores.iter().map(of).collect::<Vec<_>>()
     });
     let bytes: Vec<Sample> = bytes.collect();
-    text.metric("backstay_store_bytes", "gauge", "Size of the store of a node.", &bytes);
+    text.metric(
+        "backstay_store_bytes",
+        "gauge",
+        "Size of the store of a node.",
+        &bytes,
+    );
 }
 
 fn of_costs(snapshot: &Snapshot, text: &mut Text) {
@@ -92,11 +125,16 @@ fn of_costs(snapshot: &Snapshot, text: &mut Text) {
         })
     };
     let each = |value: fn(&backstay::metrics::Metrics) -> String| -> Vec<Sample> {
-        nodes().map(|(job, node, m)| sample(&[("job", job), ("node", node)], value(m))).collect()
+        nodes()
+            .map(|(job, node, m)| sample(&[("job", job), ("node", node)], value(m)))
+            .collect()
     };
     let mut outcomes = Vec::new();
     for (job, node, m) in nodes() {
-        for (outcome, count) in [("committed", m.checkpoints), ("failed", m.checkpoints_failed)] {
+        for (outcome, count) in [
+            ("committed", m.checkpoints),
+            ("failed", m.checkpoints_failed),
+        ] {
             let labels = [("job", job), ("node", node), ("outcome", outcome)];
             outcomes.push(sample(&labels, count));
         }
@@ -117,25 +155,44 @@ fn of_costs(snapshot: &Snapshot, text: &mut Text) {
     text.metric("backstay_protection_waits_total", "counter", help, &samples);
     let samples = each(|m| m.protection_wait_seconds.to_string());
     let help = "How long they waited.";
-    text.metric("backstay_protection_wait_seconds_total", "counter", help, &samples);
+    text.metric(
+        "backstay_protection_wait_seconds_total",
+        "counter",
+        help,
+        &samples,
+    );
     let samples = each(|m| m.changed_share.to_string());
     let help = "Changed bytes over all bytes, of the newest checkpoint.";
     text.metric("backstay_changed_ratio", "gauge", help, &samples);
     let summaries: [(&str, &str, fn(&backstay::metrics::Metrics) -> &Measured); 6] = [
-        ("backstay_checkpoint_blocking_seconds", "Time the application was blocked.", |m| {
-            &m.checkpoint.blocking_seconds
+        (
+            "backstay_checkpoint_blocking_seconds",
+            "Time the application was blocked.",
+            |m| &m.checkpoint.blocking_seconds,
+        ),
+        (
+            "backstay_checkpoint_capture_seconds",
+            "Time to find, copy and hash changed blocks.",
+            |m| &m.checkpoint.capture_seconds,
+        ),
+        (
+            "backstay_checkpoint_commit_seconds",
+            "Time to commit a checkpoint.",
+            |m| &m.checkpoint.commit_seconds,
+        ),
+        (
+            "backstay_checkpoint_bytes",
+            "Bytes of all variables.",
+            |m| &m.checkpoint.bytes_total,
+        ),
+        (
+            "backstay_checkpoint_changed_bytes",
+            "Bytes of the blocks written anew.",
+            |m| &m.checkpoint.bytes_changed,
+        ),
+        ("backstay_restore_seconds", "Time of a restore.", |m| {
+            &m.restore_seconds
         }),
-        ("backstay_checkpoint_capture_seconds", "Time to find, copy and hash changed blocks.", |m| {
-            &m.checkpoint.capture_seconds
-        }),
-        ("backstay_checkpoint_commit_seconds", "Time to commit a checkpoint.", |m| {
-            &m.checkpoint.commit_seconds
-        }),
-        ("backstay_checkpoint_bytes", "Bytes of all variables.", |m| &m.checkpoint.bytes_total),
-        ("backstay_checkpoint_changed_bytes", "Bytes of the blocks written anew.", |m| {
-            &m.checkpoint.bytes_changed
-        }),
-        ("backstay_restore_seconds", "Time of a restore.", |m| &m.restore_seconds),
     ];
     for (name, help, of) in summaries {
         let samples = nodes().flat_map(|(job, node, m)| summary(job, node, of(m)));
@@ -150,19 +207,37 @@ fn summary(job: &str, node: &str, measured: &Measured) -> Vec<Sample> {
         return Vec::new();
     }
     let labels = [("job", job), ("node", node)];
-    let quantiles = [("0.1", measured.p10), ("0.5", measured.p50), ("0.9", measured.p90)];
+    let quantiles = [
+        ("0.1", measured.p10),
+        ("0.5", measured.p50),
+        ("0.9", measured.p90),
+    ];
     let mut samples: Vec<Sample> = quantiles
         .into_iter()
         .map(|(quantile, value)| sample(&[labels[0], labels[1], ("quantile", quantile)], value))
         .collect();
-    let (sum, count) = (sample(&labels, measured.sum), sample(&labels, measured.count));
-    samples.push(Sample { suffix: "_sum", ..sum });
-    samples.push(Sample { suffix: "_count", ..count });
+    let (sum, count) = (
+        sample(&labels, measured.sum),
+        sample(&labels, measured.count),
+    );
+    samples.push(Sample {
+        suffix: "_sum",
+        ..sum
+    });
+    samples.push(Sample {
+        suffix: "_count",
+        ..count
+    });
     samples
 }
 
 fn of_drains(snapshot: &Snapshot, text: &mut Text) {
-    let drains = || snapshot.jobs.iter().filter_map(|job| Some((job, job.archive.as_ref()?)));
+    let drains = || {
+        snapshot
+            .jobs
+            .iter()
+            .filter_map(|job| Some((job, job.archive.as_ref()?)))
+    };
     let each = |value: fn(&DrainView) -> Option<String>| -> Vec<Sample> {
         let of = |(job, drain): (&JobView, &DrainView)| {
             value(drain).map(|value| sample(&[("job", &job.job)], value))
@@ -172,7 +247,12 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
     let text_of = |value: Option<u64>| value.map(|value| value.to_string());
     let samples = each(|d| Some(d.behind.to_string()));
     let help = "Numbers by which the archive is behind the nodes.";
-    text.metric("backstay_archive_behind_checkpoints", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_behind_checkpoints",
+        "gauge",
+        help,
+        &samples,
+    );
     let mut outcomes = Vec::new();
     for (job, drain) in drains() {
         for (outcome, count) in [("archived", drain.drains), ("failed", drain.failures)] {
@@ -192,8 +272,11 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
     text.metric("backstay_archive_draining_seconds", "gauge", help, &samples);
     let mut under_way = Vec::new();
     for (job, drain) in drains() {
-        let stages =
-            [("changed", drain.bytes_changed), ("encoded", drain.bytes_encoded), ("stored", drain.bytes_stored)];
+        let stages = [
+            ("changed", drain.bytes_changed),
+            ("encoded", drain.bytes_encoded),
+            ("stored", drain.bytes_stored),
+        ];
         for (stage, bytes) in stages {
             let labels = [("job", &*job.job), ("stage", stage)];
             under_way.extend(bytes.map(|bytes| sample(&labels, bytes)));
@@ -203,17 +286,32 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
     text.metric("backstay_archive_draining_bytes", "gauge", help, &under_way);
     let samples = each(|d| d.last_seconds.map(|s| s.to_string()));
     let help = "How long the last drain took.";
-    text.metric("backstay_archive_last_drain_seconds", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_last_drain_seconds",
+        "gauge",
+        help,
+        &samples,
+    );
     let samples: Vec<Sample> = drains()
         .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.last_bytes_changed)?)))
         .collect();
     let help = "Bytes of changed blocks of the last drain.";
-    text.metric("backstay_archive_last_drain_changed_bytes", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_last_drain_changed_bytes",
+        "gauge",
+        help,
+        &samples,
+    );
     let samples: Vec<Sample> = drains()
         .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.last_bytes_stored)?)))
         .collect();
     let help = "Bytes stored by the last drain.";
-    text.metric("backstay_archive_last_drain_stored_bytes", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_last_drain_stored_bytes",
+        "gauge",
+        help,
+        &samples,
+    );
     let samples: Vec<Sample> = drains()
         .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.rate_limit_bytes)?)))
         .collect();
@@ -221,7 +319,12 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
     text.metric("backstay_archive_rate_limit_bytes", "gauge", help, &samples);
     let samples = each(|d| Some(d.age_seconds.to_string()));
     let help = "Age of what the job last said of its archive.";
-    text.metric("backstay_archive_status_age_seconds", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_status_age_seconds",
+        "gauge",
+        help,
+        &samples,
+    );
 }
 
 fn of_archives(snapshot: &Snapshot, text: &mut Text) {
@@ -233,20 +336,42 @@ fn of_archives(snapshot: &Snapshot, text: &mut Text) {
         })
         .collect();
     let help = "Number of the newest checkpoint that can be restored from the archive.";
-    text.metric("backstay_archive_checkpoint_number", "gauge", help, &samples);
+    text.metric(
+        "backstay_archive_checkpoint_number",
+        "gauge",
+        help,
+        &samples,
+    );
     let counts = |of: fn(&super::look::ArchiveView) -> u64| -> Vec<Sample> {
-        archives().map(|a| sample(&[("job", &a.job), ("folder", &a.folder)], of(a))).collect()
+        archives()
+            .map(|a| sample(&[("job", &a.job), ("folder", &a.folder)], of(a)))
+            .collect()
     };
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let samples: Vec<Sample> = archives()
-        .map(|a| sample(&[("job", &a.job), ("folder", &a.folder)], count(a.checkpoints)))
+        .map(|a| {
+            sample(
+                &[("job", &a.job), ("folder", &a.folder)],
+                count(a.checkpoints),
+            )
+        })
         .collect();
-    text.metric("backstay_archive_checkpoints", "gauge", "Checkpoints in the archive.", &samples);
+    text.metric(
+        "backstay_archive_checkpoints",
+        "gauge",
+        "Checkpoints in the archive.",
+        &samples,
+    );
     let samples = counts(|a| a.bytes_stored);
     let help = "Bytes stored for the checkpoints in the archive.";
     text.metric("backstay_archive_stored_bytes", "gauge", help, &samples);
     let samples: Vec<Sample> = archives()
-        .map(|a| sample(&[("job", &a.job), ("folder", &a.folder)], count(a.servers.len())))
+        .map(|a| {
+            sample(
+                &[("job", &a.job), ("folder", &a.folder)],
+                count(a.servers.len()),
+            )
+        })
         .collect();
     let help = "Staging servers that say they are there.";
     text.metric("backstay_archive_servers", "gauge", help, &samples);

@@ -35,7 +35,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let done = match (args.listen, args.watch) {
-        (Some(address), _) => serve::serve(address, &|| metrics::text(&Snapshot::take(&args.paths))),
+        (Some(address), _) => {
+            serve::serve(address, &|| metrics::text(&Snapshot::take(&args.paths)))
+        }
         (None, true) => watch(args),
         (None, false) => once(args),
     };

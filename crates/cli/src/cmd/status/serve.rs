@@ -19,7 +19,10 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) fn serve(address: SocketAddr, page: &dyn Fn() -> String) -> Result<(), Failure> {
     let listening = TcpListener::bind(address).and_then(|l| Ok((l.local_addr()?, l)));
     let (bound, listener) = listening.map_err(|error| {
-        Failure::output(&format!("listening at {address} (give another --listen)"), &error)
+        Failure::output(
+            &format!("listening at {address} (give another --listen)"),
+            &error,
+        )
     })?;
     complain(&format!("serving http://{bound}/metrics"));
     loop {
@@ -31,7 +34,11 @@ pub(super) fn serve(address: SocketAddr, page: &dyn Fn() -> String) -> Result<()
                 };
                 // Whoever went away has no use for it.
                 drop(stream.set_write_timeout(Some(WITHIN)));
-                drop(stream.write_all(answer.as_bytes()).and_then(|()| stream.flush()));
+                drop(
+                    stream
+                        .write_all(answer.as_bytes())
+                        .and_then(|()| stream.flush()),
+                );
             }
             // A connection that was given up, or too many files: the next one may be well.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -45,7 +52,9 @@ fn read_head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     let mut buffer = [0; 1024];
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        let left = WITHIN.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
+        let left = WITHIN
+            .checked_sub(begun.elapsed())
+            .filter(|left| !left.is_zero())?;
         stream.set_read_timeout(Some(left)).ok()?;
         match stream.read(&mut buffer) {
             Ok(0) => return None,
@@ -79,7 +88,11 @@ fn answer(head: &str, page: &dyn Fn() -> String) -> String {
 }
 
 fn status(status: &str, body: &str) -> String {
-    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    let allow = if status.starts_with("405") {
+        "Allow: GET\r\n"
+    } else {
+        ""
+    };
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n{allow}Connection: \
          close\r\n\r\n{body}",

@@ -40,16 +40,31 @@ fn rate(bytes: f64) -> String {
 fn of_job(job: &JobView, lines: &mut Vec<String>) {
     let nodes = job.stores.iter().filter_map(|store| store.metrics.as_ref());
     let (nodes, ranks) = nodes.fold((0, 0), |(n, r), m| (n.max(m.nodes), r.max(m.ranks)));
-    let plural = if job.stores.len() == 1 { "store" } else { "stores" };
+    let plural = if job.stores.len() == 1 {
+        "store"
+    } else {
+        "stores"
+    };
     lines.push(format!(
         "job {}: {}, life {}; {} {plural} here{}",
         job.job,
-        if job.running { "running" } else { "not running" },
+        if job.running {
+            "running"
+        } else {
+            "not running"
+        },
         job.incarnation,
         job.stores.len(),
-        if nodes > 0 { format!(" of {nodes} nodes, {ranks} ranks") } else { String::new() }
+        if nodes > 0 {
+            format!(" of {nodes} nodes, {ranks} ranks")
+        } else {
+            String::new()
+        }
     ));
-    lines.push(format!("  node       newest checkpoint {}", named(job.ids.node)));
+    lines.push(format!(
+        "  node       newest checkpoint {}",
+        named(job.ids.node)
+    ));
     let metrics = job.stores.iter().find_map(|store| store.metrics.as_ref());
     if let Some(metrics) = metrics.filter(|m| m.checkpoint.blocking_seconds.count > 0) {
         let cost = &metrics.checkpoint;
@@ -63,7 +78,10 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
         ));
     }
     if job.ids.protected.is_some() || job.ids.encoding.is_some() {
-        let encoding = job.ids.encoding.map(|id| format!("; {} is being encoded", short(id)));
+        let encoding = job
+            .ids
+            .encoding
+            .map(|id| format!("; {} is being encoded", short(id)));
         lines.push(format!(
             "  protected  newest checkpoint {}{}",
             named(job.ids.protected),
@@ -85,7 +103,10 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
         drain.folder
     ));
     if let Some(id) = job.ids.draining {
-        let (done, all) = (drain.bytes_encoded.unwrap_or(0), drain.bytes_changed.unwrap_or(0));
+        let (done, all) = (
+            drain.bytes_encoded.unwrap_or(0),
+            drain.bytes_changed.unwrap_or(0),
+        );
         lines.push(format!(
             "             draining {} for {:.1} s: {} of {} ({}){}",
             short(id),
@@ -93,7 +114,9 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
             human_bytes(done),
             human_bytes(all),
             percent(share(done, all)),
-            drain.bytes_per_second.map_or_else(String::new, |r| format!(", {}", rate(r)))
+            drain
+                .bytes_per_second
+                .map_or_else(String::new, |r| format!(", {}", rate(r)))
         ));
         for aggregator in drain.aggregators.iter().filter(|a| !a.name.is_empty()) {
             lines.push(format!(
@@ -105,10 +128,14 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
             ));
         }
     }
-    if let (Some(seconds), Some(changed), Some(stored)) =
-        (drain.last_seconds, drain.last_bytes_changed, drain.last_bytes_stored)
-    {
-        let ratio = drain.last_ratio.map_or_else(String::new, |r| format!(", ratio {r:.2}"));
+    if let (Some(seconds), Some(changed), Some(stored)) = (
+        drain.last_seconds,
+        drain.last_bytes_changed,
+        drain.last_bytes_stored,
+    ) {
+        let ratio = drain
+            .last_ratio
+            .map_or_else(String::new, |r| format!(", ratio {r:.2}"));
         lines.push(format!(
             "             the last drain took {seconds:.1} s: {} changed, {} stored{ratio}",
             human_bytes(changed),
@@ -119,17 +146,30 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
         lines.push(format!("             limited to {}/s", human_bytes(limit)));
     }
     if drain.behind > 0 {
-        let plural = if drain.behind == 1 { "checkpoint" } else { "checkpoints" };
+        let plural = if drain.behind == 1 {
+            "checkpoint"
+        } else {
+            "checkpoints"
+        };
         let why = drain.why.clone().unwrap_or_default();
-        lines.push(format!("             {} {plural} behind the nodes: {why}", drain.behind));
+        lines.push(format!(
+            "             {} {plural} behind the nodes: {why}",
+            drain.behind
+        ));
     } else if let Some(error) = drain.error.as_ref().filter(|_| job.running) {
         lines.push(format!("             the last drain failed: {error}"));
     }
 }
 
 fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
-    let when = archive.archived.as_ref().map(|when| format!(", archived {when}"));
-    lines.push(format!("archive of job {}, life {}: {}", archive.job, archive.incarnation, archive.folder));
+    let when = archive
+        .archived
+        .as_ref()
+        .map(|when| format!(", archived {when}"));
+    lines.push(format!(
+        "archive of job {}, life {}: {}",
+        archive.job, archive.incarnation, archive.folder
+    ));
     lines.push(format!(
         "  newest whole checkpoint {}{}",
         named(archive.newest_id),
@@ -145,6 +185,9 @@ fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
         lines.push("  no staging server: the nodes drain themselves".to_owned());
     }
     for server in &archive.servers {
-        lines.push(format!("  staging server {} at {}", server.name, server.address));
+        lines.push(format!(
+            "  staging server {} at {}",
+            server.name, server.address
+        ));
     }
 }
