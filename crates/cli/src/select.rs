@@ -35,7 +35,10 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<Stores, Failure> {
         return open_default();
     }
     let stores = Stores::open(paths);
-    if let (true, Some(first)) = (stores.stores().is_empty(), stores.unreadable().first()) {
+    // A catalog tells what an archive should have even where none of its stores can be read.
+    let nothing =
+        stores.stores().is_empty() && stores.archives().iter().all(|a| a.catalog().is_none());
+    if let (true, Some(first)) = (nothing, stores.unreadable().first()) {
         let all: Vec<String> = stores
             .unreadable()
             .iter()

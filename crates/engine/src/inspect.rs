@@ -29,9 +29,9 @@ pub use verify::{Finding, VerifiedArchive, VerifiedStore};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::revision::{ReadPart, read_part};
-use find::Found;
 use backstay_format::width::index;
 use backstay_format::{BlockRef, CheckpointId};
+use find::Found;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -108,13 +108,18 @@ impl Checkpoint {
 
     /// Whether every rank of the job is in these stores, and, of one in an archive, its catalog lists it.
     pub fn is_complete(&self) -> bool {
-        let listed = self.archived.as_ref().is_none_or(|archived| archived.listed);
+        let listed = self
+            .archived
+            .as_ref()
+            .is_none_or(|archived| archived.listed);
         listed && self.ranks.len() == index(self.world_size)
     }
 
     /// Whether a later life of the job went on from an older one.
     pub fn is_abandoned(&self) -> bool {
-        self.archived.as_ref().is_some_and(|archived| archived.abandoned)
+        self.archived
+            .as_ref()
+            .is_some_and(|archived| archived.abandoned)
     }
 
     /// Bytes written anew over bytes of all variables.
@@ -183,7 +188,9 @@ impl Stores {
                 },
                 Found::Archive(folder) => opened.open_archive(folder, None),
                 Found::ArchiveStore(path) => {
-                    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+                    let name = path
+                        .file_name()
+                        .map(|name| name.to_string_lossy().into_owned());
                     let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
                     opened.open_archive(folder, name);
                 }

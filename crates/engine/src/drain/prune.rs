@@ -81,7 +81,9 @@ pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
     }
     let retention = retention::plan(&state, options.retained.unwrap_or(usize::MAX));
     let stays: BTreeSet<CheckpointId> = retention.retained.iter().copied().collect();
-    state.checkpoints.retain(|entry| stays.contains(&entry.checkpoint));
+    state
+        .checkpoints
+        .retain(|entry| stays.contains(&entry.checkpoint));
     let kept = state.checkpoints.iter().filter(|entry| entry.kept);
     let mut plan = PrunePlan {
         folder: folder.to_owned(),
@@ -100,7 +102,11 @@ pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
 }
 
 fn mark(state: &mut CatalogState, number: u64, kept: bool) -> Result<()> {
-    let listed: Vec<u64> = state.checkpoints.iter().map(|entry| entry.checkpoint.number).collect();
+    let listed: Vec<u64> = state
+        .checkpoints
+        .iter()
+        .map(|entry| entry.checkpoint.number)
+        .collect();
     let mut entries = state.checkpoints.iter_mut().rev();
     let Some(entry) = entries.find(|entry| entry.checkpoint.number == number) else {
         let context = format!("the archive has no checkpoint {number}: it has {listed:?}");
@@ -116,7 +122,11 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
     let used: BTreeSet<usize> = parts.map(|part| index(part.store)).collect();
     let mut named: BTreeSet<String> = BTreeSet::new();
     let mut failed = None;
-    for name in used.iter().filter_map(|&at| state.stores.get(at)).map(|store| &store.name) {
+    for name in used
+        .iter()
+        .filter_map(|&at| state.stores.get(at))
+        .map(|store| &store.name)
+    {
         named.insert(name.clone());
         let looked = open_device(&plan.folder, name).and_then(|device| {
             named.extend(device.root().files.iter().map(|file| file.name.clone()));
@@ -134,7 +144,11 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
         plan.notes.push(text);
     }
     let own = catalog.superblock().epoch;
-    for entry in std::fs::read_dir(&plan.folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(&plan.folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
@@ -169,7 +183,11 @@ fn reusable(plan: &PrunePlan, name: &str) -> Result<u64> {
     let mut needed: BTreeSet<SegmentId> = BTreeSet::new();
     let mut failed = None;
     let (root, _) = reader.newest_root()?;
-    for revision in root.revisions.iter().filter(|r| stays.contains(&r.checkpoint)) {
+    for revision in root
+        .revisions
+        .iter()
+        .filter(|r| stays.contains(&r.checkpoint))
+    {
         let mut note = |block: &BlockRef, _: usize| {
             needed.insert(block.address.segment());
         };
@@ -192,12 +210,17 @@ fn reusable(plan: &PrunePlan, name: &str) -> Result<u64> {
     }
     let entries = device.entries();
     let mut bases = BTreeSet::new();
-    for entry in entries.iter().filter(|e| e.difference && needed.contains(&e.segment)) {
+    for entry in entries
+        .iter()
+        .filter(|e| e.difference && needed.contains(&e.segment))
+    {
         let header = device.header(entry.segment)?;
         bases.extend(header.bases.iter().map(|run| run.base.segment()));
     }
     needed.extend(bases);
-    let free = entries.iter().filter(|e| e.file == 0 && !e.draining && !needed.contains(&e.segment));
+    let free = entries
+        .iter()
+        .filter(|e| e.file == 0 && !e.draining && !needed.contains(&e.segment));
     Ok(free.map(|entry| entry.extent_bytes()).sum())
 }
 

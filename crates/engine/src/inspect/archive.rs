@@ -95,13 +95,19 @@ impl Archive {
         }
         let listed = self.state().map(|state| &*state.stores).unwrap_or_default();
         let mut files: Vec<String> = listed.iter().map(|store| store.name.clone()).collect();
-        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten();
         let names = entries.map(|entry| entry.file_name());
         let names = names.filter(|name| archive_file(name) == Some(false));
         let there: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
         for (aggregator, (epoch, name)) in newest_of(there.iter().map(|name| &**name)) {
             let of_it = newest_of(listed.iter().map(|store| &*store.name));
-            if of_it.get(&aggregator).is_none_or(|(known, _)| epoch > *known) {
+            if of_it
+                .get(&aggregator)
+                .is_none_or(|(known, _)| epoch > *known)
+            {
                 files.push(name.to_owned());
             }
         }
@@ -109,7 +115,8 @@ impl Archive {
     }
 
     fn is_listed(&self, file: &str) -> bool {
-        self.state().is_some_and(|state| state.stores.iter().any(|store| store.name == file))
+        self.state()
+            .is_some_and(|state| state.stores.iter().any(|store| store.name == file))
     }
 
     /// Reads the catalog again; whether it changed.
@@ -132,7 +139,9 @@ impl Archive {
             None => {
                 let newest = newest_of(self.opened.keys().map(|name| &**name));
                 numbers_of(file).is_none_or(|(aggregator, epoch)| {
-                    newest.get(&aggregator).is_none_or(|(last, _)| *last == epoch)
+                    newest
+                        .get(&aggregator)
+                        .is_none_or(|(last, _)| *last == epoch)
                 })
             }
         };
@@ -208,11 +217,21 @@ impl Stores {
     /// Which store is which file, once those that cannot be read were left out.
     pub(super) fn settle_archives(&mut self) {
         for (number, archive) in self.archives.iter_mut().enumerate() {
-            let own = self.stores.iter().enumerate().filter(|(_, s)| s.archive() == Some(number));
+            let own = self
+                .stores
+                .iter()
+                .enumerate()
+                .filter(|(_, s)| s.archive() == Some(number));
             let opened = own.map(|(at, store)| (store.file_name(), at)).collect();
             let before = std::mem::replace(&mut archive.opened, opened);
-            for name in before.into_keys().filter(|name| !archive.opened.contains_key(name)) {
-                archive.broken.entry(name).or_insert_with(|| "it cannot be read".to_owned());
+            for name in before
+                .into_keys()
+                .filter(|name| !archive.opened.contains_key(name))
+            {
+                archive
+                    .broken
+                    .entry(name)
+                    .or_insert_with(|| "it cannot be read".to_owned());
             }
         }
     }
@@ -239,7 +258,10 @@ impl Stores {
                 };
                 let lacks = self.lacking(archive, entry);
                 if let Some(found) = merged.iter_mut().find(|checkpoint| is_it(checkpoint)) {
-                    found.archived.iter_mut().for_each(|a| a.lacks.clone_from(&lacks));
+                    found
+                        .archived
+                        .iter_mut()
+                        .for_each(|a| a.lacks.clone_from(&lacks));
                     continue;
                 }
                 let mut listed = Checkpoint::empty(&catalog.superblock().job, id, entry.world_size);
@@ -247,7 +269,8 @@ impl Stores {
                 archived.lacks = lacks;
                 listed.committed_unix_ns = entry.archived_unix_ns;
                 listed.archived = Some(archived);
-                let key = |c: &Checkpoint| (c.job.clone(), c.id, c.world_size, c.archived.is_none());
+                let key =
+                    |c: &Checkpoint| (c.job.clone(), c.id, c.world_size, c.archived.is_none());
                 let at = merged.partition_point(|other| key(other) < key(&listed));
                 merged.insert(at, listed);
             }
@@ -260,11 +283,17 @@ impl Stores {
             let opened = archive.opened.get(file).map(|&at| &self.stores[at]);
             let path = archive.folder.join(file);
             let has = |store: &OpenStore| {
-                store.retained().iter().any(|r| r.entry.checkpoint == entry.checkpoint)
+                store
+                    .retained()
+                    .iter()
+                    .any(|r| r.entry.checkpoint == entry.checkpoint)
             };
             match opened {
                 None => {
-                    let why = archive.broken.get(file).map_or("it is not there", |why| &**why);
+                    let why = archive
+                        .broken
+                        .get(file)
+                        .map_or("it is not there", |why| &**why);
                     lacks.push(format!("{}: {why}", path.display()));
                 }
                 Some(store) if !has(store) => {
@@ -317,11 +346,12 @@ pub fn glance_archives(path: &Path) -> Vec<Result<ArchiveGlance, Unreadable>> {
             folder,
             catalog,
         }),
-        Err(error) => Err(Unreadable { path: folder, error }),
+        Err(error) => Err(Unreadable {
+            path: folder,
+            error,
+        }),
     };
-    let is_there = |found: &Result<_, Unreadable>| {
-        !matches!(found, Err(unreadable) if unreadable.error.kind() == ErrorKind::NoCheckpoint)
-    };
+    let is_there = |found: &Result<_, Unreadable>| !matches!(found, Err(unreadable) if unreadable.error.kind() == ErrorKind::NoCheckpoint);
     folders.map(look).filter(is_there).collect()
 }
 
@@ -331,7 +361,11 @@ mod tests {
 
     #[test]
     fn the_newest_file_of_an_aggregator_is_that_of_the_highest_epoch() {
-        let names = ["aggregate-1-2.backstay", "aggregate-1-10.backstay", "aggregate-0-3.backstay"];
+        let names = [
+            "aggregate-1-2.backstay",
+            "aggregate-1-10.backstay",
+            "aggregate-0-3.backstay",
+        ];
         let newest = newest_of(names.into_iter());
         assert_eq!(newest[&1], (10, names[1]));
         assert_eq!(newest[&0], (3, names[2]));

@@ -171,7 +171,12 @@ mod tests {
         let is = |name: &str| archive_file(OsStr::new(name));
         assert_eq!(is("catalog-1.backstay"), Some(true));
         assert_eq!(is("aggregate-0-12.backstay"), Some(false));
-        for other in ["catalog-.backstay", "catalog-1", "aggregate-1.backstay", "store.backstay"] {
+        for other in [
+            "catalog-.backstay",
+            "catalog-1",
+            "aggregate-1.backstay",
+            "store.backstay",
+        ] {
             assert_eq!(is(other), None, "{other}");
         }
     }
@@ -181,7 +186,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let job = root.path().join("job");
         std::fs::create_dir_all(&job).unwrap();
-        let [catalog, store] = ["catalog-1.backstay", "aggregate-0-1.backstay"].map(|n| job.join(n));
+        let [catalog, store] =
+            ["catalog-1.backstay", "aggregate-0-1.backstay"].map(|n| job.join(n));
         std::fs::write(&catalog, b"").unwrap();
         std::fs::write(&store, b"").unwrap();
         let archive = vec![Found::Archive(job.clone())];
@@ -190,6 +196,9 @@ mod tests {
         }
         assert_eq!(find(&store).unwrap(), vec![Found::ArchiveStore(store)]);
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(find(empty.path()).unwrap_err().kind(), ErrorKind::NoCheckpoint);
+        assert_eq!(
+            find(empty.path()).unwrap_err().kind(),
+            ErrorKind::NoCheckpoint
+        );
     }
 }

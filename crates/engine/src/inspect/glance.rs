@@ -65,7 +65,10 @@ impl StoreGlance {
 
     /// The newest checkpoint that it retains.
     pub fn newest(&self) -> Option<CheckpointId> {
-        self.root.revisions.last().map(|revision| revision.checkpoint)
+        self.root
+            .revisions
+            .last()
+            .map(|revision| revision.checkpoint)
     }
 }
 

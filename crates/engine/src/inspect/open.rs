@@ -115,7 +115,12 @@ impl OpenStore {
     /// Bytes of all its segments, decoded, if it is a store of an archive.
     pub(super) fn bytes_decoded(&self) -> Option<u64> {
         let entries = self.archive_device()?.entries();
-        Some(entries.iter().map(|entry| u64::from(entry.decoded_bytes)).sum())
+        Some(
+            entries
+                .iter()
+                .map(|entry| u64::from(entry.decoded_bytes))
+                .sum(),
+        )
     }
     /// What is wrong with the newest root of a store of an archive, where the older had to be taken.
     pub fn damaged(&self) -> Option<&Error> {

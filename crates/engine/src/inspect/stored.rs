@@ -151,19 +151,22 @@ impl Stores {
             sum.bytes_stored += part;
             sum.ranks_merged = sum.ranks_merged.max(held.ranks.len());
             merges.insert(header.merge);
-            let codec = codecs.entry(header.scheme.clone()).or_insert_with(|| StoredCodec {
-                scheme: Scheme::decode(&mut Decoder::new("scheme", &header.scheme)).ok(),
-                segments: 0,
-                bytes: 0,
-                bytes_stored: 0,
-            });
+            let codec = codecs
+                .entry(header.scheme.clone())
+                .or_insert_with(|| StoredCodec {
+                    scheme: Scheme::decode(&mut Decoder::new("scheme", &header.scheme)).ok(),
+                    segments: 0,
+                    bytes: 0,
+                    bytes_stored: 0,
+                });
             codec.segments += 1;
             codec.bytes += bytes;
             codec.bytes_stored += part;
         }
         sum.merges = merges.into_iter().collect();
         sum.codecs = codecs.into_values().collect();
-        sum.codecs.sort_by_key(|codec| std::cmp::Reverse(codec.bytes));
+        sum.codecs
+            .sort_by_key(|codec| std::cmp::Reverse(codec.bytes));
         Ok(sum)
     }
 }

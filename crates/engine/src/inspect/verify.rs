@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::store::compare::{Node, Side, Visitor, node_at, walk_changed};
 use crate::store::reader::StoreReader;
 use crate::store::revision::{ReadPart, read_part};
+use archive::Segments;
 use backstay_format::limits::{FANOUT, INTERNAL_BLOCK_BYTES};
 use backstay_format::width::to_u64;
 use backstay_format::{BlockRef, CheckpointId, FormatError, RankRoot, SegmentId, StreamRoot};
-use archive::Segments;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -98,7 +98,10 @@ impl Stores {
                 verifier.records();
             }
             if let Some(segments) = verifier.segments_read.take() {
-                verifier.done.findings.extend(segments.findings(store.path()));
+                verifier
+                    .done
+                    .findings
+                    .extend(segments.findings(store.path()));
             }
             verifier.done.superseded = verifier.gone.into_iter().collect();
             let mut done = verifier.done;

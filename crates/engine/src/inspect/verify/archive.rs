@@ -13,9 +13,7 @@ use crate::inspect::{Archive, Stores};
 use crate::io::Device;
 use crate::io::direct::AlignedBytes;
 use crate::store::compare::Node;
-use backstay_format::geometry::{
-    ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
-};
+use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_usize};
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, CatalogState, CatalogSuperblock, CheckpointId, Digest,
@@ -103,7 +101,10 @@ impl Segments {
     /// What the segment of `node` holds.
     fn pieces(&mut self, segment: SegmentId) -> std::result::Result<&[SegmentPiece], &Bad> {
         let device = &self.device;
-        let known = self.known.entry(segment).or_insert_with(|| check(device, segment));
+        let known = self
+            .known
+            .entry(segment)
+            .or_insert_with(|| check(device, segment));
         known.as_ref().map(|pieces| &**pieces)
     }
 
@@ -116,7 +117,9 @@ impl Segments {
     pub(super) fn holds(&mut self, node: &Node) -> Option<bool> {
         let pieces = self.pieces(node.block.address.segment()).ok()?;
         let offset = node.block.address.offset_bytes();
-        let at = pieces.binary_search_by_key(&offset, |piece| piece.offset).ok()?;
+        let at = pieces
+            .binary_search_by_key(&offset, |piece| piece.offset)
+            .ok()?;
         let piece = &pieces[at];
         let fits = index(piece.length_bytes) == node.length && piece.digest == node.block.digest;
         fits.then_some(true)
@@ -171,8 +174,16 @@ impl Segments {
         Finding {
             structure: "archived segment",
             checkpoints: concern.checkpoints.into_iter().collect(),
-            rank: if let [rank] = *ranks { Some(rank) } else { None },
-            variable: if let [name] = &*variables { Some(name.clone()) } else { None },
+            rank: if let [rank] = *ranks {
+                Some(rank)
+            } else {
+                None
+            },
+            variable: if let [name] = &*variables {
+                Some(name.clone())
+            } else {
+                None
+            },
             file: Some(file),
             segment: Some(segment.0),
             file_offset: entry.map(|entry| entry.offset),
@@ -184,7 +195,9 @@ impl Segments {
     /// The file in which an entry stands: of a takeover, the predecessor's.
     fn file_of(&self, path: &Path, entry: &TableEntry) -> PathBuf {
         let root = self.device.root();
-        let other = usize::from(entry.file).checked_sub(1).and_then(|at| root.files.get(at));
+        let other = usize::from(entry.file)
+            .checked_sub(1)
+            .and_then(|at| root.files.get(at));
         other.map_or_else(|| path.to_owned(), |file| path.with_file_name(&file.name))
     }
 }
@@ -216,7 +229,13 @@ fn check(
         let found = Digest::of(bytes);
         if found != piece.digest {
             let place = format!("{}: segment {}, decoded", device.name(), segment.0);
-            let damage = FormatError::new("block", "digest", u64::from(piece.offset), piece.digest, found);
+            let damage = FormatError::new(
+                "block",
+                "digest",
+                u64::from(piece.offset),
+                piece.digest,
+                found,
+            );
             return Err(bad(Error::corrupt(place, damage)));
         }
     }
@@ -228,7 +247,10 @@ fn read(device: &dyn Device, length: usize, offset: u64) -> Result<AlignedBytes>
     let mut bytes = AlignedBytes::new(length);
     device.read_at(&mut bytes, offset).map_err(|error| {
         let name = device.name();
-        Error::io(format!("{name}: reading {length} bytes at byte {offset}"), error)
+        Error::io(
+            format!("{name}: reading {length} bytes at byte {offset}"),
+            error,
+        )
     })?;
     Ok(bytes)
 }
@@ -257,7 +279,9 @@ impl Verifier<'_, '_> {
         let path = self.store.path().to_owned();
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
         let root = device.root();
-        let own = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let own = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
         let others = root.files.iter().map(|file| file.name.clone());
         for name in own.into_iter().chain(others) {
             let file = folder.join(&name);
@@ -270,7 +294,9 @@ impl Verifier<'_, '_> {
                     ArchiveSuperblock::decode(&bytes).map_err(|e| Error::corrupt(place, e))
                 });
                 if let Err(error) = decoded {
-                    self.done.findings.push(copy("superblock", &file, offset, &error));
+                    self.done
+                        .findings
+                        .push(copy("superblock", &file, offset, &error));
                 }
             }
             if file == path {
@@ -321,7 +347,10 @@ impl Verifier<'_, '_> {
         let Some(state) = archive.and_then(Archive::state) else {
             return Vec::new();
         };
-        let place = state.stores.iter().position(|other| other.name == store.file_name());
+        let place = state
+            .stores
+            .iter()
+            .position(|other| other.name == store.file_name());
         let later = state.checkpoints.iter().filter(|entry| {
             let mut parts = entry.parts.iter();
             parts.any(|part| Some(index(part.store)) == place && part.sequence > sequence)
@@ -341,13 +370,19 @@ impl Stores {
             };
             let unlisted: Vec<CheckpointId> = all
                 .iter()
-                .filter(|c| c.archived.as_ref().is_some_and(|a| a.archive == number && !a.listed))
+                .filter(|c| {
+                    c.archived
+                        .as_ref()
+                        .is_some_and(|a| a.archive == number && !a.listed)
+                })
                 .filter(|c| c.ranks.len() == index(c.world_size))
                 .map(|c| c.id)
                 .collect();
             for name in catalogs_in(archive.folder()) {
                 let file = archive.folder().join(&name);
-                let newest = archive.catalog().is_some_and(|catalog| catalog.file() == name);
+                let newest = archive
+                    .catalog()
+                    .is_some_and(|catalog| catalog.file() == name);
                 let concerned = if newest { &*unlisted } else { &[] };
                 catalog_copies(archive.folder(), &name, concerned, &mut done.findings);
                 done.files.push(file);
@@ -439,5 +474,7 @@ fn slot_state(
     }
     let place = format!("{}: slot {slot} at byte {offset}", file.display());
     let decoded = CatalogState::decode(&bytes, superblock.catalog);
-    decoded.map(drop).map_err(|error| Error::corrupt(place, error))
+    decoded
+        .map(drop)
+        .map_err(|error| Error::corrupt(place, error))
 }
