@@ -36,6 +36,10 @@ enum Command {
     Verify(cmd::verify::VerifyArgs),
     /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
     Export(cmd::export::ExportArgs),
+    /// Take checkpoints out of an archive, and files that nothing refers to any more.
+    Prune(cmd::prune::PruneArgs),
+    /// Show how a job stands: its checkpoints on every level, what is on its way, and what is in the way.
+    Status(cmd::status::StatusArgs),
     /// Keep a node's stores while no application runs, and protect their checkpoints.
     Agent(cmd::agent::AgentArgs),
     /// Work with the checkpoint model directly.
@@ -56,6 +60,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
+        Command::Prune(args) => cmd::prune::run(&args),
+        Command::Status(args) => cmd::status::run(&args),
         Command::Agent(args) => cmd::agent::run(&args),
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),

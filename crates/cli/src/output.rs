@@ -132,6 +132,39 @@ pub(crate) fn print_table(head: &[&str], right: &[usize], rows: &[Vec<String>]) 
     }
 }
 
+/// Asks on the terminal; `None` where there is none.
+pub(crate) fn ask(question: &str) -> Option<String> {
+    use std::io::IsTerminal;
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return None;
+    }
+    let mut err = std::io::stderr().lock();
+    drop(write!(err, "{question}").and_then(|()| err.flush()));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Shows lines in place of those shown before; on something else than a terminal, below them. False if
+/// nobody reads any more.
+pub(crate) fn redraw(lines: &[String]) -> bool {
+    use std::io::IsTerminal;
+    let mut out = std::io::stdout().lock();
+    let mut text = if out.is_terminal() {
+        // To the upper left, and nothing behind it.
+        "\x1b[H\x1b[J".to_owned()
+    } else {
+        String::new()
+    };
+    for line in lines {
+        text += line;
+        text.push('\n');
+    }
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
+}
+
 /// Bytes for people.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -55,6 +55,7 @@ impl ProtectionView {
                 Safety::NodeOnly => "node only",
                 Safety::Encoding => "in encoding",
                 Safety::Protected => "protected",
+                Safety::Archived => "archive",
             },
             redundant: found.redundant,
             scheme: scheme(stores, &found),
@@ -110,6 +111,7 @@ fn sentence(stores: &Stores, found: &Protection) -> String {
     let mut text = match found.safety {
         Safety::NodeOnly => "node only".to_owned(),
         Safety::Encoding => "node only, in encoding".to_owned(),
+        Safety::Archived => "archive".to_owned(),
         Safety::Protected => {
             let sizes: Vec<usize> = found
                 .groups

@@ -28,14 +28,17 @@ pub(crate) fn parse_checkpoint(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// Opens what is at `paths`, or in the default places if there are none. Paths that give no store are
+/// Opens what is at `paths`, stores of nodes and archives, or in the default places if there are none. Paths that give no store are
 /// told of; it fails only if there is no store at all.
 pub(crate) fn open(paths: &[PathBuf]) -> Result<Stores, Failure> {
     if paths.is_empty() {
         return open_default();
     }
     let stores = Stores::open(paths);
-    if let (true, Some(first)) = (stores.stores().is_empty(), stores.unreadable().first()) {
+    // A catalog tells what an archive should have even where none of its stores can be read.
+    let nothing =
+        stores.stores().is_empty() && stores.archives().iter().all(|a| a.catalog().is_none());
+    if let (true, Some(first)) = (nothing, stores.unreadable().first()) {
         let all: Vec<String> = stores
             .unreadable()
             .iter()
@@ -105,10 +108,9 @@ pub(crate) fn choose(stores: &Stores, wanted: Option<Wanted>) -> Result<Checkpoi
     }
     let all = stores.checkpoints();
     let fits = |checkpoint: &&Checkpoint| wanted.is_none_or(|wanted| wanted.matches(checkpoint.id));
-    let complete = all
-        .iter()
-        .filter(fits)
-        .rfind(|checkpoint| checkpoint.is_complete());
+    let complete = all.iter().filter(fits).rfind(|checkpoint| {
+        checkpoint.is_complete() && (wanted.is_some() || !checkpoint.is_abandoned())
+    });
     if let Some(found) = complete.or_else(|| all.iter().rfind(fits)) {
         return Ok(found.clone());
     }
@@ -147,6 +149,20 @@ pub(crate) fn not_there(all: &[Checkpoint], wanted: Option<Wanted>) -> Failure {
 /// The error for a checkpoint of which ranks are missing.
 pub(crate) fn incomplete(checkpoint: &Checkpoint) -> Failure {
     let missing = checkpoint.missing_ranks(8);
+    if let Some(archived) = &checkpoint.archived {
+        let id = short(checkpoint.id);
+        let why = if !archived.listed {
+            "the catalog does not list it: it was dropped, or its drain did not end; take another one, as \
+             `backstay ls` shows them, or --rank R for what is there"
+                .to_owned()
+        } else if archived.lacks.is_empty() {
+            "give the folder of the archive, not one of its files".to_owned()
+        } else {
+            archived.lacks.join("; ")
+        };
+        let message = format!("checkpoint {id} is not whole in the archive: {why}");
+        return Failure::new(ErrorKind::NotRetained, message);
+    }
     let known = if checkpoint.known_complete {
         "the job has it complete: give the stores of the other nodes as well"
     } else {

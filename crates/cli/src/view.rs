@@ -4,7 +4,7 @@
 
 use crate::protection::ProtectionView;
 use backstay::CheckpointId;
-use backstay::inspect::{Checkpoint, OpenStore, RootState, Stores, Unreadable};
+use backstay::inspect::{Archived, Checkpoint, OpenStore, RootState, Stores, Unreadable, share};
 use serde::Serialize;
 
 /// Which checkpoint.
@@ -53,6 +53,51 @@ pub(crate) struct CheckpointView {
     stores: Vec<String>,
     damage: Vec<String>,
     protection: ProtectionView,
+    level: &'static str,
+    archive: Option<ArchivedView>,
+}
+
+/// What the catalog of an archive says of a checkpoint.
+#[derive(Debug, Serialize)]
+pub(crate) struct ArchivedView {
+    folder: String,
+    whole: bool,
+    abandoned: bool,
+    kept: bool,
+    archived: Option<String>,
+    archived_unix_ns: Option<u64>,
+    bytes_stored: Option<u64>,
+    ratio: Option<f64>,
+    lacks: Vec<String>,
+}
+
+impl ArchivedView {
+    fn new(stores: &Stores, checkpoint: &Checkpoint, archived: &Archived) -> Self {
+        let folder = stores.archives()[archived.archive].folder();
+        let listed = |value: u64| archived.listed.then_some(value);
+        Self {
+            folder: folder.display().to_string(),
+            whole: archived.listed,
+            abandoned: archived.abandoned,
+            kept: archived.kept,
+            archived: listed(archived.archived_unix_ns).map(utc),
+            archived_unix_ns: listed(archived.archived_unix_ns),
+            bytes_stored: listed(archived.bytes_stored),
+            ratio: archived_ratio(checkpoint, archived),
+            lacks: archived.lacks.clone(),
+        }
+    }
+}
+
+/// Bytes that a checkpoint wrote anew over bytes that were stored for them.
+pub(crate) fn archived_ratio(checkpoint: &Checkpoint, archived: &Archived) -> Option<f64> {
+    let known = archived.listed && archived.bytes_stored > 0 && checkpoint.bytes_changed > 0;
+    known.then(|| share(checkpoint.bytes_changed, archived.bytes_stored))
+}
+
+/// A ratio for people.
+pub(crate) fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 impl CheckpointView {
@@ -79,6 +124,14 @@ impl CheckpointView {
                 .map(|(_, text)| text.clone())
                 .collect(),
             protection: ProtectionView::new(stores, checkpoint),
+            level: match &checkpoint.archived {
+                Some(_) => "archive",
+                None => "node",
+            },
+            archive: checkpoint
+                .archived
+                .as_ref()
+                .map(|archived| ArchivedView::new(stores, checkpoint, archived)),
         }
     }
 }
@@ -94,6 +147,7 @@ pub(crate) struct StoreView {
     segment_bytes: u32,
     sequence: u64,
     incarnation: u64,
+    archive: bool,
     closed: bool,
     root_slots: [&'static str; 2],
 }
@@ -110,6 +164,7 @@ impl From<&OpenStore> for StoreView {
             segment_bytes: store.segment_bytes(),
             sequence: store.root().sequence,
             incarnation: store.root().incarnation,
+            archive: store.archive().is_some(),
             closed: store.root().closed,
             root_slots: [slot(first), slot(second)],
         }

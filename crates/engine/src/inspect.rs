@@ -5,26 +5,33 @@
 //! Invariants: takes no lock and writes nothing; a job may commit and recycle space meanwhile, so
 //! what does not match its digest is damage only if the root, read again, still retains it.
 
+mod archive;
 mod array;
 mod find;
+mod glance;
 mod open;
 mod protection;
+mod stored;
 mod stripes;
 mod variables;
 mod verify;
 
+pub use archive::{Archive, ArchiveGlance, Archived, glance_archives};
 pub use array::Array;
-pub use find::{DEPTH_MAX, default_places, find_stores};
+pub use find::{DEPTH_MAX, default_places};
+pub use glance::{StoreGlance, glance_stores};
 pub use open::{OpenStore, Retained, RootState};
 pub use protection::{Group, GroupMember, GroupUse, Protection, Safety};
+pub use stored::{StoredAs, StoredCodec};
 pub use stripes::{Repair, Repaired, StoreLocks, StripeDamage, VerifiedStripes};
 pub use variables::{Changed, StoredPart, StoredVariable};
-pub use verify::{Finding, VerifiedStore};
+pub use verify::{Finding, VerifiedArchive, VerifiedStore};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::revision::{ReadPart, read_part};
 use backstay_format::width::index;
 use backstay_format::{BlockRef, CheckpointId};
+use find::Found;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,6 +44,7 @@ const TRIES: u64 = 20;
 #[expect(clippy::struct_field_names, reason = "stores are what it holds")]
 pub struct Stores {
     stores: Vec<OpenStore>,
+    archives: Vec<Archive>,
     unreadable: Vec<Unreadable>,
     groups: Vec<Group>,
     group_of: Vec<Option<usize>>,
@@ -76,12 +84,42 @@ pub struct Checkpoint {
     pub ranks: BTreeMap<u32, (usize, BlockRef)>,
     /// What is wrong with a table of ranks, by store.
     pub damaged: Vec<(usize, String)>,
+    /// What the catalog says of it, if it is one of an archive.
+    pub archived: Option<Archived>,
 }
 
 impl Checkpoint {
-    /// Whether every rank of the job is in these stores.
+    fn empty(job: &str, id: CheckpointId, world_size: u32) -> Self {
+        Self {
+            job: job.to_owned(),
+            id,
+            world_size,
+            committed_unix_ns: 0,
+            bytes_total: 0,
+            bytes_changed: 0,
+            pinned: false,
+            known_complete: false,
+            stores: Vec::new(),
+            ranks: BTreeMap::new(),
+            damaged: Vec::new(),
+            archived: None,
+        }
+    }
+
+    /// Whether every rank of the job is in these stores, and, of one in an archive, its catalog lists it.
     pub fn is_complete(&self) -> bool {
-        self.ranks.len() == index(self.world_size)
+        let listed = self
+            .archived
+            .as_ref()
+            .is_none_or(|archived| archived.listed);
+        listed && self.ranks.len() == index(self.world_size)
+    }
+
+    /// Whether a later life of the job went on from an older one.
+    pub fn is_abandoned(&self) -> bool {
+        self.archived
+            .as_ref()
+            .is_some_and(|archived| archived.abandoned)
     }
 
     /// Bytes written anew over bytes of all variables.
@@ -120,35 +158,46 @@ impl Wanted {
 }
 
 impl Stores {
-    /// Opens every store at or below `paths`; what cannot be opened is listed in
+    /// Opens every store and every archive at or below `paths`; what cannot be opened is listed in
     /// [`Stores::unreadable`].
     pub fn open(paths: &[PathBuf]) -> Self {
-        let (mut files, mut unreadable) = (Vec::new(), Vec::new());
-        let mut seen = BTreeSet::new();
+        let mut opened = Self {
+            stores: Vec::new(),
+            archives: Vec::new(),
+            unreadable: Vec::new(),
+            groups: Vec::new(),
+            group_of: Vec::new(),
+        };
+        let mut places = Vec::new();
         for path in paths {
-            match find_stores(path) {
-                Ok(found) => files.extend(found),
-                Err(error) => unreadable.push(Unreadable {
+            match find::find(path) {
+                Ok(found) => places.extend(found),
+                Err(error) => opened.unreadable.push(Unreadable {
                     path: path.clone(),
                     error,
                 }),
             }
         }
-        files.retain(|file| seen.insert(find::identity(file)));
-        let mut stores = Vec::new();
-        for path in files {
-            match OpenStore::open(&path) {
-                Ok(store) => stores.push(store),
-                Err(error) => unreadable.push(Unreadable { path, error }),
+        let mut seen = BTreeSet::new();
+        places.retain(|place| seen.insert(find::identity(place.path())));
+        for place in places {
+            match place {
+                Found::Store(path) => match OpenStore::open(&path) {
+                    Ok(store) => opened.stores.push(store),
+                    Err(error) => opened.unreadable.push(Unreadable { path, error }),
+                },
+                Found::Archive(folder) => opened.open_archive(folder, None),
+                Found::ArchiveStore(path) => {
+                    let name = path
+                        .file_name()
+                        .map(|name| name.to_string_lossy().into_owned());
+                    let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
+                    opened.open_archive(folder, name);
+                }
             }
         }
-        let mut opened = Self {
-            stores,
-            unreadable,
-            groups: Vec::new(),
-            group_of: Vec::new(),
-        };
         opened.load();
+        opened.settle_archives();
         (opened.groups, opened.group_of) = protection::form_groups(&mut opened.stores);
         opened
     }
@@ -163,7 +212,10 @@ impl Stores {
             self.keep_good(OpenStore::take_root);
             let mut sound = true;
             self.keep_good(|store| store.read_tables().map(|read| sound &= read));
-            if (sound && self.each_job_is_whole()) || !self.stores.iter().any(OpenStore::moved_on) {
+            let changed = self.catalogs_changed();
+            if (sound && !changed && self.each_job_is_whole())
+                || !(changed || self.stores.iter().any(OpenStore::moved_on))
+            {
                 return;
             }
             std::thread::sleep(Duration::from_millis(attempt));
@@ -218,28 +270,25 @@ impl Stores {
     /// All checkpoints, merged over the stores: by job, then oldest first.
     pub fn checkpoints(&self) -> Vec<Checkpoint> {
         // Stores that disagree about the number of ranks are not of one run.
-        let mut merged: BTreeMap<(String, CheckpointId, u32), Checkpoint> = BTreeMap::new();
+        let mut merged: BTreeMap<(String, CheckpointId, u32, bool), Checkpoint> = BTreeMap::new();
         for (number, store) in self.stores.iter().enumerate() {
             for retained in store.retained() {
                 let entry = &retained.entry;
-                let key = (store.job().to_owned(), entry.checkpoint, entry.world_size);
-                let new = || Checkpoint {
-                    job: store.job().to_owned(),
-                    id: entry.checkpoint,
-                    world_size: entry.world_size,
-                    committed_unix_ns: 0,
-                    bytes_total: 0,
-                    bytes_changed: 0,
-                    pinned: false,
-                    known_complete: false,
-                    stores: Vec::new(),
-                    ranks: BTreeMap::new(),
-                    damaged: Vec::new(),
+                let Some(archived) = self.archived(store, entry.checkpoint) else {
+                    continue;
                 };
-                merged.entry(key).or_insert_with(new).add(number, retained);
+                let job = store.job().to_owned();
+                // What nodes have comes behind what the archive has: it is nearer.
+                let key = (job, entry.checkpoint, entry.world_size, archived.is_none());
+                let new = || Checkpoint::empty(store.job(), entry.checkpoint, entry.world_size);
+                let found = merged.entry(key).or_insert_with(new);
+                found.archived = found.archived.take().or(archived);
+                found.add(number, retained);
             }
         }
-        merged.into_values().collect()
+        let mut merged = merged.into_values().collect();
+        self.add_listed(&mut merged);
+        merged
     }
 
     /// One rank's part of a checkpoint, its tables read and checked, and which store has it.
@@ -271,6 +320,8 @@ impl Stores {
     ) -> Option<&'a Checkpoint> {
         let is_before = |other: &&Checkpoint| {
             other.job == checkpoint.job
+                && other.archived.is_some() == checkpoint.archived.is_some()
+                && !other.is_abandoned()
                 && other.id < checkpoint.id
                 && other.ranks.contains_key(&rank)
         };
@@ -313,6 +364,9 @@ impl Checkpoint {
 /// Bytes that verifying `stores` will read, roughly.
 pub fn bytes_to_verify(stores: &Stores, wanted: Option<Wanted>) -> u64 {
     let of = |store: &OpenStore| {
+        if let (None, Some(bytes)) = (wanted, store.bytes_decoded()) {
+            return bytes;
+        }
         let entries = store.retained().iter().map(|retained| retained.entry);
         let chosen = entries.filter(|e| wanted.is_none_or(|wanted| wanted.matches(e.checkpoint)));
         let mut sum = 0;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Writes a variable, or a whole checkpoint, to a file that numpy reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Store files of one job, or folders above them. Without any, the default places are looked at.
+    /// Store files of one job, or folders above them, or its archive. Without any, the default places are looked at.
     paths: Vec<PathBuf>,
     /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
     /// complete one.

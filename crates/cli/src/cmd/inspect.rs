@@ -6,9 +6,11 @@ use crate::output::{
 };
 use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
-use crate::view::{CheckpointView, short, utc};
+use crate::view::{CheckpointView, ratio, short, utc};
 use backstay::ErrorKind;
-use backstay::inspect::{Checkpoint, Safety, StoredPart, StoredVariable, Stores, Wanted, share};
+use backstay::inspect::{
+    Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted, share,
+};
 use backstay_format::width::to_u64;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use std::process::ExitCode;
 /// Shows what is in a checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Store files of one job, or folders above them. Without any, the default places are looked at.
+    /// Store files of one job, or folders above them, or its archive. Without any, the default places are looked at.
     paths: Vec<PathBuf>,
     /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
     /// complete one.
@@ -64,7 +66,65 @@ struct VariableView {
     blocks_changed: Option<u64>,
     bytes_changed: Option<u64>,
     changed_share: Option<f64>,
+    stored: Option<StoredView>,
     parts: Vec<PartView>,
+}
+
+/// How a variable is stored in an archive.
+#[derive(Debug, Serialize)]
+struct StoredView {
+    bytes: u64,
+    bytes_stored: u64,
+    ratio: Option<f64>,
+    segments: u64,
+    differences: u64,
+    merge: Vec<&'static str>,
+    ranks_merged: usize,
+    codecs: Vec<CodecView>,
+}
+
+#[derive(Debug, Serialize)]
+struct CodecView {
+    name: String,
+    history: Option<&'static str>,
+    lags: Vec<u32>,
+    arrangement: Option<&'static str>,
+    coder: Option<&'static str>,
+    second_pass: Option<&'static str>,
+    segments: u64,
+    bytes: u64,
+    bytes_stored: u64,
+}
+
+impl From<&StoredAs> for StoredView {
+    fn from(stored: &StoredAs) -> Self {
+        let codec = |codec: &StoredCodec| {
+            let scheme = codec.scheme.as_ref();
+            CodecView {
+                name: codec.name(),
+                history: scheme.map(|scheme| scheme.history.name()),
+                lags: scheme
+                    .map(|s| s.lags.as_slice().to_vec())
+                    .unwrap_or_default(),
+                arrangement: scheme.map(|scheme| scheme.arrangement.name()),
+                coder: scheme.map(|scheme| scheme.coder.name()),
+                second_pass: scheme.map(|scheme| scheme.second_pass.name()),
+                segments: codec.segments,
+                bytes: codec.bytes,
+                bytes_stored: codec.bytes_stored,
+            }
+        };
+        Self {
+            bytes: stored.bytes,
+            bytes_stored: stored.bytes_stored,
+            ratio: stored.ratio(),
+            segments: stored.segments,
+            differences: stored.differences,
+            merge: stored.merge_names(),
+            ranks_merged: stored.ranks_merged,
+            codecs: stored.codecs.iter().map(codec).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +163,7 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
             return Err(Failure::new(ErrorKind::VariableMismatch, message));
         }
     }
+    let stored = stored(&stores, &checkpoint, &variables)?;
     if args.json {
         print_json(&Contents {
             checkpoint: CheckpointView::new(&stores, &checkpoint),
@@ -110,7 +171,8 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
             bytes_uncovered: stores.bytes_uncovered(&checkpoint),
             variables: variables
                 .iter()
-                .map(|v| VariableView::new(&stores, v))
+                .zip(&stored)
+                .map(|(variable, stored)| VariableView::new(&stores, variable, stored.as_ref()))
                 .collect(),
         });
         return Ok(());
@@ -121,7 +183,65 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
         (Some(_), [variable]) => show_parts(&stores, variable),
         _ => show_variables(&variables),
     }
+    if stored.iter().any(Option::is_some) {
+        show_stored(&variables, &stored);
+    }
     Ok(())
+}
+
+/// How the variables are stored, of a checkpoint in an archive.
+fn stored(
+    stores: &Stores,
+    checkpoint: &Checkpoint,
+    variables: &[StoredVariable],
+) -> Result<Vec<Option<StoredAs>>, Failure> {
+    let bar = progress("reading segments", to_u64(variables.len()), false);
+    let look = |variable| {
+        let stored = stores.stored_as(checkpoint, variable);
+        bar.inc(1);
+        stored
+    };
+    let stored: Result<Vec<_>, backstay::Error> = variables.iter().map(look).collect();
+    bar.finish_and_clear();
+    Ok(stored?)
+}
+
+fn show_stored(variables: &[StoredVariable], stored: &[Option<StoredAs>]) {
+    result("");
+    let row = |(variable, stored): (&StoredVariable, &Option<StoredAs>)| {
+        let stored = stored.as_ref()?;
+        let codec = |codec: &StoredCodec| {
+            let part = percent(share(codec.bytes, stored.bytes));
+            if stored.codecs.len() > 1 {
+                format!("{} ({part})", codec.name())
+            } else {
+                codec.name()
+            }
+        };
+        let codecs: Vec<String> = stored.codecs.iter().map(codec).collect();
+        Some(vec![
+            variable.name.clone(),
+            human_bytes(stored.bytes_stored),
+            ratio(stored.ratio()),
+            stored.segments.to_string(),
+            stored.differences.to_string(),
+            stored.merge_names().join(", "),
+            stored.ranks_merged.to_string(),
+            codecs.join("; "),
+        ])
+    };
+    let rows: Vec<Vec<String>> = variables.iter().zip(stored).filter_map(row).collect();
+    let head = [
+        "VARIABLE",
+        "STORED",
+        "RATIO",
+        "SEGMENTS",
+        "DIFFERENCES",
+        "MERGE",
+        "RANKS",
+        "CODEC",
+    ];
+    print_table(&head, &[1, 2, 3, 4, 6], &rows);
 }
 
 fn head(checkpoint: &Checkpoint) {
@@ -136,8 +256,19 @@ fn head(checkpoint: &Checkpoint) {
         human_bytes(checkpoint.bytes_changed),
         percent(checkpoint.changed_share()),
     ));
-    if !checkpoint.is_complete() {
+    if checkpoint
+        .archived
+        .as_ref()
+        .is_some_and(|archived| !archived.listed)
+    {
+        complain(
+            "the archive's catalog does not list it: it was dropped, or its drain did not end",
+        );
+    } else if !checkpoint.is_complete() {
         complain("it is incomplete: what follows is of the ranks that are here");
+    }
+    if checkpoint.is_abandoned() {
+        complain("it is abandoned: a later life of the job went on from an older one");
     }
 }
 
@@ -263,7 +394,7 @@ fn shape_of(variable: &StoredVariable) -> String {
 }
 
 impl VariableView {
-    fn new(stores: &Stores, variable: &StoredVariable) -> Self {
+    fn new(stores: &Stores, variable: &StoredVariable, stored: Option<&StoredAs>) -> Self {
         let changed = variable.changed();
         Self {
             name: variable.name.clone(),
@@ -276,6 +407,7 @@ impl VariableView {
             blocks_changed: changed.map(|changed| changed.blocks),
             bytes_changed: changed.map(|changed| changed.bytes),
             changed_share: variable.changed_share(),
+            stored: stored.map(StoredView::from),
             parts: variable
                 .parts
                 .iter()

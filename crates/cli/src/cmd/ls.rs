@@ -6,8 +6,9 @@ use crate::output::{
 };
 use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
-use crate::view::{CheckpointView, StoreView, UnreadableView, short, utc};
-use backstay::inspect::{Checkpoint, OpenStore, RootState, Stores};
+use crate::view::{CheckpointView, StoreView, UnreadableView, archived_ratio, ratio, short, utc};
+use backstay::archive::CatalogReader;
+use backstay::inspect::{Archive, Archived, Checkpoint, OpenStore, RootState, Stores};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,8 +16,8 @@ use std::process::ExitCode;
 /// Lists the checkpoints in stores, newest last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsArgs {
-    /// Store files, or folders above them: of a node, a job, several jobs. Several stores of one job
-    /// are shown together. Without any, the default places are looked at.
+    /// Store files, or folders above them: of a node, a job, several jobs, an archive. Several stores of
+    /// one job are shown together. Without any, the default places are looked at.
     paths: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -26,6 +27,7 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Serialize)]
 struct Listing {
     stores: Vec<StoreView>,
+    archives: Vec<ArchiveView>,
     checkpoints: Vec<CheckpointView>,
     groups: Vec<GroupView>,
     unreadable: Vec<UnreadableView>,
@@ -50,6 +52,7 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
     if args.json {
         print_json(&Listing {
             stores: stores.stores().iter().map(StoreView::from).collect(),
+            archives: stores.archives().iter().map(ArchiveView::from).collect(),
             checkpoints: checkpoints
                 .iter()
                 .map(|c| CheckpointView::new(&stores, c))
@@ -69,6 +72,9 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
         for job in stores.jobs() {
             show_job(&stores, job, &checkpoints);
         }
+        for (number, archive) in stores.archives().iter().enumerate() {
+            show_archive(&stores, number, archive, &checkpoints);
+        }
     }
     for store in stores.stores() {
         for state in store.slots() {
@@ -86,7 +92,19 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
     {
         complain(text);
     }
-    Ok(roots == 0 && tables == 0 && stores.unreadable().is_empty())
+    let archived = checkpoints
+        .iter()
+        .filter_map(|checkpoint| Some((checkpoint, checkpoint.archived.as_ref()?)));
+    let mut lacking = 0;
+    for (checkpoint, text) in archived.flat_map(|(c, a)| a.lacks.iter().map(move |text| (c, text)))
+    {
+        lacking += 1;
+        complain(&format!(
+            "checkpoint {} is not whole: {text}",
+            short(checkpoint.id)
+        ));
+    }
+    Ok(roots == 0 && tables == 0 && lacking == 0 && stores.unreadable().is_empty())
 }
 
 fn damaged_slots(store: &OpenStore) -> usize {
@@ -95,10 +113,14 @@ fn damaged_slots(store: &OpenStore) -> usize {
 }
 
 fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
-    let of_job = stores.stores().iter().filter(|store| store.job() == job);
+    let is_node = |store: &&OpenStore| store.job() == job && store.archive().is_none();
+    let of_job = stores.stores().iter().filter(is_node);
     let (count, bytes) = of_job.fold((0, 0), |(n, sum), store| {
         (n + 1, sum + store.length_bytes())
     });
+    if count == 0 {
+        return;
+    }
     let plural = if count == 1 { "store" } else { "stores" };
     result(&format!(
         "job {job}: {count} {plural}, {}",
@@ -106,7 +128,7 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
     ));
     let of_job = checkpoints
         .iter()
-        .filter(|checkpoint| checkpoint.job == job);
+        .filter(|checkpoint| checkpoint.job == job && checkpoint.archived.is_none());
     let rows: Vec<Vec<String>> = of_job.map(|c| row(stores, c)).collect();
     if rows.is_empty() {
         result("  no checkpoint yet");
@@ -123,6 +145,129 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
         "PROTECTION",
     ];
     print_table(&head, &[2, 3, 4, 5], &rows);
+}
+
+/// The archive of a job.
+#[derive(Debug, Serialize)]
+struct ArchiveView {
+    folder: String,
+    job: Option<String>,
+    run: Option<u32>,
+    incarnation: Option<u64>,
+    catalog: Option<String>,
+    catalog_epoch: Option<u32>,
+    written_by: Option<String>,
+    files: Vec<String>,
+    damage: Option<String>,
+}
+
+impl From<&Archive> for ArchiveView {
+    fn from(archive: &Archive) -> Self {
+        let catalog = archive.catalog();
+        let superblock = catalog.map(CatalogReader::superblock);
+        let stores = archive
+            .state()
+            .map(|state| &*state.stores)
+            .unwrap_or_default();
+        Self {
+            folder: archive.folder().display().to_string(),
+            job: superblock.map(|superblock| superblock.job.clone()),
+            run: superblock.map(|superblock| superblock.run),
+            incarnation: archive.state().map(|state| state.incarnation),
+            catalog: catalog.map(|catalog| catalog.file().to_owned()),
+            catalog_epoch: superblock.map(|superblock| superblock.epoch),
+            written_by: superblock.map(|superblock| superblock.host.clone()),
+            files: stores.iter().map(|store| store.name.clone()).collect(),
+            damage: catalog
+                .and_then(CatalogReader::damaged)
+                .map(ToString::to_string),
+        }
+    }
+}
+
+fn show_archive(stores: &Stores, number: usize, archive: &Archive, checkpoints: &[Checkpoint]) {
+    let own = stores
+        .stores()
+        .iter()
+        .filter(|store| store.archive() == Some(number));
+    let (count, bytes) = own.fold((0, 0), |(n, sum), store| {
+        (n + 1, sum + store.length_bytes())
+    });
+    let plural = if count == 1 { "file" } else { "files" };
+    let job = archive
+        .catalog()
+        .map_or("of an unknown job", |catalog| &*catalog.superblock().job);
+    result(&format!(
+        "job {job}, archive {}: {count} {plural}, {}",
+        archive.folder().display(),
+        human_bytes(bytes)
+    ));
+    let row = |checkpoint: &Checkpoint| {
+        let archived = checkpoint
+            .archived
+            .as_ref()
+            .filter(|a| a.archive == number)?;
+        Some(archived_row(checkpoint, archived))
+    };
+    let rows: Vec<Vec<String>> = checkpoints.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return result("  no checkpoint yet");
+    }
+    let head = [
+        "CHECKPOINT",
+        "LEVEL",
+        "ARCHIVED",
+        "RANKS",
+        "SIZE",
+        "CHANGED",
+        "",
+        "STORED",
+        "RATIO",
+        "STATE",
+    ];
+    print_table(&head, &[3, 4, 5, 6, 7, 8], &rows);
+}
+
+fn archived_row(checkpoint: &Checkpoint, archived: &Archived) -> Vec<String> {
+    let listed = |text: String| {
+        if archived.listed {
+            text
+        } else {
+            "-".to_owned()
+        }
+    };
+    vec![
+        short(checkpoint.id),
+        "archive".to_owned(),
+        listed(utc(archived.archived_unix_ns)),
+        format!("{}/{}", checkpoint.ranks.len(), checkpoint.world_size),
+        human_bytes(checkpoint.bytes_total),
+        human_bytes(checkpoint.bytes_changed),
+        percent(checkpoint.changed_share()),
+        listed(human_bytes(archived.bytes_stored)),
+        ratio(archived_ratio(checkpoint, archived)),
+        archived_state(checkpoint, archived),
+    ]
+}
+
+fn archived_state(checkpoint: &Checkpoint, archived: &Archived) -> String {
+    let mut state = if !checkpoint.damaged.is_empty() || !archived.lacks.is_empty() {
+        "DAMAGED"
+    } else if !archived.listed {
+        "not whole: dropped, or its drain did not end"
+    } else if checkpoint.is_complete() {
+        "whole"
+    } else {
+        "incomplete here: other files have the rest"
+    }
+    .to_owned();
+    if archived.abandoned {
+        state += ", abandoned: a later life went on from an older one";
+    }
+    if archived.kept {
+        state += ", kept";
+    }
+    state
 }
 
 fn row(stores: &Stores, checkpoint: &Checkpoint) -> Vec<String> {

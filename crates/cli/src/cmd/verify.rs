@@ -9,7 +9,9 @@ use crate::output::{Failure, WRONG, complain, human_bytes, print_json, progress,
 use crate::select;
 use crate::view::{CheckpointView, IdView, UnreadableView, short, short_list};
 use backstay::CheckpointId;
-use backstay::inspect::{Checkpoint, Finding, Stores, VerifiedStore, Wanted, bytes_to_verify};
+use backstay::inspect::{
+    Checkpoint, Finding, Stores, VerifiedArchive, VerifiedStore, Wanted, bytes_to_verify,
+};
 use repair::RepairedView;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -23,7 +25,7 @@ const SHOWN_MAX: usize = 100;
 /// Reads and checks every byte of every retained checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Store files, or folders above them. Without any, the default places are looked at.
+    /// Store files, or folders above them, or archives. Without any, the default places are looked at.
     paths: Vec<PathBuf>,
     /// Only this checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. It must be complete.
     #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
@@ -43,6 +45,7 @@ struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
     repaired: Option<Vec<RepairedView>>,
     stores: Vec<StoreVerdict>,
+    archives: Vec<ArchiveVerdict>,
     checkpoints: Vec<CheckpointVerdict>,
     unreadable: Vec<UnreadableView>,
 }
@@ -66,6 +69,14 @@ struct StoreVerdict {
     stripes: StripesView,
 }
 
+/// What verifying an archive's catalogs found.
+#[derive(Debug, Serialize)]
+struct ArchiveVerdict {
+    folder: String,
+    files: Vec<String>,
+    damage: Vec<DamageView>,
+}
+
 #[derive(Debug, Serialize)]
 struct DamageView {
     structure: &'static str,
@@ -74,6 +85,8 @@ struct DamageView {
     variable: Option<String>,
     block: Option<u64>,
     blocks: u64,
+    file: Option<String>,
+    segment: Option<u64>,
     file_offset: Option<u64>,
     expected: String,
     found: String,
@@ -112,8 +125,10 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     let bar = progress("verifying", bytes_to_verify(&stores, args.checkpoint), true);
     let verified = stores.verify(args.checkpoint, &mut |bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    let bad: BTreeSet<(String, CheckpointId)> = damaged(&stores, &verified);
-    let good = verified.iter().all(|store| store.findings.is_empty());
+    let archives = stores.verify_archives();
+    let bad: BTreeSet<(String, CheckpointId)> = damaged(&stores, &verified, &archives);
+    let good = archives.iter().all(|archive| archive.findings.is_empty());
+    let good = good && verified.iter().all(|store| store.findings.is_empty());
     let good = good && stores.unreadable().is_empty();
     let good = good && verified.iter().all(|v| v.stripes.damage.is_empty());
     let is_good = |c: &Checkpoint| !bad.contains(&(c.job.clone(), c.id));
@@ -128,6 +143,10 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
             stores: verified
                 .iter()
                 .map(|store| StoreVerdict::new(&stores, store))
+                .collect(),
+            archives: archives
+                .iter()
+                .map(|archive| ArchiveVerdict::new(&stores, archive))
                 .collect(),
             checkpoints: chosen.iter().map(verdict).collect(),
             unreadable: stores
@@ -145,6 +164,9 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
         show(&stores, store);
         stripes::show(&stores, store);
     }
+    archives
+        .iter()
+        .for_each(|archive| show_archive(&stores, archive));
     stripes::advise(&verified);
     if !bad.is_empty() {
         let left = chosen
@@ -156,8 +178,22 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     Ok(good)
 }
 
-fn damaged(stores: &Stores, verified: &[VerifiedStore]) -> BTreeSet<(String, CheckpointId)> {
+fn damaged(
+    stores: &Stores,
+    verified: &[VerifiedStore],
+    archives: &[VerifiedArchive],
+) -> BTreeSet<(String, CheckpointId)> {
     let mut bad = BTreeSet::new();
+    for archive in archives {
+        let Some(catalog) = stores.archives()[archive.archive].catalog() else {
+            continue;
+        };
+        let ids = archive
+            .findings
+            .iter()
+            .flat_map(|finding| &finding.checkpoints);
+        bad.extend(ids.map(|&id| (catalog.superblock().job.clone(), id)));
+    }
     for store in verified {
         let job = stores.stores()[store.store].job();
         let ids = store
@@ -169,6 +205,27 @@ fn damaged(stores: &Stores, verified: &[VerifiedStore]) -> BTreeSet<(String, Che
     bad
 }
 
+fn show_archive(stores: &Stores, archive: &VerifiedArchive) {
+    let folder = stores.archives()[archive.archive].folder().display();
+    let (count, plural) = match archive.files.len() {
+        1 => (1, "catalog"),
+        count => (count, "catalogs"),
+    };
+    let verdict = places(archive.findings.len());
+    result(&format!("{folder}: {count} {plural} read: {verdict}"));
+    for finding in archive.findings.iter().take(SHOWN_MAX) {
+        result(&format!("  {}", sentence(finding)));
+    }
+}
+
+fn places(findings: usize) -> String {
+    match findings {
+        0 => "good".to_owned(),
+        1 => "1 place is damaged".to_owned(),
+        count => format!("{count} places are damaged"),
+    }
+}
+
 fn show(stores: &Stores, store: &VerifiedStore) {
     result(&format!(
         "{}: checkpoints {}; {} blocks and {} pages read, {}: {}",
@@ -177,11 +234,7 @@ fn show(stores: &Stores, store: &VerifiedStore) {
         store.blocks,
         store.pages,
         human_bytes(store.bytes),
-        match store.findings.len() {
-            0 => "good".to_owned(),
-            1 => "1 place is damaged".to_owned(),
-            count => format!("{count} places are damaged"),
-        }
+        places(store.findings.len())
     ));
     if !store.superseded.is_empty() {
         complain(&format!(
@@ -213,6 +266,7 @@ fn sentence(finding: &Finding) -> String {
             (None, _) => format!(" of variable {name:?}"),
         });
     let of_rank = finding.rank.map(|rank| format!(" of rank {rank}"));
+    let of_segment = finding.segment.map(|segment| format!(" {segment}"));
     let at = finding
         .file_offset
         .map(|offset| format!(" at byte {offset} of the file"));
@@ -226,7 +280,10 @@ fn sentence(finding: &Finding) -> String {
     } else {
         format!("concerns checkpoints {}", short_list(&finding.checkpoints))
     };
-    let place: String = [of_variable, of_rank, at].into_iter().flatten().collect();
+    let place: String = [of_segment, of_variable, of_rank, at]
+        .into_iter()
+        .flatten()
+        .collect();
     format!("DAMAGED {}{place}: {what}; {concerns}", finding.structure)
 }
 
@@ -247,18 +304,6 @@ fn advise(left: &[CheckpointId]) {
 impl StoreVerdict {
     fn new(stores: &Stores, store: &VerifiedStore) -> Self {
         let ids = |ids: &[CheckpointId]| ids.iter().map(|&id| IdView::from(id)).collect();
-        let damage = |finding: &Finding| DamageView {
-            structure: finding.structure,
-            checkpoints: ids(&finding.checkpoints),
-            rank: finding.rank,
-            variable: finding.variable.clone(),
-            block: finding.block,
-            blocks: finding.blocks,
-            file_offset: finding.file_offset,
-            expected: finding.expected.clone(),
-            found: finding.found.clone(),
-            message: finding.text.clone(),
-        };
         Self {
             path: stores.path(store.store).display().to_string(),
             checkpoints: ids(&store.checkpoints),
@@ -266,8 +311,40 @@ impl StoreVerdict {
             blocks: store.blocks,
             pages: store.pages,
             bytes: store.bytes,
-            damage: store.findings.iter().map(damage).collect(),
+            damage: store.findings.iter().map(DamageView::from).collect(),
             stripes: StripesView::from(&store.stripes),
+        }
+    }
+}
+
+impl From<&Finding> for DamageView {
+    fn from(finding: &Finding) -> Self {
+        let ids = finding.checkpoints.iter();
+        Self {
+            structure: finding.structure,
+            checkpoints: ids.map(|&id| IdView::from(id)).collect(),
+            rank: finding.rank,
+            variable: finding.variable.clone(),
+            block: finding.block,
+            blocks: finding.blocks,
+            file: finding.file.as_ref().map(|file| file.display().to_string()),
+            segment: finding.segment,
+            file_offset: finding.file_offset,
+            expected: finding.expected.clone(),
+            found: finding.found.clone(),
+            message: finding.text.clone(),
+        }
+    }
+}
+
+impl ArchiveVerdict {
+    fn new(stores: &Stores, archive: &VerifiedArchive) -> Self {
+        let folder = stores.archives()[archive.archive].folder();
+        let files = archive.files.iter();
+        Self {
+            folder: folder.display().to_string(),
+            files: files.map(|file| file.display().to_string()).collect(),
+            damage: archive.findings.iter().map(DamageView::from).collect(),
         }
     }
 }

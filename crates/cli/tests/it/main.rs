@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod archives;
 mod damage;
 mod exporting;
 mod job;
@@ -16,3 +17,4 @@ mod numpy;
 mod planner;
 mod protected;
 mod running;
+mod standing;

@@ -273,7 +273,8 @@ impl Coordinator {
             aggregators: small(self.aggregators.len()),
             incarnation: self.plan.incarnation,
             checkpoint: id,
-            retain: state.restorable().map(|c| c.checkpoint).collect(),
+            // What is kept stays though a later life abandoned it.
+            retain: state.checkpoints.iter().map(|c| c.checkpoint).collect(),
             sources: self.aggregators[at].nodes.iter().map(seat).collect(),
             file: newest_file(state.stores.iter().map(|store| &*store.name), at),
         })

@@ -20,6 +20,7 @@
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |
 //! | `sweep` | files that takeovers left behind and nothing needs |
+//! | `prune` | what goes while no job runs |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
@@ -31,6 +32,7 @@ mod open;
 mod pack;
 mod parts;
 mod point;
+pub mod prune;
 mod running;
 mod servers;
 mod settings;
@@ -45,7 +47,7 @@ mod work;
 pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
 pub use running::RunningLock;
-pub use servers::{ServerPlace, shared_secret};
+pub use servers::{ServerPlace, servers_in, shared_secret};
 pub use settings::DrainSettings;
 pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE, StatusCheckpoint};
 

@@ -40,6 +40,12 @@ pub(super) fn find(folder: &Path) -> Vec<Peer> {
     found
 }
 
+/// Names and addresses of the servers that say in the job's `folder` that they are there.
+pub fn servers_in(folder: &Path) -> Vec<(String, String)> {
+    let peers = find(folder).into_iter();
+    peers.map(|peer| (peer.name, peer.address)).collect()
+}
+
 /// A server's entry, which goes with it.
 #[derive(Debug)]
 pub struct ServerPlace {

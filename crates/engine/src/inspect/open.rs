@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: one node's store, opened for looking: its roots, its revisions, their tables of ranks.
+//! Purpose: one node's store, or one of an archive, opened for looking: its roots, its revisions, their tables of ranks.
 //! Invariants: a state is taken again when a commit came between its parts; what stays wrong while
 //! the root stays the same is damage.
 
+use crate::archive::ArchiveDevice;
+use crate::drain::fetch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
@@ -35,6 +37,8 @@ pub struct OpenStore {
     table: Option<StripeTable>,
     /// What the job that uses it said, if one does.
     glance: Option<ControlGlance>,
+    /// Of a store of an archive: which archive, and its device.
+    archived: Option<(usize, Arc<ArchiveDevice>)>,
 }
 
 /// A retained revision.
@@ -63,6 +67,21 @@ impl OpenStore {
         let device = FileDevice::open_read_only(path)
             .map_err(|error| Error::io(format!("{}: opening it", path.display()), error))?;
         let reader = StoreReader::open(Arc::new(device)).map_err(|error| explain(path, error))?;
+        Ok(Self::new(path, reader))
+    }
+
+    /// The same of a file of the archive that is the `archive`th of those opened.
+    pub(super) fn open_archived(path: &Path, archive: usize) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let device = fetch::open_device(folder, &name)?;
+        let reader = StoreReader::open(Arc::<ArchiveDevice>::clone(&device))?;
+        let mut store = Self::new(path, reader);
+        store.archived = Some((archive, device));
+        Ok(store)
+    }
+
+    fn new(path: &Path, reader: StoreReader) -> Self {
         let root = RootSlot {
             store: reader.superblock().store,
             sequence: 0,
@@ -71,7 +90,7 @@ impl OpenStore {
             closed: false,
             revisions: Vec::new(),
         };
-        Ok(Self {
+        Self {
             path: path.to_owned(),
             reader,
             root,
@@ -81,11 +100,43 @@ impl OpenStore {
             redundant: false,
             table: None,
             glance: None,
-        })
+            archived: None,
+        }
+    }
+
+    /// The archive it is a store of, as an index into [`Stores::archives`](super::Stores::archives).
+    pub fn archive(&self) -> Option<usize> {
+        self.archived.as_ref().map(|(archive, _)| *archive)
+    }
+    /// Its device, if it is a store of an archive.
+    pub fn archive_device(&self) -> Option<&Arc<ArchiveDevice>> {
+        self.archived.as_ref().map(|(_, device)| device)
+    }
+    /// Bytes of all its segments, decoded, if it is a store of an archive.
+    pub(super) fn bytes_decoded(&self) -> Option<u64> {
+        let entries = self.archive_device()?.entries();
+        Some(
+            entries
+                .iter()
+                .map(|entry| u64::from(entry.decoded_bytes))
+                .sum(),
+        )
+    }
+    /// What is wrong with the newest root of a store of an archive, where the older had to be taken.
+    pub fn damaged(&self) -> Option<&Error> {
+        self.archive_device()?.damaged()
+    }
+    /// The name of its file.
+    pub(super) fn file_name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 
     /// Reads the stripe log beside the store, and what a running job says.
     pub(super) fn take_log(&mut self) {
+        if self.archived.is_some() {
+            return;
+        }
         self.glance = super::protection::glance(&self.directory);
         self.table = self.read_log();
         self.redundant = self.table.is_some();
@@ -146,6 +197,16 @@ impl OpenStore {
 
     /// The newest root and the state of both slots, none of them in the middle of being written.
     fn settled_roots(&self) -> Result<(RootSlot, [RootState; 2])> {
+        if let Some((_, device)) = &self.archived {
+            device.reload()?;
+            let (root, _) = self.reader.newest_root()?;
+            let valid = RootState::Valid(root.sequence);
+            let other = match device.damaged() {
+                Some(damaged) => RootState::Damaged(copy_of(damaged)),
+                None => RootState::Valid(root.sequence),
+            };
+            return Ok((root, [valid, other]));
+        }
         let mut attempt = 0;
         loop {
             let roots = self.reader.roots();
@@ -250,6 +311,9 @@ impl OpenStore {
     }
     /// Bytes of the file.
     pub fn length_bytes(&self) -> u64 {
+        if self.archived.is_some() {
+            return std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        }
         self.reader.device().length_bytes().unwrap_or(0)
     }
     /// The newest root.

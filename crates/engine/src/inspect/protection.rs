@@ -50,6 +50,8 @@ pub enum Safety {
     Encoding,
     /// It survives the loss of as many members of each group as are covered.
     Protected,
+    /// It is in the archive: it survives the loss of all nodes.
+    Archived,
 }
 
 /// What protects a checkpoint.
@@ -214,6 +216,9 @@ impl Stores {
 
     fn safety(&self, store: usize, id: CheckpointId) -> Safety {
         let opened = &self.stores[store];
+        if opened.archive().is_some() {
+            return Safety::Archived;
+        }
         if let Some(group) = self.group_of(store).map(|at| &self.groups[at]) {
             let member = group.members.iter().find(|m| m.here == Some(store));
             if id <= group.protected() && member.is_some_and(|m| m.retained.contains(&id)) {

@@ -5,19 +5,24 @@
 //! Invariants: a finding is made only for a checkpoint that is retained after the bad bytes were
 //! read; what was recycled meanwhile is superseded, not damaged.
 
+mod archive;
 mod head;
+
+pub use archive::VerifiedArchive;
 
 use super::open::{OpenStore, Retained};
 use super::stripes::VerifiedStripes;
-use super::{Stores, Wanted};
+use super::{Archive, Stores, Wanted};
 use crate::error::{Error, Result};
 use crate::store::compare::{Node, Side, Visitor, node_at, walk_changed};
 use crate::store::reader::StoreReader;
 use crate::store::revision::{ReadPart, read_part};
+use archive::Segments;
 use backstay_format::limits::{FANOUT, INTERNAL_BLOCK_BYTES};
 use backstay_format::width::to_u64;
 use backstay_format::{BlockRef, CheckpointId, FormatError, RankRoot, SegmentId, StreamRoot};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 /// One thing that is wrong with a store.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +39,10 @@ pub struct Finding {
     pub block: Option<u64>,
     /// How many blocks cannot be had: more than one below a damaged page.
     pub blocks: u64,
+    /// The file, if it is another than the store's own.
+    pub file: Option<PathBuf>,
+    /// The archived segment.
+    pub segment: Option<u64>,
     /// Where it stands in the file.
     pub file_offset: Option<u64>,
     /// What should be there.
@@ -75,11 +84,25 @@ impl Stores {
     ) -> Vec<VerifiedStore> {
         let mut verified = Vec::with_capacity(self.stores.len());
         for (number, store) in self.stores.iter().enumerate() {
-            let mut verifier = Verifier::new(store, wanted, &mut *progress);
+            let mut verifier = Verifier::new(self, store, wanted, &mut *progress);
             verifier.done.store = number;
-            verifier.head();
-            verifier.revisions();
-            verifier.records();
+            if let Some(device) = store.archive_device() {
+                verifier.archive_head(device);
+                if let (None, Some(segments)) = (wanted, &mut verifier.segments_read) {
+                    segments.read_all(&mut *verifier.progress);
+                }
+                verifier.revisions();
+            } else {
+                verifier.head();
+                verifier.revisions();
+                verifier.records();
+            }
+            if let Some(segments) = verifier.segments_read.take() {
+                verifier
+                    .done
+                    .findings
+                    .extend(segments.findings(store.path()));
+            }
             verifier.done.superseded = verifier.gone.into_iter().collect();
             let mut done = verifier.done;
             if wanted.is_none() {
@@ -124,7 +147,12 @@ struct KnownPart {
 type KnownParts = [Option<KnownPart>];
 
 struct Verifier<'a, 'p> {
+    archives: &'a [Archive],
     store: &'a OpenStore,
+    /// Of an archive store: its segments, each read once.
+    segments_read: Option<Segments>,
+    /// Progress is told by block, not by segment.
+    by_block: bool,
     reader: &'a StoreReader,
     /// All revisions of the store, oldest first.
     all: &'a [Retained],
@@ -139,7 +167,12 @@ struct Verifier<'a, 'p> {
 }
 
 impl<'a, 'p> Verifier<'a, 'p> {
-    fn new(store: &'a OpenStore, wanted: Option<Wanted>, progress: &'p mut dyn FnMut(u64)) -> Self {
+    fn new(
+        stores: &'a Stores,
+        store: &'a OpenStore,
+        wanted: Option<Wanted>,
+        progress: &'p mut dyn FnMut(u64),
+    ) -> Self {
         let all = store.retained();
         let ids = all.iter().map(|retained| retained.entry.checkpoint);
         let chosen: Vec<bool> = ids
@@ -151,6 +184,9 @@ impl<'a, 'p> Verifier<'a, 'p> {
             .filter(|(_, chosen)| **chosen)
             .map(|(id, _)| id);
         Self {
+            archives: stores.archives(),
+            segments_read: store.archive_device().map(Segments::new),
+            by_block: wanted.is_some() || store.archive().is_none(),
             store,
             reader: store.reader(),
             all,
@@ -316,6 +352,13 @@ impl<'a, 'p> Verifier<'a, 'p> {
         if checkpoints.is_empty() {
             return;
         }
+        let segment = node.block.address.segment();
+        if let Some(segments) = &mut self.segments_read
+            && segments.is_bad(segment)
+        {
+            segments.needed(segment, checkpoints, place.rank, place.variable);
+            return;
+        }
         let cause = std::error::Error::source(error).and_then(|e| e.downcast_ref::<FormatError>());
         self.segment_is_missing |= cause.is_some_and(|cause| cause.structure == "segment");
         let of_variable = matches!(place.kind, Kind::Variable);
@@ -327,7 +370,12 @@ impl<'a, 'p> Verifier<'a, 'p> {
             variable: place.variable.map(str::to_owned),
             block: of_variable.then_some(first),
             blocks: if of_variable { count } else { 0 },
-            file_offset: self.reader.offset_of(node.block.address, node.length).ok(),
+            file: None,
+            segment: self.segments_read.is_some().then_some(segment.0),
+            file_offset: match self.segments_read {
+                Some(_) => None,
+                None => self.reader.offset_of(node.block.address, node.length).ok(),
+            },
             expected: cause
                 .map(|cause| cause.expected.clone())
                 .unwrap_or_default(),
@@ -404,7 +452,9 @@ impl Walk<'_, '_, '_> {
     fn count(&mut self, node: &Node) {
         self.verifier.segments.insert(node.block.address.segment());
         self.verifier.done.bytes += to_u64(node.length);
-        (self.verifier.progress)(to_u64(node.length));
+        if self.verifier.by_block {
+            (self.verifier.progress)(to_u64(node.length));
+        }
     }
 }
 
@@ -421,6 +471,10 @@ impl Visitor for Walk<'_, '_, '_> {
             self.verifier.done.pages += 1;
         }
         self.count(node);
+        let segments = self.verifier.segments_read.as_mut();
+        if segments.and_then(|segments| segments.holds(node)) == Some(true) {
+            return;
+        }
         let what = self.place.kind.structure(0);
         let mut buffer = std::mem::take(&mut self.verifier.buffer);
         buffer.resize(node.length, 0);

@@ -94,8 +94,18 @@ pub struct Post {
 pub struct ControlGlance {
     /// How the last round of protection ended: 0, or the kind of an error.
     outcome: u64,
-    protected: CheckpointId,
-    encoding: CheckpointId,
+    /// The newest checkpoint that this node has committed.
+    pub committed: CheckpointId,
+    /// The newest that is protected on all nodes.
+    pub protected: CheckpointId,
+    /// The one that is being encoded, or was last.
+    pub encoding: CheckpointId,
+    /// The newest that is in the archive as a whole.
+    pub archived: CheckpointId,
+    /// The one that is being drained, or was last.
+    pub archiving: CheckpointId,
+    /// How the last drain ended: 0, or the kind of an error.
+    pub archive_outcome: u64,
 }
 
 impl ControlGlance {
@@ -112,8 +122,12 @@ impl ControlGlance {
         let id = |at: usize| CheckpointId::new(words[at + 1], words[at]);
         (words[WORD_VERSION] == VERSION).then(|| Self {
             outcome: words[WORD_ROUND] & 0xff,
+            committed: id(WORD_COMMITTED),
             protected: id(WORD_PROTECTED),
             encoding: id(WORD_ENCODING),
+            archived: id(WORD_ARCHIVED),
+            archiving: id(WORD_ARCHIVING),
+            archive_outcome: words[WORD_ARCHIVE_OUTCOME],
         })
     }
 
@@ -368,8 +382,12 @@ impl Control {
     pub fn glance(&self) -> ControlGlance {
         ControlGlance {
             outcome: self.round().1,
+            committed: self.committed(),
             protected: self.protected(),
             encoding: self.encoding(),
+            archived: self.archived(),
+            archiving: self.archiving(),
+            archive_outcome: self.archive_outcome(),
         }
     }
 

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `backstay prune`: takes checkpoints out of an archive while no job runs on it.
+
+use crate::output::{Failure, ask, complain, human_bytes, print_json, print_table, result};
+use crate::view::{IdView, short};
+use backstay::ErrorKind;
+use backstay::archive::retention::Reason;
+use backstay::drain::prune::{PruneOptions, PrunePlan, carry_out, plan};
+use backstay::inspect::glance_archives;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Takes checkpoints out of an archive, and files that nothing refers to any more. Shows what goes and
+/// why before anything is done.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PruneArgs {
+    /// The folder of the job in the archive, or the folder above it if that has one job.
+    folder: PathBuf,
+    /// So many of the newest checkpoints stay. Without it all that can be restored stay, and only
+    /// what a later life of the job abandoned goes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    retained: Option<u32>,
+    /// Keep this checkpoint until it is released, whatever goes. May be given several times.
+    #[arg(long, value_name = "N")]
+    keep: Vec<u64>,
+    /// Keep this checkpoint no longer. May be given several times.
+    #[arg(long, value_name = "N")]
+    release: Vec<u64>,
+    /// Only show what would be done.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do it without asking.
+    #[arg(long, short, conflicts_with = "dry_run")]
+    yes: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PlanView {
+    folder: String,
+    job: String,
+    dropped: Vec<DroppedView>,
+    retained: Vec<IdView>,
+    kept: Vec<IdView>,
+    bytes_reusable: u64,
+    files: Vec<FileView>,
+    notes: Vec<String>,
+    done: bool,
+    removed: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DroppedView {
+    number: u64,
+    incarnation: u64,
+    reason: &'static str,
+    bytes_stored: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FileView {
+    name: String,
+    bytes: u64,
+    why: &'static str,
+}
+
+pub(crate) fn run(args: &PruneArgs) -> ExitCode {
+    match prune(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(args.json),
+    }
+}
+
+fn prune(args: &PruneArgs) -> Result<(), Failure> {
+    let folder = folder_of_job(&args.folder)?;
+    let options = PruneOptions {
+        retained: args.retained.map(backstay_format::width::index),
+        keep: args.keep.clone(),
+        release: args.release.clone(),
+    };
+    let plan = plan(&folder, &options)?;
+    if !args.json {
+        show(args, &plan);
+    }
+    let goes_on = if args.dry_run || plan.is_empty() {
+        false
+    } else if args.yes {
+        true
+    } else {
+        match ask("Do this? [y/N] ").filter(|_| !args.json) {
+            Some(answer) => matches!(answer.trim(), "y" | "Y" | "yes"),
+            None => {
+                let message = "nothing was done: give --yes to do it, or --dry-run to only see it";
+                return Err(Failure::usage(message));
+            }
+        }
+    };
+    let removed = if goes_on {
+        carry_out(&plan)?
+    } else {
+        Vec::new()
+    };
+    if args.json {
+        print_json(&PlanView::new(&plan, goes_on, removed));
+    } else if goes_on {
+        result(&format!(
+            "done: {} checkpoints dropped, {} files removed; {} inside the stores are free from the \
+             next drain on",
+            plan.retention.dropped.len(),
+            removed.len(),
+            human_bytes(plan.bytes_reusable)
+        ));
+    } else {
+        result("nothing was done");
+    }
+    Ok(())
+}
+
+/// The one archive at or below `path`.
+fn folder_of_job(path: &Path) -> Result<PathBuf, Failure> {
+    let mut folders = Vec::new();
+    for found in glance_archives(path) {
+        match found {
+            Ok(archive) => folders.push(archive.folder),
+            Err(unreadable) => return Err(unreadable.error.into()),
+        }
+    }
+    match &*folders {
+        [folder] => Ok(folder.clone()),
+        [] => {
+            let message = format!(
+                "{}: there is no archive of a job; give the folder of the job in the archive",
+                path.display()
+            );
+            Err(Failure::new(ErrorKind::NoCheckpoint, message))
+        }
+        several => {
+            let names: Vec<String> = several.iter().map(|f| f.display().to_string()).collect();
+            let message = format!(
+                "there are several archives; give one of {}",
+                names.join(", ")
+            );
+            Err(Failure::new(ErrorKind::InvalidArgument, message))
+        }
+    }
+}
+
+const fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Abandoned => "abandoned: a later life went on from an older one",
+        Reason::Superseded => "superseded: enough newer ones stay",
+    }
+}
+
+fn show(args: &PruneArgs, plan: &PrunePlan) {
+    result(&format!(
+        "job {}, archive {}",
+        plan.job,
+        plan.folder.display()
+    ));
+    let marks = [
+        (&args.keep, "kept from now on"),
+        (&args.release, "kept no longer"),
+    ];
+    for (numbers, what) in marks.into_iter().filter(|(numbers, _)| !numbers.is_empty()) {
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        result(&format!("checkpoints {} are {what}", numbers.join(", ")));
+    }
+    let dropped = plan.retention.dropped.iter().map(|dropped| {
+        let stored = human_bytes(dropped.bytes_written);
+        vec![
+            short(dropped.checkpoint),
+            "goes".to_owned(),
+            stored,
+            reason(dropped.reason).to_owned(),
+        ]
+    });
+    let retained = plan.retention.retained.iter().map(|&id| {
+        let why = if plan.kept.contains(&id) { "kept" } else { "" };
+        vec![short(id), "stays".to_owned(), String::new(), why.to_owned()]
+    });
+    let rows: Vec<Vec<String>> = dropped.chain(retained).collect();
+    print_table(&["CHECKPOINT", "", "STORED FOR IT", "WHY"], &[2], &rows);
+    for file in &plan.files {
+        let bytes = human_bytes(file.bytes);
+        result(&format!("file {} goes, {bytes}: {}", file.name, file.why));
+    }
+    result(&format!(
+        "{} inside the stores become free",
+        human_bytes(plan.bytes_reusable)
+    ));
+    plan.notes.iter().for_each(|note| complain(note));
+}
+
+impl PlanView {
+    fn new(plan: &PrunePlan, done: bool, removed: Vec<String>) -> Self {
+        let ids = |ids: &[backstay::CheckpointId]| ids.iter().map(|&id| id.into()).collect();
+        let dropped = plan.retention.dropped.iter().map(|dropped| DroppedView {
+            number: dropped.checkpoint.number,
+            incarnation: dropped.checkpoint.incarnation,
+            reason: reason(dropped.reason),
+            bytes_stored: dropped.bytes_written,
+        });
+        let files = plan.files.iter().map(|file| FileView {
+            name: file.name.clone(),
+            bytes: file.bytes,
+            why: file.why,
+        });
+        Self {
+            folder: plan.folder.display().to_string(),
+            job: plan.job.clone(),
+            dropped: dropped.collect(),
+            retained: ids(&plan.retention.retained),
+            kept: ids(&plan.kept),
+            bytes_reusable: plan.bytes_reusable,
+            files: files.collect(),
+            notes: plan.notes.clone(),
+            done,
+            removed,
+        }
+    }
+}

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: how jobs and archives stand at one moment, as JSON has it.
+//! In: stores' newest roots, what their jobs said and measured, catalogs. Out: one snapshot.
+//! Invariants: keys are stable; docs/guide/archive.md lists them; what is not known is null, never 0.
+
+use crate::output::Failure;
+use crate::view::{IdView, UnreadableView, utc};
+use backstay::clock::unix_ns;
+use backstay::drain::ArchiveStatus;
+use backstay::inspect::{
+    ArchiveGlance, StoreGlance, Unreadable, default_places, glance_archives, glance_stores, share,
+};
+use backstay::metrics::Metrics;
+use backstay::{CheckpointId, ErrorKind};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// A drain's status that is older than this, of a job that runs, is no news.
+const STALE_SECONDS: f64 = 30.0;
+
+/// How jobs and archives stand.
+#[derive(Debug, Serialize)]
+pub(crate) struct Snapshot {
+    pub(crate) taken_unix_ns: u64,
+    pub(crate) jobs: Vec<JobView>,
+    pub(crate) archives: Vec<ArchiveView>,
+    unreadable: Vec<UnreadableView>,
+    #[serde(skip)]
+    errors: Vec<(ErrorKind, String)>,
+}
+
+/// A job, by the stores that are here.
+#[derive(Debug, Serialize)]
+pub(crate) struct JobView {
+    pub(crate) job: String,
+    pub(crate) running: bool,
+    pub(crate) incarnation: u64,
+    pub(crate) stores: Vec<StoreStatus>,
+    pub(crate) levels: Levels,
+    pub(crate) encoding: Option<IdView>,
+    pub(crate) archive: Option<DrainView>,
+    #[serde(skip)]
+    pub(crate) ids: Ids,
+}
+
+/// The newest checkpoint on each level.
+#[derive(Debug, Serialize)]
+pub(crate) struct Levels {
+    node: Option<IdView>,
+    protected: Option<IdView>,
+    archive: Option<IdView>,
+}
+
+/// The same, to be compared.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    pub(crate) node: Option<CheckpointId>,
+    pub(crate) protected: Option<CheckpointId>,
+    pub(crate) archive: Option<CheckpointId>,
+    pub(crate) encoding: Option<CheckpointId>,
+    pub(crate) draining: Option<CheckpointId>,
+    pub(crate) waiting: Option<CheckpointId>,
+}
+
+/// A node's store.
+#[derive(Debug, Serialize)]
+pub(crate) struct StoreStatus {
+    path: String,
+    pub(crate) node: String,
+    pub(crate) bytes: u64,
+    pub(crate) running: bool,
+    newest: Option<IdView>,
+    #[serde(skip)]
+    pub(crate) metrics: Option<Metrics>,
+}
+
+/// How draining stands.
+#[derive(Debug, Serialize)]
+pub(crate) struct DrainView {
+    pub(crate) folder: String,
+    pub(crate) newest: Option<IdView>,
+    pub(crate) draining: Option<IdView>,
+    pub(crate) waiting: Option<IdView>,
+    pub(crate) draining_seconds: Option<f64>,
+    pub(crate) bytes_changed: Option<u64>,
+    pub(crate) bytes_encoded: Option<u64>,
+    pub(crate) bytes_stored: Option<u64>,
+    pub(crate) bytes_per_second: Option<f64>,
+    pub(crate) rate_limit_bytes: Option<u64>,
+    pub(crate) last_seconds: Option<f64>,
+    pub(crate) last_bytes_changed: Option<u64>,
+    pub(crate) last_bytes_stored: Option<u64>,
+    pub(crate) last_ratio: Option<f64>,
+    pub(crate) drains: u64,
+    pub(crate) failures: u64,
+    pub(crate) behind: u64,
+    pub(crate) why: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) age_seconds: f64,
+    pub(crate) aggregators: Vec<AggregatorView>,
+}
+
+/// Who drains.
+#[derive(Debug, Serialize)]
+pub(crate) struct AggregatorView {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    file: String,
+    pub(crate) bytes_changed: u64,
+    pub(crate) bytes_encoded: u64,
+    pub(crate) bytes_stored: u64,
+    error: String,
+}
+
+/// An archive, by its catalog.
+#[derive(Debug, Serialize)]
+pub(crate) struct ArchiveView {
+    pub(crate) folder: String,
+    pub(crate) job: String,
+    pub(crate) incarnation: u64,
+    pub(crate) newest: Option<IdView>,
+    pub(crate) archived: Option<String>,
+    pub(crate) checkpoints: usize,
+    pub(crate) abandoned: usize,
+    pub(crate) bytes_stored: u64,
+    written_by: String,
+    pub(crate) servers: Vec<ServerView>,
+    #[serde(skip)]
+    pub(crate) newest_id: Option<CheckpointId>,
+}
+
+/// A staging server.
+#[derive(Debug, Serialize)]
+pub(crate) struct ServerView {
+    pub(crate) name: String,
+    pub(crate) address: String,
+}
+
+impl Snapshot {
+    /// Looks at `paths`, or at the default places if there are none.
+    pub(crate) fn take(paths: &[PathBuf]) -> Self {
+        let named = !paths.is_empty();
+        let places = if named {
+            paths.to_vec()
+        } else {
+            default_places()
+        };
+        let places: Vec<PathBuf> = places.into_iter().filter(|p| named || p.is_dir()).collect();
+        let (stores, mut unreadable) = glance_stores(&places);
+        // Nobody named these places: that a folder is empty is no news.
+        unreadable.retain(|u| named || u.error.kind() != ErrorKind::NoCheckpoint);
+        let mut archives = Vec::new();
+        for found in places.iter().flat_map(|place| glance_archives(place)) {
+            match found {
+                Ok(archive) => archives.push(ArchiveView::new(&archive)),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        let mut jobs: BTreeMap<String, Vec<StoreGlance>> = BTreeMap::new();
+        for store in stores {
+            jobs.entry(store.job.clone()).or_default().push(store);
+        }
+        let error = |u: &Unreadable| (u.error.kind(), u.error.to_string());
+        Self {
+            taken_unix_ns: unix_ns(),
+            jobs: jobs
+                .into_iter()
+                .map(|(job, stores)| JobView::new(job, &stores))
+                .collect(),
+            archives,
+            errors: unreadable.iter().map(error).collect(),
+            unreadable: unreadable.iter().map(UnreadableView::from).collect(),
+        }
+    }
+
+    /// An error where there is nothing to show.
+    pub(crate) fn refuse_nothing(&self, paths: &[PathBuf]) -> Result<(), Failure> {
+        if !self.jobs.is_empty() || !self.archives.is_empty() {
+            return Ok(());
+        }
+        match self.errors.first() {
+            Some((kind, text)) => Err(Failure::new(*kind, text.clone())),
+            None if paths.is_empty() => {
+                let message = "no path was given, and there is no store in the default places; give a \
+                               store file, a folder above it, or an archive";
+                Err(Failure::new(ErrorKind::NoCheckpoint, message))
+            }
+            None => Err(Failure::new(
+                ErrorKind::NoCheckpoint,
+                "there is no store and no archive",
+            )),
+        }
+    }
+
+    /// What could not be looked at.
+    pub(crate) fn unreadable(&self) -> impl Iterator<Item = &str> {
+        self.errors.iter().map(|(_, text)| &**text)
+    }
+
+    /// Takes rates from what was encoded since `before`.
+    pub(crate) fn take_rates(&mut self, before: &Self) {
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
+        let seconds = self.taken_unix_ns.saturating_sub(before.taken_unix_ns) as f64 / 1e9;
+        for job in &mut self.jobs {
+            let earlier = before.jobs.iter().find(|other| other.job == job.job);
+            let Some(earlier) = earlier.filter(|other| other.ids.draining == job.ids.draining)
+            else {
+                continue;
+            };
+            let (Some(now), Some(then)) = (&mut job.archive, &earlier.archive) else {
+                continue;
+            };
+            if let (Some(new), Some(old)) = (now.bytes_encoded, then.bytes_encoded)
+                && new > old
+                && seconds > 0.0
+            {
+                #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
+                let bytes = (new - old) as f64;
+                now.bytes_per_second = Some(bytes / seconds);
+            }
+        }
+    }
+}
+
+/// Checkpoint 0 is none.
+fn some(id: CheckpointId) -> Option<CheckpointId> {
+    (id != CheckpointId::default()).then_some(id)
+}
+
+impl JobView {
+    fn new(job: String, stores: &[StoreGlance]) -> Self {
+        let said = || stores.iter().filter_map(|store| store.running.as_ref());
+        let running = said().next().is_some();
+        let retained = |store: &StoreGlance| -> BTreeSet<CheckpointId> {
+            store
+                .root
+                .revisions
+                .iter()
+                .map(|revision| revision.checkpoint)
+                .collect()
+        };
+        // What all stores here have: one of them may have committed one more just now.
+        let common = stores
+            .iter()
+            .map(retained)
+            .reduce(|a, b| a.intersection(&b).copied().collect());
+        let node = common.and_then(|common| common.last().copied());
+        let status = stores.iter().filter_map(|store| store.archive.as_ref());
+        let status = status.max_by_key(|status| status.written_unix_ns);
+        let told = status.and_then(|status| status.newest);
+        let told = told.map(|id| CheckpointId::new(id.incarnation, id.number));
+        let protected = said().filter_map(|glance| some(glance.protected)).max();
+        let encoding = said().filter_map(|glance| some(glance.encoding)).max();
+        let id =
+            |id: backstay::drain::StatusCheckpoint| CheckpointId::new(id.incarnation, id.number);
+        let ids = Ids {
+            node,
+            protected,
+            archive: said()
+                .filter_map(|glance| some(glance.archived))
+                .max()
+                .max(told),
+            encoding: encoding.filter(|id| running && Some(*id) > protected),
+            draining: status
+                .and_then(|status| status.draining)
+                .filter(|_| running)
+                .map(id),
+            waiting: status
+                .and_then(|status| status.next)
+                .filter(|_| running)
+                .map(id),
+        };
+        Self {
+            job,
+            running,
+            incarnation: stores
+                .iter()
+                .map(|store| store.root.incarnation)
+                .max()
+                .unwrap_or(0),
+            stores: stores.iter().map(StoreStatus::from).collect(),
+            levels: Levels {
+                node: ids.node.map(IdView::from),
+                protected: ids.protected.map(IdView::from),
+                archive: ids.archive.map(IdView::from),
+            },
+            encoding: ids.encoding.map(IdView::from),
+            archive: status.map(|status| DrainView::new(status, running, &ids)),
+            ids,
+        }
+    }
+}
+
+impl From<&StoreGlance> for StoreStatus {
+    fn from(store: &StoreGlance) -> Self {
+        Self {
+            path: store.path.display().to_string(),
+            node: store.node.clone(),
+            bytes: store.bytes,
+            running: store.running.is_some(),
+            newest: store.newest().map(IdView::from),
+            metrics: store.metrics.clone(),
+        }
+    }
+}
+
+impl DrainView {
+    fn new(status: &ArchiveStatus, running: bool, ids: &Ids) -> Self {
+        let at_work = ids.draining.is_some();
+        let sum = |what: fn(&backstay::drain::AggregatorStatus) -> u64| {
+            at_work.then(|| status.aggregators.iter().map(what).sum::<u64>())
+        };
+        let last = |bytes: u64| (status.drains > 0).then_some(bytes);
+        let bytes_encoded = sum(|a| a.bytes_encoded);
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
+        let rate = |bytes: u64| {
+            (status.draining_seconds > 0.0).then(|| bytes as f64 / status.draining_seconds)
+        };
+        #[expect(clippy::cast_precision_loss, reason = "an age for people to read")]
+        let age_seconds = unix_ns().saturating_sub(status.written_unix_ns) as f64 / 1e9;
+        let of_archive = ids.archive.map_or(0, |id| id.number);
+        let aggregators = status.aggregators.iter().map(|a| AggregatorView {
+            name: a.name.clone(),
+            state: a.state.clone(),
+            file: a.file.clone(),
+            bytes_changed: a.bytes_changed,
+            bytes_encoded: a.bytes_encoded,
+            bytes_stored: a.bytes_stored,
+            error: a.error.clone(),
+        });
+        let mut view = Self {
+            folder: status.folder.display().to_string(),
+            newest: ids.archive.map(IdView::from),
+            draining: ids.draining.map(IdView::from),
+            waiting: ids.waiting.map(IdView::from),
+            draining_seconds: at_work.then_some(status.draining_seconds),
+            bytes_changed: sum(|a| a.bytes_changed),
+            bytes_encoded,
+            bytes_stored: sum(|a| a.bytes_stored),
+            bytes_per_second: bytes_encoded.and_then(rate),
+            rate_limit_bytes: status.rate_bytes,
+            last_seconds: (status.drains > 0).then_some(status.last_seconds),
+            last_bytes_changed: last(status.last_bytes_changed),
+            last_bytes_stored: last(status.last_bytes_stored),
+            last_ratio: (status.last_bytes_stored > 0)
+                .then(|| share(status.last_bytes_changed, status.last_bytes_stored)),
+            drains: status.drains,
+            failures: status.failures,
+            behind: ids
+                .node
+                .map_or(0, |id| id.number)
+                .saturating_sub(of_archive),
+            why: None,
+            error: status.error.clone(),
+            age_seconds,
+            aggregators: aggregators.collect(),
+        };
+        view.why = view.reason(running);
+        view
+    }
+
+    /// Why the archive lacks what the nodes have.
+    fn reason(&self, running: bool) -> Option<String> {
+        if self.behind == 0 {
+            return None;
+        }
+        if !running {
+            return Some(
+                "the job does not run; its next life, or none, goes on with it".to_owned(),
+            );
+        }
+        if let Some(error) = &self.error {
+            return Some(format!("the last drain failed and is tried again: {error}"));
+        }
+        if self.draining.is_some() {
+            let limit = self.rate_limit_bytes.map_or_else(String::new, |rate| {
+                let rate = crate::output::human_bytes(rate);
+                format!("; `archive_rate_bytes` limits it to {rate}/s")
+            });
+            return Some(format!("a drain is under way{limit}"));
+        }
+        if self.age_seconds > STALE_SECONDS {
+            return Some(format!(
+                "the job has said nothing of its archive for {:.0} s",
+                self.age_seconds
+            ));
+        }
+        Some(
+            "not every checkpoint is drained (`archive_every`), or the drain is about to begin"
+                .to_owned(),
+        )
+    }
+}
+
+impl ArchiveView {
+    fn new(archive: &ArchiveGlance) -> Self {
+        let (superblock, state) = (archive.catalog.superblock(), archive.catalog.state());
+        let newest = state.restorable().max_by_key(|entry| entry.checkpoint);
+        let servers = archive.servers.iter().map(|(name, address)| ServerView {
+            name: name.clone(),
+            address: address.clone(),
+        });
+        Self {
+            folder: archive.folder.display().to_string(),
+            job: superblock.job.clone(),
+            incarnation: state.incarnation,
+            newest: newest.map(|entry| entry.checkpoint.into()),
+            archived: newest.map(|entry| utc(entry.archived_unix_ns)),
+            checkpoints: state.checkpoints.len(),
+            abandoned: state.checkpoints.len() - state.restorable().count(),
+            bytes_stored: state
+                .checkpoints
+                .iter()
+                .map(|entry| entry.bytes_written)
+                .sum(),
+            written_by: superblock.host.clone(),
+            servers: servers.collect(),
+            newest_id: newest.map(|entry| entry.checkpoint),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: a snapshot in words.
+
+use super::look::{ArchiveView, DrainView, JobView, Snapshot};
+use crate::output::{human_bytes, percent};
+use crate::view::short;
+use backstay::CheckpointId;
+use backstay::inspect::share;
+
+/// The lines to show.
+pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    for job in &snapshot.jobs {
+        of_job(job, &mut lines);
+    }
+    for archive in &snapshot.archives {
+        of_archive(archive, &mut lines);
+    }
+    if lines.is_empty() {
+        lines.push("no store and no archive".to_owned());
+    }
+    lines
+}
+
+fn named(id: Option<CheckpointId>) -> String {
+    id.map_or_else(|| "none".to_owned(), short)
+}
+
+/// A rate in bytes a second.
+fn rate(bytes: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate is not negative, and three digits are shown"
+    )]
+    let bytes = bytes.max(0.0) as u64;
+    format!("{}/s", human_bytes(bytes))
+}
+
+fn of_job(job: &JobView, lines: &mut Vec<String>) {
+    let nodes = job.stores.iter().filter_map(|store| store.metrics.as_ref());
+    let (nodes, ranks) = nodes.fold((0, 0), |(n, r), m| (n.max(m.nodes), r.max(m.ranks)));
+    let plural = if job.stores.len() == 1 {
+        "store"
+    } else {
+        "stores"
+    };
+    lines.push(format!(
+        "job {}: {}, life {}; {} {plural} here{}",
+        job.job,
+        if job.running {
+            "running"
+        } else {
+            "not running"
+        },
+        job.incarnation,
+        job.stores.len(),
+        if nodes > 0 {
+            format!(" of {nodes} nodes, {ranks} ranks")
+        } else {
+            String::new()
+        }
+    ));
+    lines.push(format!(
+        "  node       newest checkpoint {}",
+        named(job.ids.node)
+    ));
+    let metrics = job.stores.iter().find_map(|store| store.metrics.as_ref());
+    if let Some(metrics) = metrics.filter(|m| m.checkpoint.blocking_seconds.count > 0) {
+        let cost = &metrics.checkpoint;
+        lines.push(format!(
+            "             {} checkpoints, {} failed; half of the newest block at most {:.3} s; {} of the \
+             data change",
+            metrics.checkpoints,
+            metrics.checkpoints_failed,
+            cost.blocking_seconds.p50,
+            percent(metrics.changed_share)
+        ));
+    }
+    if job.ids.protected.is_some() || job.ids.encoding.is_some() {
+        let encoding = job
+            .ids
+            .encoding
+            .map(|id| format!("; {} is being encoded", short(id)));
+        lines.push(format!(
+            "  protected  newest checkpoint {}{}",
+            named(job.ids.protected),
+            encoding.unwrap_or_default()
+        ));
+    }
+    match &job.archive {
+        Some(drain) => of_drain(job, drain, lines),
+        None => lines.push("  archive    none: the job was not told of one".to_owned()),
+    }
+}
+
+fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
+    let queued = job.ids.waiting.map(|id| format!("; {} waits", short(id)));
+    lines.push(format!(
+        "  archive    newest checkpoint {}{}, in {}",
+        named(job.ids.archive),
+        queued.unwrap_or_default(),
+        drain.folder
+    ));
+    if let Some(id) = job.ids.draining {
+        let (done, all) = (
+            drain.bytes_encoded.unwrap_or(0),
+            drain.bytes_changed.unwrap_or(0),
+        );
+        lines.push(format!(
+            "             draining {} for {:.1} s: {} of {} ({}){}",
+            short(id),
+            drain.draining_seconds.unwrap_or(0.0),
+            human_bytes(done),
+            human_bytes(all),
+            percent(share(done, all)),
+            drain
+                .bytes_per_second
+                .map_or_else(String::new, |r| format!(", {}", rate(r)))
+        ));
+        for aggregator in drain.aggregators.iter().filter(|a| !a.name.is_empty()) {
+            lines.push(format!(
+                "               {} {}: {} of {}",
+                aggregator.name,
+                aggregator.state,
+                human_bytes(aggregator.bytes_encoded),
+                human_bytes(aggregator.bytes_changed)
+            ));
+        }
+    }
+    if let (Some(seconds), Some(changed), Some(stored)) = (
+        drain.last_seconds,
+        drain.last_bytes_changed,
+        drain.last_bytes_stored,
+    ) {
+        let ratio = drain
+            .last_ratio
+            .map_or_else(String::new, |r| format!(", ratio {r:.2}"));
+        lines.push(format!(
+            "             the last drain took {seconds:.1} s: {} changed, {} stored{ratio}",
+            human_bytes(changed),
+            human_bytes(stored)
+        ));
+    }
+    if let Some(limit) = drain.rate_limit_bytes {
+        lines.push(format!("             limited to {}/s", human_bytes(limit)));
+    }
+    if drain.behind > 0 {
+        let plural = if drain.behind == 1 {
+            "checkpoint"
+        } else {
+            "checkpoints"
+        };
+        let why = drain.why.clone().unwrap_or_default();
+        lines.push(format!(
+            "             {} {plural} behind the nodes: {why}",
+            drain.behind
+        ));
+    } else if let Some(error) = drain.error.as_ref().filter(|_| job.running) {
+        lines.push(format!("             the last drain failed: {error}"));
+    }
+}
+
+fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
+    let when = archive
+        .archived
+        .as_ref()
+        .map(|when| format!(", archived {when}"));
+    lines.push(format!(
+        "archive of job {}, life {}: {}",
+        archive.job, archive.incarnation, archive.folder
+    ));
+    lines.push(format!(
+        "  newest whole checkpoint {}{}",
+        named(archive.newest_id),
+        when.unwrap_or_default()
+    ));
+    lines.push(format!(
+        "  {} checkpoints, {} of them abandoned; {} stored for them",
+        archive.checkpoints,
+        archive.abandoned,
+        human_bytes(archive.bytes_stored)
+    ));
+    if archive.servers.is_empty() {
+        lines.push("  no staging server: the nodes drain themselves".to_owned());
+    }
+    for server in &archive.servers {
+        lines.push(format!(
+            "  staging server {} at {}",
+            server.name, server.address
+        ));
+    }
+}
