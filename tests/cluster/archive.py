@@ -431,6 +431,12 @@ def a_client_is_killed(settings):
 # ---- Damage ---------------------------------------------------------------------------------------------
 
 
+# Copies of superblocks, roots of a store and states of a catalog: where, and how much of it is never empty.
+HEADS = ((0, 64), (4 << 10, (4 << 10) + 64))
+ROOTS = ((16 << 10, (16 << 10) + 64), (32 << 10, (32 << 10) + 64))
+STATES = ((4 << 20, (4 << 20) + 64), (8 << 20, (8 << 20) + 64))
+
+
 def flip(path, chance, low, high, count):
     """Flips bits of bytes that are not 0 in a range of a file; how many."""
     bytes_ = bytearray(path.read_bytes())
@@ -457,26 +463,29 @@ def bytes_are_flipped(settings):
         saved = scene.folder / "saved"
         shutil.copytree(scene.job_folder, saved)
         chance = random.Random(f"{settings.seed} {settings.turn} flips")
-        for what in ("a segment", "many segments", "a root", "both roots", "the head", "a state", "the catalog"):
+        for what in ("a segment", "many segments", "a root", "both roots", "the head", "a state", "both states",
+                     "the catalog's head"):
             scene.lose_everything()
             shutil.rmtree(scene.job_folder)
             shutil.copytree(saved, scene.job_folder)
-            aggregates = sorted(scene.job_folder.glob("aggregate-*"))
-            catalogs = sorted(scene.job_folder.glob("catalog-*"))
-            victim = chance.choice(aggregates)
+            victim = chance.choice(sorted(scene.job_folder.glob("aggregate-*")))
+            catalog = sorted(scene.job_folder.glob("catalog-*"))[-1]
             if what == "a segment":
                 flip(victim, chance, 128 << 10, 1 << 40, 1)
             elif what == "many segments":
                 flip(victim, chance, 128 << 10, 1 << 40, 200)
-            elif what in ("a root", "both roots", "the head"):
-                places = marks(victim, b"BKST")
-                chosen = {"a root": places[-1:], "both roots": places[1:], "the head": places[:1]}[what]
-                for at in chosen:
-                    flip(victim, chance, at, at + 64, 1)
+            elif what == "a root":
+                flip(victim, chance, *chance.choice(ROOTS), 1)
+            elif what == "the head":
+                flip(victim, chance, *chance.choice(HEADS), 1)
+            elif what == "both roots":
+                for place in ROOTS:
+                    expect(flip(victim, chance, *place, 1) == 1, "no root there")
+            elif what == "a state":
+                expect(flip(catalog, chance, *chance.choice(STATES), 1) == 1, "no state there")
             else:
-                places = marks(catalogs[-1], b"BKST")
-                for at in places[-1:] if what == "a state" else places:
-                    flip(catalogs[-1], chance, at, at + 64, 1)
+                for place in STATES if what == "both states" else HEADS:
+                    expect(flip(catalog, chance, *place, 1) == 1, "nothing there")
             judged = History()
             judged.begun = history.begun
             how, job, text = outcome(scene, judged, 0, (1, 1))
@@ -485,16 +494,11 @@ def bytes_are_flipped(settings):
             expect(how != "fresh", f"{what}: began anew though there is an archive: {job.text()[-2000:]}")
             if how == "refused":
                 expect("backstay" in text or "archive" in text or "catalog" in text, f"{what}: {text}")
-            if what in ("a segment", "a root", "a state", "the head"):
+            # A segment may be one that all of them need.
+            if what in ("a root", "a state", "the head"):
                 expect(how == "restored", f"{what}: {text}; {job.text()[-2000:]}")
             expect("panicked" not in job.text(), job.text()[-3000:])
     return "; ".join(seen)
-
-
-def marks(path, mark):
-    """Where a structure of the first MiBs begins, with this mark, on a boundary of 4 KiB."""
-    bytes_ = path.read_bytes()[:4 << 20]
-    return [at for at in range(0, min(len(bytes_), 128 << 10), 4096) if bytes_[at:at + len(mark)] == mark] or [0]
 
 
 # ---- Two jobs, clocks, retention ------------------------------------------------------------------------
