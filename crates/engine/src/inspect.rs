@@ -16,6 +16,7 @@ mod stripes;
 mod variables;
 mod verify;
 
+use archive::ArchivedPart;
 pub use archive::{Archive, ArchiveGlance, Archived, glance_archives};
 pub use array::Array;
 pub use find::{DEPTH_MAX, default_places};
@@ -274,8 +275,10 @@ impl Stores {
         for (number, store) in self.stores.iter().enumerate() {
             for retained in store.retained() {
                 let entry = &retained.entry;
-                let Some(archived) = self.archived(store, entry.checkpoint) else {
-                    continue;
+                let archived = match self.archived(store, entry.checkpoint) {
+                    ArchivedPart::NoArchive => None,
+                    ArchivedPart::Counts(archived) => Some(*archived),
+                    ArchivedPart::Superseded => continue,
                 };
                 let job = store.job().to_owned();
                 // What nodes have comes behind what the archive has: it is nearer.

@@ -92,7 +92,9 @@ impl ArchivePlan {
     pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
         match self.open_catalog() {
             Err(error) if error.kind() == ErrorKind::StoreFull => {
-                notice::warn(&format!("nothing is archived before there is room: {error}"));
+                notice::warn(&format!(
+                    "nothing is archived before there is room: {error}"
+                ));
                 Ok(None)
             }
             opened => opened.map(Some),
@@ -315,7 +317,7 @@ impl Coordinator {
             Some(error) => return Err(error),
             None => {}
         }
-        self.change_catalog(|own, catalog| own.record(catalog, id, &parts))?;
+        self.change_catalog(|_, catalog| record(catalog, id, &parts))?;
         self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
         Ok(())
@@ -327,7 +329,11 @@ impl Coordinator {
         if self.swept.0 == files && self.swept.1 > self.plan.retained {
             return;
         }
-        let since = if self.swept.0 == files { self.swept.1 + 1 } else { 0 };
+        let since = if self.swept.0 == files {
+            self.swept.1 + 1
+        } else {
+            0
+        };
         self.swept = (files, since);
         let swept = self
             .catalog()
@@ -417,7 +423,11 @@ impl Coordinator {
         let within = self.plan.within();
         let job = self.job(at, id).map_err(Failed::to_drain)?;
         let begin = DrainRequest::Begin(job);
-        let ask_to_begin = || self.point.ask(peer, &begin, within).map_err(Failed::to_answer);
+        let ask_to_begin = || {
+            self.point
+                .ask(peer, &begin, within)
+                .map_err(Failed::to_answer)
+        };
         ask_to_begin()?;
         let mut silent = 0;
         let short = within.min(Duration::from_secs(10));
@@ -471,21 +481,6 @@ impl Coordinator {
         }
         let ids: Vec<CheckpointId> = dropped.iter().map(|one| one.checkpoint).collect();
         catalog.drop_checkpoints(&ids)
-    }
-
-    fn record(&self, catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
-        let part = |progress: &DrainProgress| NewPart {
-            store: progress.store,
-            file: progress.file.clone(),
-            sequence: progress.sequence,
-        };
-        catalog.record(&NewCheckpoint {
-            checkpoint: id,
-            world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
-            bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
-            bytes_written: parts.iter().map(|p| p.bytes_stored).sum(),
-            parts: parts.iter().map(part).collect(),
-        })
     }
 
     /// Tells all nodes how draining `id` ended.
@@ -574,6 +569,22 @@ impl Coordinator {
         let kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
         self.tell(id, kind);
     }
+}
+
+/// Records a checkpoint of which every aggregator has committed its part.
+fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
+    let part = |progress: &DrainProgress| NewPart {
+        store: progress.store,
+        file: progress.file.clone(),
+        sequence: progress.sequence,
+    };
+    catalog.record(&NewCheckpoint {
+        checkpoint: id,
+        world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
+        bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
+        bytes_written: parts.iter().map(|p| p.bytes_stored).sum(),
+        parts: parts.iter().map(part).collect(),
+    })
 }
 
 /// The newest file of aggregator `at`: that of the highest epoch.

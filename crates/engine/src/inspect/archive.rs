@@ -134,16 +134,15 @@ impl Archive {
     /// another file has it now.
     fn says(&self, archive: usize, file: &str, id: CheckpointId) -> Option<Archived> {
         let listed = self.state().and_then(|state| state.find(id));
-        let counts = match listed {
-            Some(entry) => self.files_of(entry).any(|name| name == file),
-            None => {
-                let newest = newest_of(self.opened.keys().map(|name| &**name));
-                numbers_of(file).is_none_or(|(aggregator, epoch)| {
-                    newest
-                        .get(&aggregator)
-                        .is_none_or(|(last, _)| *last == epoch)
-                })
-            }
+        let counts = if let Some(entry) = listed {
+            self.files_of(entry).any(|name| name == file)
+        } else {
+            let newest = newest_of(self.opened.keys().map(|name| &**name));
+            numbers_of(file).is_none_or(|(aggregator, epoch)| {
+                newest
+                    .get(&aggregator)
+                    .is_none_or(|(last, _)| *last == epoch)
+            })
         };
         counts.then(|| self.of(archive, id, listed))
     }
@@ -165,6 +164,17 @@ impl Archive {
         let parts = entry.parts.iter();
         parts.filter_map(|part| stores.get(index(part.store)).map(|store| &*store.name))
     }
+}
+
+/// What the archive of a store says of a checkpoint that the store retains.
+#[derive(Debug)]
+pub(super) enum ArchivedPart {
+    /// The store is in no archive.
+    NoArchive,
+    /// Another store of the archive has this part now.
+    Superseded,
+    /// It counts.
+    Counts(Box<Archived>),
 }
 
 impl Stores {
@@ -236,13 +246,16 @@ impl Stores {
         }
     }
 
-    /// What the archive of a store says of a checkpoint that the store retains: `Some(None)` of a store
-    /// that is in none, `None` where its part does not count.
-    pub(super) fn archived(&self, store: &OpenStore, id: CheckpointId) -> Option<Option<Archived>> {
+    /// What the archive of a store says of a checkpoint that the store retains; `None` where its part does
+    /// not count.
+    pub(super) fn archived(&self, store: &OpenStore, id: CheckpointId) -> ArchivedPart {
         let Some(at) = store.archive() else {
-            return Some(None);
+            return ArchivedPart::NoArchive;
         };
-        self.archives[at].says(at, &store.file_name(), id).map(Some)
+        let says = self.archives[at].says(at, &store.file_name(), id);
+        says.map_or(ArchivedPart::Superseded, |archived| {
+            ArchivedPart::Counts(Box::new(archived))
+        })
     }
 
     /// Adds what catalogs list and no store has to `merged`, and says what lacks.
