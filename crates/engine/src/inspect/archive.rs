@@ -134,16 +134,14 @@ impl Archive {
     /// another file has it now.
     fn says(&self, archive: usize, file: &str, id: CheckpointId) -> Option<Archived> {
         let listed = self.state().and_then(|state| state.find(id));
-        let counts = match listed {
-            Some(entry) => self.files_of(entry).any(|name| name == file),
-            None => {
-                let newest = newest_of(self.opened.keys().map(|name| &**name));
-                numbers_of(file).is_none_or(|(aggregator, epoch)| {
-                    newest
-                        .get(&aggregator)
-                        .is_none_or(|(last, _)| *last == epoch)
-                })
-            }
+        let counts = if let Some(entry) = listed {
+            self.files_of(entry).any(|name| name == file)
+        } else {
+            let newest = newest_of(self.opened.keys().map(|name| &**name));
+            numbers_of(file).is_none_or(|(aggregator, epoch)| {
+                let newest = newest.get(&aggregator);
+                newest.is_none_or(|(last, _)| *last == epoch)
+            })
         };
         counts.then(|| self.of(archive, id, listed))
     }
@@ -238,6 +236,10 @@ impl Stores {
 
     /// What the archive of a store says of a checkpoint that the store retains: `Some(None)` of a store
     /// that is in none, `None` where its part does not count.
+    #[expect(
+        clippy::option_option,
+        reason = "no archive, no part that counts, what is said"
+    )]
     pub(super) fn archived(&self, store: &OpenStore, id: CheckpointId) -> Option<Option<Archived>> {
         let Some(at) = store.archive() else {
             return Some(None);
