@@ -90,13 +90,16 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
     } else if args.yes {
         true
     } else {
-        match ask("Do this? [y/N] ").filter(|_| !args.json) {
-            Some(answer) => matches!(answer.trim(), "y" | "Y" | "yes"),
-            None => {
-                let message = "nothing was done: give --yes to do it, or --dry-run to only see it";
-                return Err(Failure::usage(message));
-            }
-        }
+        let answer = if args.json {
+            None
+        } else {
+            ask("Do this? [y/N] ")
+        };
+        let Some(answer) = answer else {
+            let message = "nothing was done: give --yes to do it, or --dry-run to only see it";
+            return Err(Failure::usage(message));
+        };
+        matches!(answer.trim(), "y" | "Y" | "yes")
     };
     let removed = if goes_on {
         carry_out(&plan)?

@@ -157,25 +157,34 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
         });
         return Ok(good);
     }
-    if let Some(repaired) = &repaired {
-        repair::show(repaired);
-    }
-    for store in &verified {
-        show(&stores, store);
-        stripes::show(&stores, store);
-    }
-    archives
-        .iter()
-        .for_each(|archive| show_archive(&stores, archive));
-    stripes::advise(&verified);
+    show_all(&stores, repaired.as_deref(), &verified, &archives);
     if !bad.is_empty() {
         let left = chosen
             .iter()
-            .filter(|c| is_good(c) && c.is_complete())
+            .filter(|c| is_good(c) && c.is_complete() && !c.is_abandoned())
             .map(|c| c.id);
         advise(&left.collect::<Vec<_>>());
     }
     Ok(good)
+}
+
+fn show_all(
+    stores: &Stores,
+    repaired: Option<&[RepairedView]>,
+    verified: &[VerifiedStore],
+    archives: &[VerifiedArchive],
+) {
+    if let Some(repaired) = repaired {
+        repair::show(repaired);
+    }
+    for store in verified {
+        show(stores, store);
+        stripes::show(stores, store);
+    }
+    for archive in archives {
+        show_archive(stores, archive);
+    }
+    stripes::advise(verified);
 }
 
 fn damaged(

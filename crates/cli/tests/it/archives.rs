@@ -334,6 +334,10 @@ fn damage_of_the_catalog_is_told() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story: the plan, what was done, the next life"
+)]
 fn prune_shows_its_plan_then_does_it() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();

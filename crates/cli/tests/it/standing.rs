@@ -158,6 +158,7 @@ fn a_running_job_is_shown_in_words_as_json_and_over_http() {
     assert_eq!(json["jobs"][0]["running"], false, "{json}");
 }
 
+#[expect(clippy::float_cmp, reason = "whole numbers")]
 fn look(path: &Path) {
     let ran = backstay(&["status"], &[&path.join("test job")]);
     assert_eq!(ran.status, 0, "{ran:?}");
@@ -226,7 +227,7 @@ fn the_endpoint_refuses_what_is_not_a_short_get_of_its_page() {
     // Too long: refused, and the next one is served all the same.
     let long = [
         b"GET /metrics HTTP/1.1\r\nX: ".as_slice(),
-        &[b'x'; 20_000],
+        &vec![b'x'; 20_000],
         b"\r\n\r\n",
     ]
     .concat();

@@ -4,7 +4,7 @@
 //! lists them; what is not known has no sample.
 
 use super::look::{DrainView, JobView, Snapshot};
-use backstay::metrics::Measured;
+use backstay::metrics::{Measured, Metrics};
 
 /// The text under construction.
 #[derive(Debug, Default)]
@@ -16,7 +16,18 @@ impl Text {
         if samples.is_empty() {
             return;
         }
-        self.0 += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        let head = [
+            "# HELP ",
+            name,
+            " ",
+            help,
+            "\n# TYPE ",
+            name,
+            " ",
+            kind,
+            "\n",
+        ];
+        self.0.push_str(&head.concat());
         for Sample {
             suffix,
             labels,
@@ -27,7 +38,9 @@ impl Text {
                 .iter()
                 .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
                 .collect();
-            self.0 += &format!("{name}{suffix}{{{}}} {value}\n", labels.join(","));
+            let labels = labels.join(",");
+            let line = [name, suffix, "{", &*labels, "} ", &**value, "\n"];
+            self.0.push_str(&line.concat());
         }
     }
 }
@@ -45,6 +58,10 @@ fn escape(text: &str) -> String {
         .replace('\n', "\\n")
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "numbers, at nearly every call"
+)]
 fn sample(labels: &[(&'static str, &str)], value: impl ToString) -> Sample {
     Sample {
         suffix: "",
@@ -117,14 +134,17 @@ fn of_jobs(snapshot: &Snapshot, text: &mut Text) {
     );
 }
 
+/// What each node measured: job, node, metrics.
+fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str, &Metrics)> {
+    snapshot.jobs.iter().flat_map(|job| {
+        let stores = job.stores.iter();
+        stores.filter_map(|store| Some((&*job.job, &*store.node, store.metrics.as_ref()?)))
+    })
+}
+
 fn of_costs(snapshot: &Snapshot, text: &mut Text) {
-    let nodes = || {
-        snapshot.jobs.iter().flat_map(|job| {
-            let stores = job.stores.iter();
-            stores.filter_map(|store| Some((&*job.job, &*store.node, store.metrics.as_ref()?)))
-        })
-    };
-    let each = |value: fn(&backstay::metrics::Metrics) -> String| -> Vec<Sample> {
+    let nodes = || nodes(snapshot);
+    let each = |value: fn(&Metrics) -> String| -> Vec<Sample> {
         nodes()
             .map(|(job, node, m)| sample(&[("job", job), ("node", node)], value(m)))
             .collect()
@@ -164,7 +184,15 @@ fn of_costs(snapshot: &Snapshot, text: &mut Text) {
     let samples = each(|m| m.changed_share.to_string());
     let help = "Changed bytes over all bytes, of the newest checkpoint.";
     text.metric("backstay_changed_ratio", "gauge", help, &samples);
-    let summaries: [(&str, &str, fn(&backstay::metrics::Metrics) -> &Measured); 6] = [
+    of_summaries(snapshot, text);
+}
+
+/// Which quantity of a node's metrics a summary is of.
+type Quantity = fn(&Metrics) -> &Measured;
+
+fn of_summaries(snapshot: &Snapshot, text: &mut Text) {
+    let nodes = || nodes(snapshot);
+    let summaries: [(&str, &str, Quantity); 6] = [
         (
             "backstay_checkpoint_blocking_seconds",
             "Time the application was blocked.",
@@ -244,7 +272,6 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
         };
         drains().filter_map(of).collect()
     };
-    let text_of = |value: Option<u64>| value.map(|value| value.to_string());
     let samples = each(|d| Some(d.behind.to_string()));
     let help = "Numbers by which the archive is behind the nodes.";
     text.metric(
@@ -284,6 +311,17 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
     }
     let help = "Bytes of the drain that is under way: to be drained, encoded, stored.";
     text.metric("backstay_archive_draining_bytes", "gauge", help, &under_way);
+    of_last_drains(snapshot, text);
+}
+
+fn of_last_drains(snapshot: &Snapshot, text: &mut Text) {
+    let each = |value: fn(&DrainView) -> Option<String>| -> Vec<Sample> {
+        let of = |job: &JobView| {
+            let value = value(job.archive.as_ref()?)?;
+            Some(sample(&[("job", &job.job)], value))
+        };
+        snapshot.jobs.iter().filter_map(of).collect()
+    };
     let samples = each(|d| d.last_seconds.map(|s| s.to_string()));
     let help = "How long the last drain took.";
     text.metric(
@@ -292,9 +330,7 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
         help,
         &samples,
     );
-    let samples: Vec<Sample> = drains()
-        .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.last_bytes_changed)?)))
-        .collect();
+    let samples = each(|d| d.last_bytes_changed.map(|bytes| bytes.to_string()));
     let help = "Bytes of changed blocks of the last drain.";
     text.metric(
         "backstay_archive_last_drain_changed_bytes",
@@ -302,9 +338,7 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
         help,
         &samples,
     );
-    let samples: Vec<Sample> = drains()
-        .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.last_bytes_stored)?)))
-        .collect();
+    let samples = each(|d| d.last_bytes_stored.map(|bytes| bytes.to_string()));
     let help = "Bytes stored by the last drain.";
     text.metric(
         "backstay_archive_last_drain_stored_bytes",
@@ -312,9 +346,7 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
         help,
         &samples,
     );
-    let samples: Vec<Sample> = drains()
-        .filter_map(|(j, d)| Some(sample(&[("job", &j.job)], text_of(d.rate_limit_bytes)?)))
-        .collect();
+    let samples = each(|d| d.rate_limit_bytes.map(|bytes| bytes.to_string()));
     let help = "Most bytes a second that drains write.";
     text.metric("backstay_archive_rate_limit_bytes", "gauge", help, &samples);
     let samples = each(|d| Some(d.age_seconds.to_string()));

@@ -53,7 +53,9 @@ fn once(args: &StatusArgs) -> Result<(), Failure> {
     if args.json {
         print_json(&snapshot);
     } else {
-        show::lines(&snapshot).iter().for_each(|line| result(line));
+        for line in show::lines(&snapshot) {
+            result(&line);
+        }
     }
     snapshot.unreadable().for_each(complain);
     Ok(())
