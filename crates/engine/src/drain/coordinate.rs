@@ -92,7 +92,9 @@ impl ArchivePlan {
     pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
         match self.open_catalog() {
             Err(error) if error.kind() == ErrorKind::StoreFull => {
-                notice::warn(&format!("nothing is archived before there is room: {error}"));
+                notice::warn(&format!(
+                    "nothing is archived before there is room: {error}"
+                ));
                 Ok(None)
             }
             opened => opened.map(Some),
@@ -326,7 +328,11 @@ impl Coordinator {
         if self.swept.0 == files && self.swept.1 > self.plan.retained {
             return;
         }
-        let since = if self.swept.0 == files { self.swept.1 + 1 } else { 0 };
+        let since = if self.swept.0 == files {
+            self.swept.1 + 1
+        } else {
+            0
+        };
         self.swept = (files, since);
         let swept = self
             .catalog()
@@ -416,7 +422,11 @@ impl Coordinator {
         let within = self.plan.within();
         let job = self.job(at, id).map_err(Failed::to_drain)?;
         let begin = DrainRequest::Begin(job);
-        let ask_to_begin = || self.point.ask(peer, &begin, within).map_err(Failed::to_answer);
+        let ask_to_begin = || {
+            self.point
+                .ask(peer, &begin, within)
+                .map_err(Failed::to_answer)
+        };
         ask_to_begin()?;
         let mut silent = 0;
         let short = within.min(Duration::from_secs(10));

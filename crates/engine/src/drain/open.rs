@@ -11,7 +11,9 @@ use super::fetch::open_device;
 use super::ledger::Ledger;
 use super::point::OpenStore;
 use super::state::State;
-use crate::archive::{ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file};
+use crate::archive::{
+    ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::reader::StoreReader;

@@ -258,7 +258,9 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
             let bytes = std::mem::take(&mut *lock(&window.bytes[at]));
             let pieces = packing.records(segment)?;
             let checkpoint = drain.job.checkpoint;
-            let new = drain.encoders.encode(segment, &drain.means, checkpoint, pieces, bytes)?;
+            let new = drain
+                .encoders
+                .encode(segment, &drain.means, checkpoint, pieces, bytes)?;
             let stored = to_u64(new.payload.len());
             drain.store.append(new)?;
             let mut progress = lock(drain.progress);

@@ -291,8 +291,14 @@ impl DrainRun {
 
     /// What may be spent on codecs: what the file system took so far, or is allowed to take.
     fn means(&self, own: &OpenStore) -> Means {
-        let allowed = self.settings.rate_bytes.map(|rate| rate / u64::from(self.job.aggregators.max(1)));
-        let takes = own.store.write_bytes_per_second().unwrap_or(WRITE_BYTES_PER_SECOND);
+        let allowed = self
+            .settings
+            .rate_bytes
+            .map(|rate| rate / u64::from(self.job.aggregators.max(1)));
+        let takes = own
+            .store
+            .write_bytes_per_second()
+            .unwrap_or(WRITE_BYTES_PER_SECOND);
         Means {
             codec: self.settings.codec,
             second_pass: self.settings.second_pass,
