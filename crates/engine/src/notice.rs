@@ -3,7 +3,7 @@
 //! Invariants: one line each; `BACKSTAY_LOG` = quiet, warn or info (default) says how much.
 
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[derive(PartialEq, PartialOrd)]
 enum Loudness {
@@ -39,5 +39,23 @@ pub fn warn(text: &str) {
     tracing::warn!("{text}");
     if *loudness() >= Loudness::Warn {
         line(&format!("warning: {text}"));
+    }
+}
+
+/// Says once what is wrong, not at every try.
+#[derive(Debug, Default)]
+pub(crate) struct SaidOnce(Mutex<Option<String>>);
+
+impl SaidOnce {
+    pub(crate) fn warn(&self, text: &str) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.as_deref() != Some(text) {
+            warn(text);
+            *said = Some(text.to_owned());
+        }
+    }
+    /// All is well again; true if it was not.
+    pub(crate) fn clear(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 }

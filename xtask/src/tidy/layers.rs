@@ -21,9 +21,10 @@ pub(crate) enum Role {
 }
 
 /// Every module of the engine, in the order of a block's path. A stage may be listed before it exists.
-pub(crate) const MODULES: [(&str, Role); 22] = [
+pub(crate) const MODULES: [(&str, Role); 23] = [
     ("session", Role::Composer),
     ("agent", Role::Composer),
+    ("drain", Role::Composer),
     ("inspect", Role::Composer),
     ("region", Role::Stage),
     ("track", Role::Stage),
@@ -56,7 +57,7 @@ pub(crate) struct Edge {
 }
 
 /// Every allowed edge. docs/architecture.md shows this table.
-pub(crate) const ALLOWED: [Edge; 3] = [
+pub(crate) const ALLOWED: [Edge; 6] = [
     Edge {
         from: "session",
         to: "agent",
@@ -82,6 +83,36 @@ pub(crate) const ALLOWED: [Edge; 3] = [
             "survey",
         ],
         why: "a session without an agent process runs the agent in a thread of its own",
+    },
+    Edge {
+        from: "session",
+        to: "drain",
+        names: &[
+            "ArchiveFound",
+            "ArchiveNode",
+            "ArchivePlan",
+            "ArchiveThread",
+            "ArchivedCheckpoint",
+            "DrainSettings",
+            "RunningLock",
+            "STATUS_FILE",
+            "fetch",
+            "self",
+            "shared_secret",
+        ],
+        why: "a session says what drains, and reads what the archive has",
+    },
+    Edge {
+        from: "agent",
+        to: "drain",
+        names: &["ArchivePlan", "ArchiveThread", "DrainPoint"],
+        why: "a node's agent is also its part in draining",
+    },
+    Edge {
+        from: "inspect",
+        to: "drain",
+        names: &["ArchiveStatus", "STATUS_FILE", "fetch", "servers_in"],
+        why: "tools look into archives as restarts do, and at drains",
     },
     Edge {
         from: "store",

@@ -8,10 +8,10 @@
 
 pub use super::round::RoundReport;
 use super::round::{GroupState, all, each, numbers, unexpected};
-use super::{Agent, Ask, SaidOnce, peer};
+use super::{Agent, Ask, peer};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::notice;
+use crate::notice::{self, SaidOnce};
 use crate::redundancy::group::{self, Scheme};
 use crate::store::control::{Control, wait_until};
 use crate::store::stripe_log::StripeTable;

@@ -35,7 +35,6 @@ pub use coordinate::CoordinatorThread;
 use crate::config::Config;
 use crate::drain::DrainPoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::notice;
 use crate::store::control::Control;
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
@@ -393,23 +392,5 @@ impl Handler for Weakly {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.endpoint.shut_down();
-    }
-}
-
-/// Says once what is wrong, not at every try.
-#[derive(Debug, Default)]
-pub(crate) struct SaidOnce(Mutex<Option<String>>);
-
-impl SaidOnce {
-    pub(crate) fn warn(&self, text: &str) {
-        let mut said = lock(&self.0);
-        if said.as_deref() != Some(text) {
-            notice::warn(text);
-            *said = Some(text.to_owned());
-        }
-    }
-    /// All is well again; true if it was not.
-    pub(crate) fn clear(&self) -> bool {
-        lock(&self.0).take().is_some()
     }
 }

@@ -584,6 +584,11 @@ fn a_process_that_is_stopped_or_killed_is_an_error_within_the_limit() {
     assert!(into.iter().all(|&byte| byte == 7));
 
     kill_process(pid, Signal::STOP).unwrap();
+    // All of its threads: one that runs just now stops a little later.
+    let stat = format!("/proc/{}/stat", process.id());
+    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+        std::thread::yield_now();
+    }
     for _ in 0..2 {
         let call = timely(|| client.call(&peer, b"x", SHORT));
         assert_eq!(kind(call), Some(ErrorKind::Timeout));
