@@ -56,6 +56,10 @@ impl SaidOnce {
     }
     /// All is well again; true if it was not.
     pub(crate) fn clear(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .is_some()
     }
 }

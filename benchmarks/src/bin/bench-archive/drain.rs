@@ -85,9 +85,7 @@ fn plain(path: &Path, words: &[f64], threads: usize) -> Outcome<f64> {
                     let mut buffer = Vec::with_capacity(4 << 20);
                     for (piece, chunk) in part.chunks(512 << 10).enumerate() {
                         buffer.clear();
-                        chunk
-                            .iter()
-                            .for_each(|word| buffer.extend(word.to_le_bytes()));
+                        buffer.extend(chunk.iter().flat_map(|word| word.to_le_bytes()));
                         let offset = (at * share + piece * (512 << 10)) * 8;
                         file.write_all_at(&buffer, backstay::format::width::to_u64(offset))?;
                     }

@@ -250,6 +250,14 @@ typedef struct backstay_options {
     uint32_t parity;
     /// Nodes of a group.
     uint32_t group_size;
+    /// Folder on the parallel file system that checkpoints drain to; NULL for none.
+    const char *archive;
+    /// Bytes a second that all aggregators of the job write to the archive at most.
+    uint64_t archive_rate_bytes;
+    /// Every so many checkpoints one drains.
+    uint32_t archive_every;
+    /// Checkpoints that the archive keeps.
+    uint32_t archive_retained;
 } backstay_options;
 
 /// An array of one process, or its part of an array that all processes share. Row-major.
@@ -309,6 +317,8 @@ typedef struct backstay_report {
     double commit_seconds;
     /// Seconds waited after that until protected across nodes.
     double protect_seconds;
+    /// Seconds waited after that until in the archive.
+    double archive_seconds;
 } backstay_report;
 
 /// What is durable at which level now, as far as this process's node knows.

@@ -503,7 +503,7 @@ impl Coordinator {
     fn run(&mut self, drain_last: &AtomicBool) {
         let mut done = self.newest().unwrap_or_default();
         let mut failed: Option<(CheckpointId, Stopwatch)> = None;
-        let mut said = crate::notice::SaidOnce::default();
+        let mut said = notice::SaidOnce::default();
         while !self.stop.load(Ordering::Acquire) {
             let last = drain_last.load(Ordering::Acquire);
             let control = self.point.control();
@@ -558,7 +558,7 @@ impl Coordinator {
         committed.number / every > done.number / every || done == CheckpointId::default()
     }
 
-    fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut crate::notice::SaidOnce) {
+    fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut notice::SaidOnce) {
         let overtaken = error.kind() == ErrorKind::NotRetained;
         if !overtaken && error.kind() != ErrorKind::Timeout {
             said.warn(&format!(
