@@ -191,7 +191,7 @@ impl Default for Config {
             archive_codec: ArchiveCodec::default(),
             archive_second_pass: false,
             archive_threads: 1,
-            archive_write_threads: 4,
+            archive_write_threads: 2,
             archive_rate_bytes: None,
             archive_reserve_bytes: None,
             archive_stripe_count: None,

@@ -322,7 +322,7 @@ pub const REFERENCE: [Setting; 39] = [
     setting(
         "archive_write_threads",
         Form::Whole(1, 64),
-        Some("4"),
+        Some("2"),
         "threads",
         "Threads of each aggregator that write.",
     ),
