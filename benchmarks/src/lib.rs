@@ -21,6 +21,7 @@ pub mod options;
 pub mod comm;
 pub mod ranks;
 pub mod job;
+pub mod load;
 pub mod field;
 pub mod baseline;
 pub mod heap;

@@ -9,35 +9,7 @@ use backstay_bench::Outcome;
 use backstay_bench::field::Field;
 use backstay_bench::figures::median;
 use backstay_bench::job::{Job, monotonic_ns};
-
-/// One sweep of a stencil over all numbers, in place; bound by memory.
-fn sweep(words: &mut [f64]) {
-    let mut left = words.first().copied().unwrap_or(0.0);
-    for at in 1..words.len().saturating_sub(1) {
-        let here = words[at];
-        words[at] = 0.25f64.mul_add(left + words[at + 1], 0.5 * here);
-        left = here;
-    }
-    std::hint::black_box(words);
-}
-
-/// Sweeps for so many seconds; returns sweeps, in parts, a second.
-fn compute(words: &mut [f64], seconds: f64) -> f64 {
-    let parts = 16;
-    let part = (words.len() / parts).max(1);
-    let start = monotonic_ns();
-    let mut done = 0;
-    loop {
-        let at = done % parts * part;
-        let end = (at + part).min(words.len());
-        sweep(&mut words[at..end]);
-        done += 1;
-        let passed = backstay_bench::as_f64(monotonic_ns() - start) * 1e-9;
-        if passed >= seconds {
-            return backstay_bench::size_f64(done) / passed;
-        }
-    }
-}
+use backstay_bench::load::stencil;
 
 /// The scenario: a checkpoint every twice the time to protect, computing all the time between.
 pub(crate) fn blocking(job: &Job, arguments: &[String]) -> Outcome<()> {
@@ -50,19 +22,19 @@ pub(crate) fn blocking(job: &Job, arguments: &[String]) -> Outcome<()> {
         let mut behind = Protected::open(job, name, redundancy, &mut other, None)?;
         let mut to_protect = Vec::new();
         for _ in 0..4 {
-            compute(field.words(), 0.1);
-            compute(other.words(), 0.3);
+            stencil(field.words(), 0.1);
+            stencil(other.words(), 0.3);
             alone.session.checkpoint()?;
             to_protect.push(behind.checkpoint(job, Level::Protected)?.0.wall);
         }
         let interval = 2.0 * job.most(median(&to_protect).unwrap_or(0.5))?;
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for _ in 0..runs {
-            compute(field.words(), interval);
+            stencil(field.words(), interval);
             without.push(job.most(alone.session.checkpoint()?.blocking_seconds)?);
         }
         for run in 0..=runs {
-            compute(other.words(), interval);
+            stencil(other.words(), interval);
             let seconds = job.most(behind.session.checkpoint()?.blocking_seconds)?;
             // Nothing is encoded behind the first one.
             if run > 0 {
@@ -87,7 +59,7 @@ pub(crate) fn slowdown(job: &Job, arguments: &[String]) -> Outcome<()> {
     let mut probe = Protected::open(job, "rate", Redundancy::Xor, &mut field, None)?;
     let mut rates = Vec::new();
     for _ in 0..4 {
-        compute(field.words(), 0.2);
+        stencil(field.words(), 0.2);
         let (_, seconds) = probe.checkpoint(job, Level::Protected)?;
         rates.push(backstay_bench::size_f64(mib << 20) / seconds);
     }
@@ -109,13 +81,13 @@ pub(crate) fn slowdown(job: &Job, arguments: &[String]) -> Outcome<()> {
         let mut behind = Protected::open(job, &job_name, Redundancy::Xor, &mut field, rate)?;
         behind.checkpoint(job, Level::Protected)?;
         for _ in 0..runs.min(5) {
-            let idle = compute(field.words(), 0.5);
+            let idle = stencil(field.words(), 0.5);
             let handle = behind.session.checkpoint_start()?;
             behind.session.wait(handle, Level::Node)?;
             let start = monotonic_ns();
             let (mut beside, mut parts) = (0.0, 0.0);
             while !behind.session.test(&handle, Level::Protected)? {
-                beside += compute(field.words(), 0.01);
+                beside += stencil(field.words(), 0.01);
                 parts += 1.0;
             }
             let seconds = backstay_bench::as_f64(monotonic_ns() - start) * 1e-9;
