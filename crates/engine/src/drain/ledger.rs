@@ -15,7 +15,9 @@ pub(super) struct Account {
     pub(super) live_bytes: u64,
     /// Bytes, decoded.
     pub(super) decoded_bytes: u64,
-    /// The first checkpoint that does not refer to it.
+    /// The first checkpoint that refers to it, where it was written in this life; else an unknown one.
+    pub(super) born: Option<CheckpointId>,
+    /// The first checkpoint that does not refer to it any more.
     pub(super) dead_since: CheckpointId,
     /// What it is a difference to.
     pub(super) bases: BTreeSet<SegmentId>,
@@ -38,6 +40,12 @@ impl Ledger {
         let account = self.segments.entry(segment).or_default();
         account.decoded_bytes = decoded_bytes;
         account.bases = bases;
+    }
+
+    /// A segment that was written for checkpoint `id`: older ones do not refer to it.
+    pub(super) fn open_for(&mut self, segment: SegmentId, decoded_bytes: u64, id: CheckpointId) {
+        self.open(segment, decoded_bytes, BTreeSet::new());
+        self.segments.entry(segment).or_default().born = Some(id);
     }
 
     pub(super) fn knows(&self, segment: SegmentId) -> bool {
@@ -66,12 +74,20 @@ impl Ledger {
                 account.dead_since = account.dead_since.max(id);
             }
         }
+        // After a restore from an older one, numbers begin again below those of what is there.
+        for account in self.segments.values_mut().filter(|a| a.live_bytes > 0) {
+            account.born = account.born.map(|born| born.min(id));
+        }
     }
 
     /// Takes out what nothing needs when only `retained` stay, the newest among them.
     pub(super) fn free(&mut self, retained: &BTreeSet<CheckpointId>) -> Vec<SegmentId> {
-        let oldest = retained.first().copied().unwrap_or_default();
-        let dead = |account: &Account| account.live_bytes == 0 && account.dead_since <= oldest;
+        let refers = |account: &Account, id: CheckpointId| {
+            account.born.is_none_or(|born| born <= id) && id < account.dead_since
+        };
+        let dead = |account: &Account| {
+            account.live_bytes == 0 && !retained.iter().any(|&id| refers(account, id))
+        };
         let mut freed = Vec::new();
         // What differences refer to goes when they do: one more turn.
         for _ in 0..2 {
@@ -154,6 +170,56 @@ mod tests {
         assert!(ledger.free(&[id(1), id(2)].into()).is_empty());
         assert_eq!(ledger.free(&[id(2)].into()), vec![a]);
         assert!(!ledger.knows(a) && ledger.knows(b));
+    }
+
+    #[test]
+    fn a_kept_checkpoint_holds_what_it_refers_to_and_nothing_written_after_it() {
+        let mut ledger = Ledger::default();
+        let mut last: Option<SegmentId> = None;
+        for number in 1..=6 {
+            let own = SegmentId(number);
+            ledger.open_for(own, 100, id(number));
+            let turnover = Turnover {
+                added: vec![(own, 100)],
+                removed: last.map(|last| (last, 100)).into_iter().collect(),
+            };
+            ledger.apply(&turnover, id(number));
+            last = Some(own);
+        }
+        let freed = ledger.free(&[id(1), id(5), id(6)].into());
+        assert_eq!(freed, [2, 3, 4].map(SegmentId));
+        assert!(
+            [1, 5, 6]
+                .iter()
+                .all(|&number| ledger.knows(SegmentId(number)))
+        );
+    }
+
+    #[test]
+    fn after_a_restore_from_an_older_one_what_it_shares_with_abandoned_ones_stays() {
+        let mut ledger = Ledger::default();
+        let shared = SegmentId(1);
+        ledger.open_for(shared, 100, id(6));
+        ledger.apply(
+            &Turnover {
+                added: vec![(shared, 100)],
+                removed: Vec::new(),
+            },
+            id(6),
+        );
+        // A life that began from checkpoint 4 drains its 5, which shares what 6 wrote; its 7 does not.
+        let five = CheckpointId::new(2, 5);
+        ledger.apply(&Turnover::default(), five);
+        let seven = CheckpointId::new(2, 7);
+        ledger.apply(
+            &Turnover {
+                added: Vec::new(),
+                removed: vec![(shared, 100)],
+            },
+            seven,
+        );
+        assert!(ledger.free(&[five, seven].into()).is_empty());
+        assert_eq!(ledger.free(&[seven].into()), vec![shared]);
     }
 
     #[test]

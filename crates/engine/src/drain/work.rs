@@ -236,7 +236,7 @@ impl Drain<'_> {
         let id = self.job.checkpoint;
         let mut ledger = state.ledger.clone();
         for (segment, decoded_bytes) in opened {
-            ledger.open(segment, decoded_bytes, BTreeSet::new());
+            ledger.open_for(segment, decoded_bytes, id);
         }
         ledger.apply(&new.turnover, id);
         let mut revisions: Vec<RevisionEntry> = state.revisions.clone();
