@@ -13,7 +13,7 @@ use super::{DrainSettings, lock, open};
 use crate::archive::ArchiveStore;
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::control::Control;
+use crate::store::control::{Control, wait_until};
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, ExposureId, Peer, file_exposure, words};
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
@@ -169,10 +169,21 @@ impl DrainPoint {
         lock(&self.source).clone().ok_or_else(none)
     }
 
+    /// The source, once the node has made its store: another node may have committed before.
+    fn await_source(&self, within: Duration) -> Result<Arc<NodeSource>> {
+        let there = || lock(&self.source).is_some();
+        drop(wait_until(
+            "the node to make its store",
+            within.mul_f64(0.4),
+            there,
+        ));
+        self.source()
+    }
+
     fn answer(&self, request: &DrainRequest, within: Duration) -> Result<DrainAnswer> {
         match request {
             DrainRequest::Offer { checkpoint } => {
-                let source = self.source()?;
+                let source = self.await_source(within)?;
                 let offered = source.offer(&self.name, *checkpoint, &*self.endpoint, within)?;
                 Ok(DrainAnswer::Offered(offered))
             }
