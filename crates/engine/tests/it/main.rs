@@ -12,6 +12,7 @@ mod agreement;
 mod archive;
 mod archive_layout;
 mod archive_store;
+mod archive_damage;
 mod archive_catalog;
 mod archive_crash;
 mod job;
