@@ -12,9 +12,9 @@
 //! |---|---|
 //! | [`kind`] | what makes variables of several ranks similar |
 //! | [`input`] | which blocks there are, checked |
-//! | [`plan`] | the segments |
+//! | [`mod@plan`] | the segments |
 //! | `order` | the pieces of a batch of kinds, in the order of a scheme |
-//! | [`lags`] | how far apart similar elements of a segment are |
+//! | [`mod@lags`] | how far apart similar elements of a segment are |
 //!
 //! Kinds and both ways to merge them are those of mcrEngine (Islam et al., SC 2012).
 

@@ -8,7 +8,7 @@
 //! root is durable. No file is opened, looked up, renamed or locked after set-up.
 //! Format: docs/format/archive.md.
 //!
-//! Forward: [`write`] appends segments and commits, `space` knows what is free, `queue` packs extents
+//! Forward: [`mod@write`] appends segments and commits, `space` knows what is free, `queue` packs extents
 //! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
 //! servers they lie, [`catalog`] records what is whole, [`retention`] says what goes. Backward: `head`
 //! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps

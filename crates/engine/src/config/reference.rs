@@ -62,7 +62,7 @@ const fn setting(
 /// Milliseconds in a day.
 const DAY_MS: u64 = 86_400_000;
 
-/// Every setting, in the order of [`Config`]: limits are checked, and docs/reference/config.md is
+/// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
 pub const REFERENCE: [Setting; 39] = [
     setting(
