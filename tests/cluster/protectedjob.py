@@ -59,8 +59,12 @@ class ProtectedJob(ClusterJob):
         expect(len(found) <= 1, f"ranks restored different checkpoints: {found}")
         return next(iter(found), None)
 
-    def must_say(self, *patterns):
+    def must_say(self, *patterns, limit=0):
+        """The output holds all of `patterns`, now or within so many seconds."""
+        end = time.monotonic() + limit
         for pattern in patterns:
+            while pattern not in self.text() and time.monotonic() < end:
+                time.sleep(0.05)
             expect(pattern in self.text(), f"it does not say {pattern!r}: {self.text()[-3000:]}")
 
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-LIMIT_SECONDS = 60                    # no life takes longer, unless something hangs
+LIMIT_SECONDS = 120                   # no life takes longer, even on a busy machine, unless something hangs
 SURROUNDINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",    # more processes than cores is fine here,
