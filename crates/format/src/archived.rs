@@ -5,7 +5,7 @@
 //! Format: docs/format/archive.md, section "Segment extent".
 
 use crate::archive::checkpoint;
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, FormatError, open, seal};
 use crate::element::ElementType;
 use crate::hash::Digest;
 use crate::ids::{Address, CheckpointId, SegmentId, StoreId};
@@ -17,6 +17,8 @@ use crate::width::{index, to_u64};
 
 const STRUCTURE: &str = "archived segment";
 const MAGIC: [u8; 8] = *b"BKSASEGM";
+/// Bytes of a header without scheme, name, pieces and runs.
+const FIXED_BYTES: usize = FRAME_HEAD_BYTES + 63 + FRAME_TAIL_BYTES;
 
 /// A block or page of the decoded segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,11 @@ impl SegmentHeader {
     /// Whether it can be decoded without other segments.
     pub fn is_key(&self) -> bool {
         self.bases.is_empty()
+    }
+
+    /// Length of the encoded header of a key with a scheme and a name of so many bytes.
+    pub fn key_bytes(scheme: usize, variable: usize, pieces: usize) -> usize {
+        FIXED_BYTES + scheme + variable + pieces * Self::PIECE_BYTES
     }
 
     /// Its bytes.

@@ -44,11 +44,17 @@ impl Draining {
 
     /// One checkpoint until it is in the archive: seconds from its commit on. Collective.
     pub(crate) fn archived(&mut self, job: &Job) -> Outcome<f64> {
+        self.archived_with_cpu(job).map(|(seconds, _)| seconds)
+    }
+
+    /// The same, and this process's CPU time from the commit on.
+    fn archived_with_cpu(&mut self, job: &Job) -> Outcome<(f64, f64)> {
         let handle = self.session.checkpoint_start()?;
         self.session.wait(handle, Level::Node)?;
-        let committed = monotonic_ns();
+        let (committed, cpu) = (monotonic_ns(), cpu_seconds());
         self.session.wait(handle, Level::Archive)?;
-        job.most(as_f64(monotonic_ns() - committed) * 1e-9)
+        let seconds = as_f64(monotonic_ns() - committed) * 1e-9;
+        Ok((job.most(seconds)?, cpu_seconds() - cpu))
     }
 
     /// Ends the session and removes its store. Collective.
@@ -143,9 +149,8 @@ pub(crate) fn run(job: &Job, arguments: &[String]) -> Outcome<()> {
             plain_cpu += cpu_seconds() - before;
             job.tell(&format!("baseline.write.{count}"), bytes / seconds * 1e-6)?;
             written = written.min(seconds);
-            let before = cpu_seconds();
-            let seconds = draining.archived(job)?;
-            drain_cpu += cpu_seconds() - before;
+            let (seconds, cpu) = draining.archived_with_cpu(job)?;
+            drain_cpu += cpu;
             job.tell(&format!("archive.drain.{count}"), bytes / seconds * 1e-6)?;
             drained = drained.min(seconds);
         }

@@ -123,7 +123,7 @@ impl Aggregator {
                 digest,
             }],
             bases: Vec::new(),
-            payload,
+            payload: payload.into(),
         })?;
         Ok((segment, digest))
     }

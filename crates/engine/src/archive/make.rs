@@ -211,12 +211,12 @@ pub(super) fn store(
     write_padded(&queue, &table, DATA_OFFSET, write_bytes)?;
     let mut root = AlignedBytes::new(ROOT_BYTES);
     fill(&mut root, &state.root.encode());
-    queue.write(&root, ROOT_OFFSETS[0])?;
+    queue.write(&[&root], ROOT_OFFSETS[0])?;
     queue.sync()?;
     let mut block = AlignedBytes::new(SUPERBLOCK_BYTES);
     fill(&mut block, &superblock.encode());
     for offset in SUPERBLOCK_OFFSETS {
-        queue.write(&block, offset)?;
+        queue.write(&[&block], offset)?;
     }
     queue.sync()?;
     Ok(Made {
@@ -268,7 +268,7 @@ fn clear_head(queue: &Queue, device: &dyn Device) -> Result<()> {
     head::read(device, &mut bytes, 0, "head of an archive")?;
     if bytes.iter().any(|&byte| byte != 0) {
         bytes.fill(0);
-        queue.write(&bytes, 0)?;
+        queue.write(&[&bytes], 0)?;
         queue.sync()?;
     }
     Ok(())
@@ -289,7 +289,7 @@ pub(super) fn write_padded(
     for part in bytes.chunks(to_usize(write_bytes)) {
         let mut padded = AlignedBytes::new(part.len().next_multiple_of(to_usize(GRAIN_BYTES)));
         fill(&mut padded, part);
-        queue.write(&padded, at)?;
+        queue.write(&[&padded], at)?;
         at += to_u64(part.len());
     }
     Ok(())

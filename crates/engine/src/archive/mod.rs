@@ -19,6 +19,7 @@ mod make;
 pub mod layout;
 mod space;
 mod queue;
+pub mod extent;
 mod rate;
 mod head;
 pub mod device;
@@ -30,6 +31,7 @@ pub mod fence;
 
 pub use catalog::{Catalog, CatalogReader, NewCheckpoint, NewPart};
 pub use device::ArchiveDevice;
+pub use extent::Payload;
 pub use layout::Layout;
 pub use write::{ArchiveStore, Commit, NewSegment, Stats};
 
@@ -164,7 +166,7 @@ impl Default for WriteOptions {
             reserve_bytes: 256 << 20,
             writer_threads: 2,
             write_bytes: 4 << 20,
-            queue_bytes: 64 << 20,
+            queue_bytes: 32 << 20,
             rate_bytes: None,
             direct_write: false,
             layout: Layout::default(),

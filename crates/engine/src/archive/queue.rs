@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: packs extents that follow each other into large aligned writes, which threads carry out.
 //! In from: `archive::write`. Out to: a device.
-//! Invariants: bounded: who puts waits for a buffer; a write lies within one window of `write_bytes`; a
-//! write that failed stops all others until they are discarded; ranges under way are disjoint.
+//! Invariants: bounded: who puts waits while too much waits to be written; a write lies within one window
+//! of `write_bytes`; a write that failed stops all others until they are discarded; ranges under way are
+//! disjoint; nothing is copied.
 
+use super::extent::{Extent, Pool};
 use super::rate::Bucket;
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use crate::io::direct::AlignedBytes;
 use backstay_format::archive::GRAIN_BYTES;
 use backstay_format::width::{to_u64, to_usize};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -53,12 +55,19 @@ impl Failure {
     }
 }
 
-/// Bytes that go to one place of the device.
+/// A part of an extent.
+#[derive(Debug)]
+struct Part {
+    extent: Arc<Extent>,
+    range: Range<usize>,
+}
+
+/// Bytes that go to one place of the device: parts of extents, one behind the other.
 #[derive(Debug)]
 struct Window {
     offset: u64,
     length: usize,
-    bytes: AlignedBytes,
+    parts: Vec<Part>,
 }
 
 impl Window {
@@ -77,8 +86,8 @@ struct State {
     waiting: VecDeque<Window>,
     /// Ranges that threads write just now: offset, end.
     writing: Vec<(u64, u64)>,
-    spare: Vec<AlignedBytes>,
-    buffers: usize,
+    /// Bytes put and not written yet.
+    bytes: usize,
     failed: Option<Failure>,
     /// Ranges that were not written because of it: offset, end.
     lost: Vec<(u64, u64)>,
@@ -110,7 +119,8 @@ impl State {
 pub(super) struct Queue {
     device: Arc<dyn Device>,
     write_bytes: usize,
-    buffers_max: usize,
+    bytes_max: usize,
+    pool: Arc<Pool>,
     state: Mutex<State>,
     changed: Condvar,
     bucket: Option<Mutex<Bucket>>,
@@ -132,7 +142,8 @@ impl Queue {
         Arc::new(Self {
             device,
             write_bytes,
-            buffers_max: (options.queue_bytes / write_bytes).max(threads + 1),
+            bytes_max: options.queue_bytes.max(write_bytes * (threads + 1)),
+            pool: Pool::new(options.queue_bytes),
             state: Mutex::default(),
             changed: Condvar::new(),
             bucket: options.rate_bytes.map(|rate| Mutex::new(Bucket::new(rate))),
@@ -166,30 +177,40 @@ impl Queue {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `parts`, one behind the other and padded to the grain, at `offset`. One caller at a time.
-    pub(super) fn put(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        let zeros = [0; to_usize(GRAIN_BYTES)];
-        let padding = length.next_multiple_of(zeros.len()) - length;
-        let mut state = self.lock();
-        let mut at = offset;
-        for mut part in parts.iter().copied().chain([&zeros[..padding]]) {
-            while !part.is_empty() {
-                state = self.opened_at(state, at)?;
-                let Some(window) = &mut state.open else {
-                    return Err(Error::new(ErrorKind::Internal, "no window is open"));
-                };
-                let room = self.window_end(window.offset) - window.end();
-                let count = part.len().min(to_usize(room));
-                window.bytes[window.length..window.length + count].copy_from_slice(&part[..count]);
-                window.length += count;
-                (at, part) = (at + to_u64(count), &part[count..]);
-                if window.end() == self.window_end(window.offset) {
-                    state.seal();
-                    self.changed.notify_all();
-                }
+    /// Where memory for extents comes from.
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Puts `extent` at `offset`. One caller at a time.
+    pub(super) fn put(&self, offset: u64, extent: Extent) -> Result<()> {
+        let extent = Arc::new(extent);
+        let mut state = self.room_for(extent.len())?;
+        state.bytes += extent.len();
+        let mut from = 0;
+        while from < extent.len() {
+            let at = offset + to_u64(from);
+            if state.open.as_ref().is_some_and(|open| open.end() != at) {
+                state.seal();
+            }
+            let open = state.open.get_or_insert_with(|| Window {
+                offset: at,
+                length: 0,
+                parts: Vec::new(),
+            });
+            let room = to_usize(self.window_end(open.offset) - at);
+            let range = from..extent.len().min(from + room);
+            from = range.end;
+            open.length += range.len();
+            open.parts.push(Part {
+                extent: Arc::clone(&extent),
+                range,
+            });
+            if open.end() == self.window_end(open.offset) {
+                state.seal();
             }
         }
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -198,38 +219,21 @@ impl Queue {
         (offset / bytes + 1) * bytes
     }
 
-    /// Makes sure that what is open goes on at `at`; waits for a buffer.
-    fn opened_at<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-        at: u64,
-    ) -> Result<MutexGuard<'a, State>> {
-        if state.open.as_ref().is_some_and(|open| open.end() != at) {
-            state.seal();
-            self.changed.notify_all();
-        }
-        while state.open.is_none() {
+    /// Waits until so many more bytes may wait to be written.
+    fn room_for(&self, bytes: usize) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        loop {
             if let Some(failed) = &state.failed {
                 return Err(failed.error());
             }
-            let bytes = match state.spare.pop() {
-                Some(bytes) => bytes,
-                None if state.buffers < self.buffers_max => {
-                    state.buffers += 1;
-                    AlignedBytes::new(self.write_bytes)
-                }
-                None => {
-                    state = self.wait(state);
-                    continue;
-                }
-            };
-            state.open = Some(Window {
-                offset: at,
-                length: 0,
-                bytes,
-            });
+            if state.bytes == 0 || state.bytes + bytes <= self.bytes_max {
+                return Ok(state);
+            }
+            // What is open may be all that waits.
+            state.seal();
+            self.changed.notify_all();
+            state = self.wait(state);
         }
-        Ok(state)
     }
 
     /// Waits until all that was put is written.
@@ -267,7 +271,7 @@ impl Queue {
         let mut state = self.lock();
         state.seal();
         while let Some(window) = state.waiting.pop_front() {
-            state.spare.push(window.bytes);
+            state.bytes -= window.length;
         }
         while !state.writing.is_empty() {
             state = self.wait(state);
@@ -296,16 +300,18 @@ impl Queue {
             let range = (window.offset, window.end());
             if state.failed.is_some() {
                 state.lost.push(range);
-                state.spare.push(window.bytes);
+                state.bytes -= window.length;
                 self.changed.notify_all();
                 continue;
             }
             state.writing.push(range);
             drop(state);
-            let done = self.write(&window.bytes[..window.length], window.offset);
+            let parts = window.parts.iter();
+            let parts: Vec<&[u8]> = parts.map(|part| &part.extent[part.range.clone()]).collect();
+            let done = self.write(&parts, window.offset);
             state = self.lock();
             state.writing.retain(|other| *other != range);
-            state.spare.push(window.bytes);
+            state.bytes -= window.length;
             if let Err(error) = done {
                 state.failed.get_or_insert(Failure::of(&error));
                 state.lost.push(range);
@@ -314,13 +320,15 @@ impl Queue {
         }
     }
 
-    /// Writes at once, at the rate that is allowed.
-    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.hold_back(bytes.len());
+    /// Writes `parts`, one behind the other, at once, at the rate that is allowed.
+    pub(super) fn write(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.hold_back(length);
         self.writes.fetch_add(1, Ordering::Relaxed);
         let watch = Stopwatch::start();
-        self.device.write_at(bytes, offset).map_err(|error| {
-            let (name, length) = (self.device.name(), bytes.len());
+        let written = self.device.write_parts_at(parts, offset);
+        written.map_err(|error| {
+            let name = self.device.name();
             Error::io(
                 format!("{name}: writing {length} bytes at byte {offset}"),
                 error,
@@ -328,7 +336,7 @@ impl Queue {
         })?;
         note(&self.write_ns, &watch);
         self.bytes_written
-            .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
+            .fetch_add(to_u64(length), Ordering::Relaxed);
         Ok(())
     }
 
@@ -377,10 +385,7 @@ impl Queue {
 
     /// Bytes that wait.
     pub(super) fn bytes(&self) -> u64 {
-        let state = self.lock();
-        let waiting = state.waiting.iter().chain(&state.open);
-        let writing = state.writing.iter().map(|range| range.1 - range.0);
-        waiting.map(|window| to_u64(window.length)).sum::<u64>() + writing.sum::<u64>()
+        to_u64(self.lock().bytes)
     }
 }
 

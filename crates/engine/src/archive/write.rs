@@ -5,6 +5,7 @@
 //! root no longer refers to is free when it is durable; after a failed sync the store refuses all.
 //! Format: docs/format/archive.md, section "Commit".
 
+use super::extent::Payload;
 use super::fence::Fence;
 use super::head::{self, State};
 use super::make::{self, Made};
@@ -20,9 +21,9 @@ use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::limits::{REVISIONS_MAX, SEGMENTS_MAX, STORED_BYTES_MAX};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{
-    ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CheckpointId, Digest, Digester,
-    ElementType, RevisionEntry, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, StoreId,
-    TableEntry, TablePlace,
+    ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CheckpointId, Digest, ElementType,
+    RevisionEntry, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, StoreId, TableEntry,
+    TablePlace,
 };
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,7 +35,7 @@ use std::thread::JoinHandle;
 const GROWTH_BYTES_MAX: u64 = 64 << 30;
 
 /// An encoded segment to append.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct NewSegment {
     /// Its id, from [`ArchiveStore::next_segment`].
     pub segment: SegmentId,
@@ -57,7 +58,7 @@ pub struct NewSegment {
     /// What of it is a difference, in order; the bases lie in keys.
     pub bases: Vec<BaseRun>,
     /// The encoded bytes.
-    pub payload: Vec<u8>,
+    pub payload: Payload,
 }
 
 /// What a commit makes durable, beside what was appended.
@@ -304,6 +305,12 @@ impl ArchiveStore {
         SegmentId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Room for the payload of a segment that is likely to be stored as it is, behind a header of so many
+    /// bytes: what is gathered there is not copied again.
+    pub fn room(&self, header_bytes: usize, payload_bytes: usize) -> Payload {
+        Payload::room(self.queue.pool(), header_bytes, payload_bytes)
+    }
+
     /// Hands over a segment to be written. Waits while the queue is full. Threads may append at once.
     /// An error may be that of an earlier write; [`ArchiveStore::roll_back`] then.
     pub fn append(&self, segment: NewSegment) -> Result<TableEntry> {
@@ -324,10 +331,8 @@ impl ArchiveStore {
         };
         let encoded = header.encode();
         self.check(&header, &encoded, payload.len())?;
-        let mut digest = Digester::new();
-        digest.update(&encoded);
-        digest.update(&payload);
-        let stored = encoded.len() + payload.len();
+        let extent = payload.into_extent(&encoded, self.queue.pool());
+        let (digest, stored) = (Digest::of(extent.content()), extent.content().len());
         let order = self.in_order();
         let offset = {
             let mut state = self.lock();
@@ -337,7 +342,7 @@ impl ArchiveStore {
         let entry = TableEntry {
             segment: header.segment,
             offset,
-            digest: digest.finish(),
+            digest,
             decoded_bytes: header.decoded_bytes,
             stored_bytes: u32::try_from(stored).unwrap_or(u32::MAX),
             file: 0,
@@ -347,7 +352,7 @@ impl ArchiveStore {
             draining: false,
         };
         self.lock().appended.push((entry, checkpoint));
-        self.queue.put(offset, &[&encoded, &payload])?;
+        self.queue.put(offset, extent)?;
         self.reader.change().insert(entry);
         drop(order);
         Ok(entry)
@@ -447,7 +452,7 @@ impl ArchiveStore {
         let mut bytes = AlignedBytes::new(ROOT_BYTES);
         let encoded = root.encode();
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        if let Err(error) = self.queue.write(&bytes, ROOT_OFFSETS[slot]) {
+        if let Err(error) = self.queue.write(&[&bytes], ROOT_OFFSETS[slot]) {
             // Some of the root may be there, or all of it: what it refers to stays until it is replaced.
             state.doubtful.push(extent);
             state.in_doubt = true;

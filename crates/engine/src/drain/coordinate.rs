@@ -106,8 +106,10 @@ impl ArchivePlan {
     }
 }
 
-/// Between two looks at drains that are under way.
-const LOOK: Duration = Duration::from_millis(20);
+/// Between two looks at a drain that is under way: this part of the time that it took so far, within limits.
+const LOOK_PART: u32 = 32;
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(20);
 /// How often an idle coordinator looks for a commit.
 const IDLE: Duration = Duration::from_millis(5);
 /// How long after a failed drain the next is tried.
@@ -423,6 +425,7 @@ impl Coordinator {
         let within = self.plan.within();
         let job = self.job(at, id).map_err(Failed::to_drain)?;
         let begin = DrainRequest::Begin(job);
+        let watch = Stopwatch::start();
         let ask_to_begin = || {
             self.point
                 .ask(peer, &begin, within)
@@ -456,9 +459,9 @@ impl Coordinator {
             self.status.write_when_due(&status);
             drop(status);
             match progress.state {
-                AT_WORK => std::thread::sleep(LOOK),
+                AT_WORK => std::thread::sleep(pause(&watch)),
                 DONE if progress.checkpoint == id => return Ok(progress),
-                _ if progress.checkpoint != id => std::thread::sleep(LOOK),
+                _ if progress.checkpoint != id => std::thread::sleep(pause(&watch)),
                 _ => {
                     let kind = i32::try_from(progress.kind)
                         .ok()
@@ -572,6 +575,11 @@ impl Coordinator {
 }
 
 /// Records a checkpoint of which every aggregator has committed its part.
+/// How long to wait before a drain is looked at again that began when `watch` was started.
+fn pause(watch: &Stopwatch) -> Duration {
+    (watch.elapsed() / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX)
+}
+
 fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
     let part = |progress: &DrainProgress| NewPart {
         store: progress.store,

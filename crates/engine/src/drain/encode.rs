@@ -5,7 +5,7 @@
 
 use super::lock;
 use crate::aggregate::{Content, Piece, Segment};
-use crate::archive::{Decode, NewSegment};
+use crate::archive::{Decode, NewSegment, Payload};
 use crate::clock::Stopwatch;
 use crate::codec::{self, Work};
 use crate::codec::{Chooser, Goal, Policy, Subject};
@@ -13,7 +13,8 @@ use crate::config::ArchiveCodec;
 use crate::error::{Error, Result};
 use backstay_format::scheme::Scheme;
 use backstay_format::{
-    CheckpointId, Decoder, ElementType, Encoder, Merge, SegmentClass, SegmentId, SegmentPiece,
+    CheckpointId, Decoder, ElementType, Encoder, Merge, SegmentClass, SegmentHeader, SegmentId,
+    SegmentPiece,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -48,6 +49,12 @@ impl Planned {
             pieces: segment.pieces.clone(),
         }
     }
+}
+
+/// Length of the header of `segment` where it is stored as it is.
+pub(super) fn raw_header_bytes(segment: &Planned) -> usize {
+    let (scheme, pieces) = (raw_scheme().len(), segment.pieces.len());
+    SegmentHeader::key_bytes(scheme, segment.variable.len(), pieces)
 }
 
 /// The scheme of bytes that are stored as they are.
@@ -105,12 +112,15 @@ impl Encoders {
         means: &Means,
         checkpoint: CheckpointId,
         pieces: Vec<SegmentPiece>,
-        bytes: Vec<u8>,
+        bytes: Payload,
     ) -> Result<NewSegment> {
         let mut work = lock(&self.idle).pop().unwrap_or_default();
         let encoded = self.shorten(segment, means, &bytes, &mut work);
         lock(&self.idle).push(work);
-        let (scheme, payload) = encoded?.unwrap_or((raw_scheme(), bytes));
+        let (scheme, payload) = match encoded? {
+            Some((scheme, payload)) => (scheme, payload.into()),
+            None => (raw_scheme(), bytes),
+        };
         Ok(NewSegment {
             segment: segment.id,
             checkpoint,

@@ -16,6 +16,7 @@ use crate::archive::{
     ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::direct::writes_pay;
 use crate::notice;
 use crate::store::reader::StoreReader;
 use backstay_format::CheckpointId;
@@ -43,7 +44,7 @@ pub(super) fn store_for(
         return Ok(held);
     }
     let folder = Path::new(&job.folder);
-    let options = options(job, settings);
+    let options = options(folder, job, settings);
     let opened = open(folder, job, &options).and_then(|(file, store)| {
         let state = load(&store)?;
         Ok((file, store, state))
@@ -210,7 +211,7 @@ fn is_there(folder: &Path, name: &str) -> bool {
     folder.join(name).exists()
 }
 
-fn options(job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
+fn options(folder: &Path, job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
     let aggregators = u64::from(job.aggregators.max(1));
     let defaults = WriteOptions::default();
     WriteOptions {
@@ -221,6 +222,7 @@ fn options(job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
             stripe_size_bytes: settings.stripe_size_bytes,
         },
         rate_bytes: settings.rate_bytes.map(|rate| rate.div_ceil(aggregators)),
+        direct_write: writes_pay(folder),
         read: ReadOptions {
             decode: Arc::new(Decoders::default()),
             ..defaults.read.clone()

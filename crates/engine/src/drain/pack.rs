@@ -4,13 +4,13 @@
 //! Invariants: while one window is encoded the next is gathered, and no third is begun; what was stored
 //! is made durable as it grows, so that an interrupted drain goes on from there.
 
-use super::encode::Planned;
+use super::encode::{Planned, raw_header_bytes};
 use super::sources::{Source, Wanted};
 use super::state::State;
 use super::work::{Drain, Key, Placed, RankWork, Write};
 use super::{PARALLEL_MAX, lock, parallel};
 use crate::aggregate::{Block, Piece, Plan, RankBlocks, Segment, VariableBlocks, lags, plan};
-use crate::archive::Commit;
+use crate::archive::{Commit, Payload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
 use backstay_format::width::{index, to_u64};
@@ -20,8 +20,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Bytes of segments that are gathered before they are encoded.
-const WINDOW_BYTES: u64 = 32 << 20;
+/// Bytes of segments that are gathered before they are encoded: where all nodes are on this host,
+const WINDOW_BYTES_HERE: u64 = 8 << 20;
+/// and where some are asked over the network, a few questions for each window.
+const WINDOW_BYTES_FAR: u64 = 32 << 20;
 
 /// What a plan is packed from.
 pub(super) struct Packing<'a> {
@@ -33,7 +35,7 @@ pub(super) struct Packing<'a> {
 /// Segments with their blocks.
 struct Window {
     segments: Vec<Planned>,
-    bytes: Vec<Mutex<Vec<u8>>>,
+    bytes: Vec<Mutex<Payload>>,
 }
 
 /// Packs all blocks to be written; returns the segments and their lengths.
@@ -105,7 +107,12 @@ fn gather_all(
 ) -> Result<()> {
     let store = packing.drain.store;
     let reader = StoreReader::open(store.device())?;
-    let window_bytes = WINDOW_BYTES.min(packing.progress_bytes());
+    let window_bytes = if packing.sources.iter().all(Source::is_here) {
+        WINDOW_BYTES_HERE
+    } else {
+        WINDOW_BYTES_FAR
+    };
+    let window_bytes = window_bytes.min(packing.progress_bytes());
     loop {
         let (mut segments, mut bytes, mut length) = (Vec::new(), Vec::new(), 0);
         let mut wanted: Vec<Vec<Wanted>> = vec![Vec::new(); packing.sources.len()];
@@ -114,9 +121,11 @@ fn gather_all(
             let Some(segment) = plan.next() else { break };
             packing.want(segments.len(), &segment, &mut wanted, &mut moved)?;
             length += u64::from(segment.length);
-            bytes.push(Mutex::new(vec![0; index(segment.length)]));
             let lags = lags(&segment, ranks);
-            segments.push(Planned::new(store.next_segment(), &segment, lags));
+            let planned = Planned::new(store.next_segment(), &segment, lags);
+            let room = store.room(raw_header_bytes(&planned), index(segment.length));
+            bytes.push(Mutex::new(room));
+            segments.push(planned);
         }
         if segments.is_empty() {
             return Ok(());
@@ -255,7 +264,7 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
                 return Ok(());
             };
             drain.go_on()?;
-            let bytes = std::mem::take(&mut *lock(&window.bytes[at]));
+            let bytes = std::mem::replace(&mut *lock(&window.bytes[at]), Vec::new().into());
             let pieces = packing.records(segment)?;
             let checkpoint = drain.job.checkpoint;
             let new = drain

@@ -80,7 +80,7 @@ impl<'a> PartWriter<'a> {
             decoded_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             pieces,
             bases: Vec::new(),
-            payload: bytes,
+            payload: bytes.into(),
         })?;
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! more where there is as much to pull.
 
 use super::source::{NodeSource, PIECES_MAX, host};
+use crate::archive::Payload;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
@@ -115,8 +116,13 @@ impl Source {
         })
     }
 
+    /// Whether its blocks are read without asking it.
+    pub(super) fn is_here(&self) -> bool {
+        self.is_here
+    }
+
     /// Fills the segments with `wanted` of this node's blocks.
-    pub(super) fn fill(&self, wanted: &[Wanted], segments: &[Mutex<Vec<u8>>]) -> Result<()> {
+    pub(super) fn fill(&self, wanted: &[Wanted], segments: &[Mutex<Payload>]) -> Result<()> {
         if self.is_here {
             for one in wanted {
                 let mut segment = super::lock(&segments[one.segment]);
@@ -131,7 +137,7 @@ impl Source {
         Ok(())
     }
 
-    fn fill_by_pulls(&self, wanted: &[Wanted], segments: &[Mutex<Vec<u8>>]) -> Result<()> {
+    fn fill_by_pulls(&self, wanted: &[Wanted], segments: &[Mutex<Payload>]) -> Result<()> {
         let piece = |one: &Wanted| GatherPiece {
             address: one.block.address,
             length_bytes: u32::try_from(one.length).unwrap_or(u32::MAX),
@@ -154,7 +160,7 @@ impl Source {
         &self,
         exposure: ExposureId,
         wanted: &[Wanted],
-        segments: &[Mutex<Vec<u8>>],
+        segments: &[Mutex<Payload>],
     ) -> Result<()> {
         let mut buffer = Vec::new();
         let (mut start, mut first) = (0, 0);

@@ -8,8 +8,9 @@
 use super::Device;
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
+use rustix::io::pwritev;
 use std::fs::{File, OpenOptions};
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 pub const ALIGNMENT: usize = 4096;
 /// Most bytes that one direct read takes through the buffer.
 const BOUNCE_BYTES: usize = 1 << 20;
+/// Most parts of one write.
+const PARTS_MAX: usize = 1024;
 
 /// Bytes whose first one stands at a multiple of [`ALIGNMENT`] in memory.
 pub struct AlignedBytes {
@@ -145,14 +148,30 @@ impl SharedFile {
     }
 }
 
-/// One read, again after a signal.
+/// One read.
 fn read_some(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    again_after_signals(|| file.read_at(bytes, offset))
+}
+
+fn again_after_signals<T>(mut what: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
-        match file.read_at(bytes, offset) {
+        match what() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             done => return done,
         }
     }
+}
+
+/// Whether large aligned writes to `folder` are best past the page cache: not where a client of a network
+/// file system, or a program, gathers them, which then is faster than its direct writes.
+pub fn writes_pay(folder: &Path) -> bool {
+    // From linux/magic.h.
+    const CEPH: i64 = 0x00c3_6400;
+    const FUSE: i64 = 0x6573_5546;
+    const NFS: i64 = 0x6969;
+    const TMPFS: i64 = 0x0102_1994;
+    let kind = rustix::fs::statfs(folder).map_or(TMPFS, |found| i64::from(found.f_type));
+    ![CEPH, FUSE, NFS, TMPFS].contains(&kind)
 }
 
 /// The file opened for direct access; `None` where it is not asked for, or not to be had.
@@ -187,6 +206,27 @@ impl Device for SharedFile {
             }
             _ => self.plain.write_all_at(bytes, offset),
         }
+    }
+
+    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> Result<()> {
+        let aligned = |part: &&[u8]| is_aligned(part, offset);
+        let file = match &self.direct {
+            Some(file) if self.writes_direct && parts.iter().all(aligned) => file,
+            _ => &self.plain,
+        };
+        for some in parts.chunks(PARTS_MAX) {
+            let slices: Vec<IoSlice<'_>> = some.iter().map(|part| IoSlice::new(part)).collect();
+            let mut written = again_after_signals(|| Ok(pwritev(file, &slices, offset)?))?;
+            for part in some {
+                // What a short write left out.
+                if written < part.len() {
+                    file.write_all_at(&part[written..], offset + to_u64(written))?;
+                }
+                written = written.saturating_sub(part.len());
+                offset += to_u64(part.len());
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
@@ -271,6 +311,25 @@ mod tests {
             assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
             assert!(other.write_at(&[1], 0).is_err());
             assert!(file.reserve(1 << 20).is_err(), "it never shrinks");
+        }
+    }
+
+    #[test]
+    fn parts_are_written_one_behind_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        for direct in [false, true] {
+            let path = folder.path().join(format!("file {direct}"));
+            let file = SharedFile::create(&path, direct, |_| Ok(())).unwrap();
+            let count = PARTS_MAX + 10;
+            let mut memory = AlignedBytes::new(count * ALIGNMENT);
+            memory.copy_from_slice(&pattern(count * ALIGNMENT));
+            let parts: Vec<&[u8]> = memory.chunks(ALIGNMENT).collect();
+            file.write_parts_at(&parts, 8192).unwrap();
+            file.write_parts_at(&[b"unaligned", b"", b"parts"], 5)
+                .unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(bytes[8192..] == *memory);
+            assert_eq!(&bytes[5..19], b"unalignedparts");
         }
     }
 

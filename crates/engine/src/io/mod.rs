@@ -39,6 +39,13 @@ pub trait Device: Debug + Send + Sync {
     /// Writes all of `bytes` at `offset`, which lies in reserved space; an error beyond the length.
     /// Threads may write disjoint ranges at the same time.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Writes all of `parts`, one behind the other, at `offset`: as one write where that can be.
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        match parts {
+            [only] => self.write_at(only, offset),
+            _ => self.write_at(&parts.concat(), offset),
+        }
+    }
     /// Looks whether the device still has the length it had; an error where it became shorter.
     /// Called once before a run of writes, for implementations that keep the length.
     fn refresh(&self) -> Result<()> {

@@ -48,6 +48,11 @@ impl Device for Region {
         let offset = self.place(offset, bytes.len(), ErrorKind::InvalidInput)?;
         self.device.write_at(bytes, offset)
     }
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let offset = self.place(offset, bytes, ErrorKind::InvalidInput)?;
+        self.device.write_parts_at(parts, offset)
+    }
     fn refresh(&self) -> Result<()> {
         self.device.refresh()
     }

@@ -107,7 +107,7 @@ pub(crate) fn key(segment: SegmentId, checkpoint: CheckpointId, payload: Vec<u8>
         decoded_bytes: piece.length_bytes,
         pieces: vec![piece],
         bases: Vec::new(),
-        payload,
+        payload: payload.into(),
     }
 }
 
@@ -381,7 +381,7 @@ fn segments_that_no_reader_would_take_are_refused() {
     refused(|new| new.pieces[0].length_bytes = 101);
     refused(|new| new.pieces[0].offset = 1);
     refused(|new| new.pieces = vec![new.pieces[0]; 2]);
-    refused(|new| new.payload = vec![0; 8 << 20]);
+    refused(|new| new.payload = vec![0; 8 << 20].into());
     let used = append(&store, 1, 100);
     let again = key(used, id(1), vec![1]);
     assert_eq!(

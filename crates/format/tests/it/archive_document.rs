@@ -19,6 +19,25 @@ use backstay_format::{
 use proptest::prelude::*;
 
 #[test]
+fn the_length_of_a_header_is_known_before_it_is_encoded() {
+    let keys = [
+        header(),
+        SegmentHeader {
+            scheme: Vec::new(),
+            variable: String::new(),
+            pieces: Vec::new(),
+            ..header()
+        },
+    ];
+    for mut key in keys {
+        key.bases.clear();
+        let (scheme, variable) = (key.scheme.len(), key.variable.len());
+        let expected = SegmentHeader::key_bytes(scheme, variable, key.pieces.len());
+        assert_eq!(key.encode().len(), expected);
+    }
+}
+
+#[test]
 fn offset_tables_have_no_gap_and_add_up() {
     let mut checked = 0;
     for (name, section) in sections_of("archive.md") {
