@@ -55,13 +55,16 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps what the schedule learnt for the next life.
+    /// Keeps what the schedule learnt for the next life; on rank 0's node alone.
     pub(super) fn keep_learnt(&mut self) {
         let learnt = self.pacer.as_mut().and_then(Pacer::learnt);
-        if let (Some(learnt), Some(file)) = (learnt, &mut self.metrics) {
-            file.metrics.schedule = Some(learnt.memory);
-            file.metrics.schedule_levels = learnt.levels;
-        }
+        let Some(file) = &mut self.metrics else {
+            return;
+        };
+        let (memory, levels) = learnt.map_or((None, Vec::new()), |learnt| {
+            (Some(learnt.memory), learnt.levels)
+        });
+        (file.metrics.schedule, file.metrics.schedule_levels) = (memory, levels);
     }
 
     /// Checkpoint `id` begins: where the planner picks, those who drain learn whether it is one of theirs.
