@@ -152,7 +152,7 @@ pub(crate) fn redraw(lines: &[String]) -> bool {
     let mut out = std::io::stdout().lock();
     // From the upper left over what is there, so that nothing flickers; what is longer there is erased.
     let (begin, end_of_line, end) = if out.is_terminal() {
-        ("\x1b[H", "\x1b[K\r\n", "\x1b[J")
+        ("\x1b[H", "\x1b[K\n", "\x1b[J")
     } else {
         ("", "\n", "")
     };
