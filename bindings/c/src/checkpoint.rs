@@ -254,7 +254,8 @@ fn text_of(text: &str) -> [c_char; BACKSTAY_SHORTFALL_BYTES] {
 
 /// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
 /// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
-/// measured costs and failures. All processes together; most calls ask nobody.
+/// measured costs and failures. Whatever the level, `backstay_checkpoint` is the answer: one for
+/// `BACKSTAY_LEVEL_ARCHIVE` then drains in the background. All processes together; most calls ask nobody.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_due(session: *mut Session, level: *mut i32) -> i32 {
     on_session(session, "backstay_due", |state| {

@@ -77,7 +77,7 @@ pub struct Options {
     pub archive: *const c_char,
     /// Bytes a second that all aggregators of the job write to the archive at most.
     pub archive_rate_bytes: u64,
-    /// Every so many checkpoints one drains.
+    /// Every so many checkpoints one drains; 0 for those that the planner picks (see backstay_due).
     pub archive_every: u32,
     /// Checkpoints that the archive keeps.
     pub archive_retained: u32,
@@ -137,7 +137,9 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
         &mut config.archive_rate_bytes,
         nonzero(options.archive_rate_bytes),
     );
-    set(&mut config.archive_every, options.archive_every);
+    if options.archive_every > 0 {
+        config.archive_every = Some(options.archive_every);
+    }
     set(&mut config.archive_retained, options.archive_retained);
     set(&mut config.group_size, options.group_size);
     if let Some(word) = text(options.redundancy, "redundancy")? {

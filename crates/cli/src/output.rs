@@ -150,16 +150,18 @@ pub(crate) fn ask(question: &str) -> Option<String> {
 pub(crate) fn redraw(lines: &[String]) -> bool {
     use std::io::IsTerminal;
     let mut out = std::io::stdout().lock();
-    let mut text = if out.is_terminal() {
-        // To the upper left, and nothing behind it.
-        "\x1b[H\x1b[J".to_owned()
+    // From the upper left over what is there, so that nothing flickers; what is longer there is erased.
+    let (begin, end_of_line, end) = if out.is_terminal() {
+        ("\x1b[H", "\x1b[K\n", "\x1b[J")
     } else {
-        String::new()
+        ("", "\n", "")
     };
+    let mut text = begin.to_owned();
     for line in lines {
         text += line;
-        text.push('\n');
+        text += end_of_line;
     }
+    text += end;
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .is_ok()

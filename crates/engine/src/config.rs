@@ -128,8 +128,8 @@ pub struct Config {
     pub leave_on_sigterm: bool,
     /// Folder on the parallel file system that checkpoints drain to.
     pub archive: Option<PathBuf>,
-    /// Every so many checkpoints one is drained.
-    pub archive_every: u32,
+    /// Every so many checkpoints one is drained; by default those that the planner picks.
+    pub archive_every: Option<u32>,
     /// Checkpoints that the archive keeps.
     pub archive_retained: u32,
     /// How ranks are merged.
@@ -184,7 +184,7 @@ impl Default for Config {
             listen_address: None,
             leave_on_sigterm: false,
             archive: None,
-            archive_every: 1,
+            archive_every: None,
             archive_retained: 2,
             archive_merge: ArchiveMerge::default(),
             archive_group_size: 32,
@@ -253,6 +253,12 @@ impl Config {
         }
     }
 
+    /// Whether the planner picks the checkpoints that drain: neither they nor the interval are set.
+    pub fn plans_archive(&self) -> bool {
+        let fixed = self.interval_seconds().is_ok_and(|set| set.is_some());
+        self.archive.is_some() && self.archive_every.is_none() && !fixed
+    }
+
     /// Checks every setting against its limits.
     pub fn validate(&self) -> Result<()> {
         let numbers = [
@@ -270,7 +276,7 @@ impl Config {
             ("encode_threads", Some(u64::from(self.encode_threads))),
             ("encode_nice", Some(u64::from(self.encode_nice))),
             ("encode_rate_bytes", self.encode_rate_bytes),
-            ("archive_every", Some(u64::from(self.archive_every))),
+            ("archive_every", self.archive_every.map(u64::from)),
             ("archive_retained", Some(u64::from(self.archive_retained))),
             (
                 "archive_group_size",

@@ -16,6 +16,7 @@ mod stripes;
 mod variables;
 mod verify;
 
+pub use crate::store::control::ControlGlance;
 use archive::ArchivedPart;
 pub use archive::{Archive, ArchiveGlance, Archived, glance_archives};
 pub use array::Array;

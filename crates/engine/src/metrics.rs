@@ -114,6 +114,9 @@ pub struct Metrics {
     /// What the schedule learnt, on the node of rank 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<backstay_model::schedule::Memory>,
+    /// The levels that it learnt of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schedule_levels: Vec<u8>,
 }
 
 /// Keeps the metrics of a node and writes them now and then.

@@ -230,19 +230,24 @@ impl Schedule {
         self.plan.interval_seconds
     }
 
-    fn next_level(&self) -> usize {
+    /// The level of the checkpoint that comes next, whenever it does.
+    pub fn next_level(&self) -> usize {
         let level = self.plan.level_at(self.memory.index + 1);
         let top = self.configured.level_count();
         if level < top || !self.in_flight {
             return level;
         }
-        self.plan
-            .used_levels
-            .iter()
-            .rev()
-            .copied()
-            .find(|&used| used < top)
-            .unwrap_or(top)
+        let lower = self.plan.used_levels.iter().rev();
+        let lower = lower.copied().find(|&used| used < top);
+        // What a top-level checkpoint leaves at once is of the level below.
+        lower.unwrap_or((top - 1).max(1))
+    }
+
+    /// A new period begins: the top level has the newest checkpoint, or gets it, by a transfer that is in
+    /// flight.
+    pub fn begin_period(&mut self, in_flight: bool) {
+        self.memory.index = 0;
+        self.in_flight = in_flight && matches!(self.configured.mode, Mode::NonBlocking(_));
     }
 
     /// Counts the time up to now as watched without failure.
@@ -294,8 +299,7 @@ impl Schedule {
     fn committed(&mut self, level: usize) {
         let top = self.configured.level_count();
         if level >= top {
-            self.memory.index = 0;
-            self.in_flight = matches!(self.configured.mode, Mode::NonBlocking(_));
+            self.begin_period(true);
             return;
         }
         let next = self.memory.index + 1;
@@ -308,8 +312,7 @@ impl Schedule {
     fn rolled_back(&mut self, level: usize) {
         let top = self.configured.level_count();
         if level >= top {
-            self.memory.index = 0;
-            self.in_flight = false;
+            self.begin_period(false);
             return;
         }
         while self.memory.index > 0 && self.plan.level_at(self.memory.index) < level {
@@ -324,23 +327,18 @@ impl Schedule {
         for (rate, known) in problem.failures_per_second.iter_mut().zip(&memory.rates) {
             *rate = known.mean_per_second();
         }
-        let median = |cost: &mut f64, known: &RunningQuantiles| {
-            *cost = known.quantile(0.5).unwrap_or(*cost);
-        };
-        for (cost, known) in problem
-            .recovery_seconds
-            .iter_mut()
-            .zip(&memory.recovery_seconds)
-        {
-            median(cost, known);
-        }
-        for (cost, known) in problem
-            .checkpoint_seconds
-            .iter_mut()
-            .zip(&memory.checkpoint_seconds)
-        {
-            median(cost, known);
-        }
+        let scale = scales(&problem.checkpoint_seconds, &memory.checkpoint_seconds);
+        replace(
+            &mut problem.checkpoint_seconds,
+            &scale,
+            &memory.checkpoint_seconds,
+        );
+        let recovery = scales(&problem.recovery_seconds, &memory.recovery_seconds);
+        replace(
+            &mut problem.recovery_seconds,
+            &recovery,
+            &memory.recovery_seconds,
+        );
         if memory
             .checkpoint_seconds
             .iter()
@@ -350,10 +348,23 @@ impl Schedule {
             problem.differential = None;
         }
         if let Mode::NonBlocking(transfer) = &mut problem.mode {
+            let median = |cost: &mut f64, known: &RunningQuantiles| {
+                *cost = known.quantile(0.5).unwrap_or(*cost);
+            };
             median(&mut transfer.latency_seconds, &memory.latency_seconds);
             median(&mut transfer.slowdown_share, &memory.slowdown_share);
+            transfer.top_checkpoint_seconds *= scale.last().copied().unwrap_or(1.0);
             if let Some(top) = memory.checkpoint_seconds.last() {
                 median(&mut transfer.top_checkpoint_seconds, top);
+            }
+            let unknown = memory
+                .recovery_seconds
+                .last()
+                .is_none_or(RunningQuantiles::is_empty);
+            let longest = memory.latency_seconds.quantile(1.0).filter(|_| unknown);
+            if let (Some(longest), [below @ .., top]) = (longest, &mut *problem.recovery_seconds) {
+                // What was brought there in the longest transfer has to be fetched.
+                *top = below.iter().copied().fold(longest, f64::max);
             }
         }
         problem
@@ -376,6 +387,30 @@ impl Schedule {
         }
         self.plan = Plan::from(&best);
         self.memory.index %= self.plan.intervals();
+    }
+}
+
+/// By which factor the configured cost of each level is off, by the nearest level that was measured.
+fn scales(configured: &[f64], known: &[RunningQuantiles]) -> Vec<f64> {
+    let measured: Vec<(usize, f64)> = configured
+        .iter()
+        .zip(known)
+        .enumerate()
+        .filter(|(_, (cost, _))| **cost > 0.0)
+        .filter_map(|(at, (cost, known))| Some((at, known.quantile(0.5)? / cost)))
+        .collect();
+    let nearest = |level: usize| {
+        let mut measured = measured.clone();
+        measured.sort_by_key(|(at, _)| at.abs_diff(level));
+        measured.first().map_or(1.0, |&(_, scale)| scale)
+    };
+    (0..configured.len()).map(nearest).collect()
+}
+
+/// Measured costs for configured ones; what was not measured is scaled.
+fn replace(costs: &mut [f64], scales: &[f64], known: &[RunningQuantiles]) {
+    for ((cost, scale), known) in costs.iter_mut().zip(scales).zip(known) {
+        *cost = known.quantile(0.5).unwrap_or(*cost * scale);
     }
 }
 
@@ -456,6 +491,46 @@ mod tests {
             ),
             Some(2)
         );
+    }
+
+    #[test]
+    fn the_level_below_takes_the_place_of_a_top_that_is_the_only_level() {
+        let mut schedule = schedule();
+        schedule.plan.used_levels = vec![2];
+        schedule.plan.between = vec![];
+        assert_eq!(schedule.next_level(), 2);
+        schedule.begin_period(true);
+        assert_eq!(schedule.next_level(), 1);
+        schedule.begin_period(false);
+        assert_eq!(schedule.next_level(), 2);
+    }
+
+    #[test]
+    fn a_level_that_was_not_measured_follows_the_nearest_that_was() {
+        let mut schedule = schedule();
+        schedule.due(
+            0.0,
+            &[
+                checkpoint(1),
+                Observation::Durable {
+                    latency_seconds: 7.0,
+                },
+            ],
+        );
+        push(&mut schedule.memory.checkpoint_seconds, 1, 1.0);
+        push(&mut schedule.memory.recovery_seconds, 1, 1.0);
+        let problem = schedule.problem();
+        assert_eq!(problem.checkpoint_seconds, [1.5, 7.5]);
+        assert_eq!(
+            problem.recovery_seconds,
+            [1.0, 7.0],
+            "as long as the transfer"
+        );
+        let Mode::NonBlocking(transfer) = problem.mode else {
+            panic!("{problem:?}");
+        };
+        assert!((transfer.top_checkpoint_seconds - 1.5).abs() < 1e-12);
+        assert!((transfer.latency_seconds - 7.0).abs() < 1e-12);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::archives::{archived_job, archiving, folder};
 use crate::job::{RANKS, Rank, backstay, command};
-use backstay::{Communicator, Level};
+use backstay::{CheckpointId, Communicator, Config, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,6 +194,47 @@ fn look(path: &Path) {
     let drains = &families["backstay_archive_drains_total"].1;
     assert_eq!(drains["{job=\"test job\",outcome=\"archived\"}"], 3.0);
     assert!(families.contains_key("backstay_archive_checkpoint_number"));
+}
+
+#[test]
+#[expect(clippy::float_cmp, reason = "whole numbers")]
+fn checkpoints_that_are_not_due_are_not_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    run_ranks(ThreadComm::new(1), |comm| {
+        let third = Config {
+            archive_every: Some(3),
+            ..archiving(path, 0, 4)
+        };
+        let mut one = Rank::open(comm, third);
+        for number in 1..=8 {
+            one.compute();
+            one.session.checkpoint().unwrap();
+            let due = |id: CheckpointId| number % 3 == 0 && id.number < number;
+            while one.session.archived_checkpoint().is_none_or(due) {
+                std::thread::yield_now();
+            }
+        }
+        let ran = backstay(&["status"], &[path]);
+        for text in [
+            "checkpoint 8.1",
+            "checkpoint 6.1",
+            "one of 3 checkpoints drains",
+        ] {
+            assert!(ran.out.contains(text), "{text}: {ran:?}");
+        }
+        assert!(!ran.out.contains("not there yet"), "{ran:?}");
+        let json = backstay(&["status", "--json"], &[path]).json();
+        let archive = &json["jobs"][0]["archive"];
+        assert_eq!(
+            (&archive["behind"], &archive["every"]),
+            (&json!(0), &json!(3))
+        );
+        let families = Server::start(path).metrics();
+        let behind = &families["backstay_archive_behind_checkpoints"].1;
+        assert_eq!(behind["{job=\"test job\"}"], 0.0);
+        one.session.close().unwrap();
+    });
 }
 
 #[test]

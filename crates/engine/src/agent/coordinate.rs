@@ -442,8 +442,14 @@ impl CoordinatorThread {
                         let common = coordinator.newest_common();
                         common.map(|id| id.unwrap_or(committed))
                     };
+                    let watch = Stopwatch::start();
                     match want.and_then(|want| coordinator.protect(want)) {
-                        Ok(_) => (done, failed) = (committed, None),
+                        Ok(_) => {
+                            (done, failed) = (committed, None);
+                            if let Some(control) = &control {
+                                control.set_protect_seconds(watch.seconds());
+                            }
+                        }
                         Err(_) if stopped.load(Ordering::Acquire) => break,
                         Err(_) => failed = Some((committed, Stopwatch::start())),
                     }

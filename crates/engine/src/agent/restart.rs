@@ -23,6 +23,7 @@ const TRIES_MAX: usize = 3;
 /// What all nodes have after lost stores were made again.
 pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
     let mut given_up: Vec<StoreId> = Vec::new();
+    let mut count = 0;
     for _ in 0..TRIES_MAX {
         let located = look(agent, nodes, within)?;
         let choice = located
@@ -30,7 +31,7 @@ pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<
             .iter()
             .find(|choice| !choice.rebuilds.iter().any(|r| given_up.contains(&r.lost)));
         let Some(choice) = choice.filter(|choice| !choice.rebuilds.is_empty()) else {
-            return Ok(only_here(located));
+            return Ok(only_here(located, count));
         };
         let watch = Stopwatch::start();
         let made = each(&choice.rebuilds, |_, rebuild| {
@@ -45,6 +46,7 @@ pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<
                 given_up.push(rebuild.lost);
             }
         }
+        count += made.iter().filter(|made| made.is_ok()).count();
         if made.iter().all(Result::is_ok) {
             notice::info(&format!(
                 "{} lost stores were made again for checkpoint {} in {:.3} s",
@@ -54,7 +56,7 @@ pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<
             ));
         }
     }
-    Ok(only_here(look(agent, nodes, within)?))
+    Ok(only_here(look(agent, nodes, within)?, count))
 }
 
 /// Surveys all nodes, sets aside what is stale, and brings the logs of each group to one state.
@@ -167,8 +169,9 @@ fn seats(nodes: &[NodeSeat], here: &[Here]) -> Vec<Seat> {
 }
 
 /// Leaves out what would need a rebuild.
-fn only_here(mut located: Located) -> Located {
+fn only_here(mut located: Located, made: usize) -> Located {
     located.choices.retain(|choice| choice.rebuilds.is_empty());
+    located.made = made;
     located
 }
 

@@ -2,7 +2,9 @@
 //! Purpose: who may write a file on shared storage: the process that made it, or one of the same host and
 //! boot once that process is proven dead. Everybody else takes over: a new file under a higher epoch.
 //! Invariants: the proof is a lock of the kernel (flock) on a file of the host's memory, never on shared
-//! storage; without that file there is no proof.
+//! storage; without that file there is no proof, so it stays when its holder is gone, and nobody misses it
+//! only after a long time. It is removed under its own lock, and whoever locks one looks whether it is still
+//! the one in its place.
 
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +19,9 @@ use std::time::Duration;
 
 /// How long a process that was just killed may take to die.
 const GRACE: Duration = Duration::from_secs(2);
+/// A lock that nobody has held for so long is removed. Should its file be written again after all, that is a
+/// takeover, as on another host.
+const FORGOTTEN: Duration = Duration::from_secs(30 * 86_400);
 
 /// This host and its boot, as files on shared storage name them.
 pub fn host() -> String {
@@ -40,7 +45,10 @@ pub struct Fence {
 impl Fence {
     /// For a file that this process makes.
     pub fn first(store: StoreId) -> Result<Self> {
-        Self::first_in(&folder()?, store)
+        let folder = folder()?;
+        // Not where a file is written again: its own lock may be an old one.
+        remove_forgotten(&folder, FORGOTTEN);
+        Self::first_in(&folder, store)
     }
 
     /// For a file that a process of `host` made; `what` names it in errors. [`ErrorKind::StoreBusy`] if
@@ -61,6 +69,12 @@ impl Fence {
         let file = options.open(&path).map_err(failed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
+        if !is_in_place(&file, &path) {
+            return Err(busy(
+                &path.display().to_string(),
+                "it was removed meanwhile",
+            ));
+        }
         Self::signed(file).map_err(failed)
     }
 
@@ -80,9 +94,7 @@ impl Fence {
             };
             return Err(busy(what, &format!("{holder} writes it")));
         }
-        let inode = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-        let held = file.metadata().map(inode).ok();
-        if held.is_none() || std::fs::metadata(&path).map(inode).ok() != held {
+        if !is_in_place(&file, &path) {
             return Err(busy(what, "its lock was replaced meanwhile"));
         }
         Self::signed(file).map_err(|error| Error::io(format!("{}", path.display()), error))
@@ -114,6 +126,39 @@ fn lock(file: &File, grace: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(20));
     }
     true
+}
+
+/// Whether `file` is still what stands at `path`.
+fn is_in_place(file: &File, path: &Path) -> bool {
+    let inode = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let held = file.metadata().map(inode).ok();
+    held.is_some() && std::fs::symlink_metadata(path).map(inode).ok() == held
+}
+
+/// Removes locks that nobody holds and nobody took for `age`.
+fn remove_forgotten(folder: &Path, age: Duration) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let taken = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = taken.is_ok_and(|taken| taken.elapsed().is_ok_and(|since| since >= age));
+        if is_old
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "lock")
+        {
+            remove_unheld(&path);
+        }
+    }
+}
+
+/// Removes a lock under itself: whoever opened it before, and gets it after, sees that it is gone.
+fn remove_unheld(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && is_in_place(&file, path)
+        && std::fs::remove_file(path).is_ok()
 }
 
 fn busy(what: &str, why: &str) -> Error {
@@ -174,6 +219,50 @@ mod tests {
         assert_eq!(kind(again()), ErrorKind::StoreBusy);
         drop(second);
         assert!(again().is_ok());
+    }
+
+    #[test]
+    fn a_lock_goes_only_when_nobody_has_held_it_for_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, lock) = (folder.path(), path(folder.path(), STORE));
+        let fence = Fence::first_in(folder, STORE).unwrap();
+        std::fs::write(folder.join("notes.txt"), "").unwrap();
+        remove_forgotten(folder, Duration::ZERO);
+        assert!(lock.exists(), "held");
+        drop(fence);
+        remove_forgotten(folder, FORGOTTEN);
+        assert!(lock.exists(), "there is proof for a while");
+        remove_forgotten(folder, Duration::ZERO);
+        assert!(!lock.exists() && folder.join("notes.txt").exists());
+        let again = Fence::again_in(folder, STORE, "a file");
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::StoreBusy);
+    }
+
+    #[test]
+    fn of_those_who_remove_and_those_who_take_a_lock_one_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, held) = (folder.path(), std::sync::atomic::AtomicU32::new(0));
+        let take = || {
+            for _ in 0..300 {
+                let taken = Fence::first_in(folder, STORE);
+                let taken = taken.or_else(|_| Fence::again_in(folder, STORE, "a file"));
+                let Ok(fence) = taken else { continue };
+                // Whoever has the fence is alone.
+                assert_eq!(held.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                held.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                drop(fence);
+            }
+        };
+        let remove = || {
+            (0..3000)
+                .filter(|_| remove_unheld(&path(folder, STORE)))
+                .count()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(take);
+            scope.spawn(take);
+            scope.spawn(remove);
+        });
     }
 
     #[test]

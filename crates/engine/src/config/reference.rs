@@ -181,8 +181,8 @@ pub const REFERENCE: [Setting; 39] = [
         None,
         "h",
         "Mean time between failures of one node, what `interval = \"auto\"` begins with; the failures \
-         of the job itself count more and more. By default that of table I of the paper on \
-         TSUBAME2.0.",
+         of the job itself count more and more. The program is taken to fail by itself as often as its \
+         nodes do. By default that of table I of the paper on TSUBAME2.0.",
     ),
     setting(
         "redundancy",
@@ -270,10 +270,11 @@ pub const REFERENCE: [Setting; 39] = [
     setting(
         "archive_every",
         Form::Whole(1, 1 << 30),
-        Some("1"),
+        None,
         "checkpoints",
         "Every so many checkpoints one is drained. One that comes while another drains waits, and is passed \
-         over when a newer one is there.",
+         over when a newer one is there. By default those that the planner picks, in a program that asks \
+         `due` with `interval = \"auto\"`; in others every one.",
     ),
     setting(
         "archive_retained",

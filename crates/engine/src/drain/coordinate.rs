@@ -14,7 +14,7 @@ use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use crate::store::control::wait_until;
+use crate::store::control::{Control, wait_until};
 use crate::transport::Peer;
 use backstay_format::agent::Seat;
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
@@ -56,7 +56,7 @@ pub struct ArchivePlan {
     pub incarnation: u64,
     /// The checkpoint that it restored.
     pub from: Option<StatusCheckpoint>,
-    /// Every so many checkpoints one is drained.
+    /// Every so many checkpoints one is drained, unless the planner picks them.
     pub every: u64,
     /// Checkpoints that the archive keeps.
     pub retained: usize,
@@ -510,16 +510,14 @@ impl Coordinator {
         while !self.stop.load(Ordering::Acquire) {
             let last = drain_last.load(Ordering::Acquire);
             let control = self.point.control();
-            let committed = control
-                .as_ref()
-                .map_or(done, crate::store::control::Control::committed);
+            let committed = control.as_ref().map_or(done, Control::committed);
             let waits = failed
                 .as_ref()
                 .is_some_and(|(_, since)| since.elapsed() < AGAIN);
-            let asked = control
+            let due = control
                 .as_ref()
-                .is_some_and(|control| control.archive_wanted() > done);
-            let wanted = committed > done && (asked || last || self.is_due(committed, done));
+                .is_some_and(|control| self.is_due(control, committed, done));
+            let wanted = committed > done && (last || due);
             if !wanted && last {
                 return;
             }
@@ -529,6 +527,7 @@ impl Coordinator {
                 continue;
             }
             if let Some(control) = &control {
+                self.state.follow(&self.plan, control);
                 // How the one before ended is not how this one does.
                 control.set_archive_outcome(0);
                 control.set_archiving(committed);
@@ -536,6 +535,9 @@ impl Coordinator {
             match self.archive(committed) {
                 Ok(()) => {
                     (done, failed) = (committed, None);
+                    if let Some(control) = &control {
+                        control.set_drain_seconds(self.state.last_seconds);
+                    }
                     self.tell(committed, 0);
                     if said.clear() {
                         notice::info(&format!(
@@ -555,10 +557,15 @@ impl Coordinator {
         }
     }
 
-    fn is_due(&self, committed: CheckpointId, done: CheckpointId) -> bool {
+    /// Whether what is committed is to be drained now. Where the planner picks, only what is wanted.
+    fn is_due(&self, control: &Control, committed: CheckpointId, done: CheckpointId) -> bool {
+        let wanted = control.archive_wanted();
+        if done == CheckpointId::default() || (done < wanted && wanted <= committed) {
+            return true;
+        }
         let every = self.plan.every.max(1);
         // The newest that is at or behind a multiple that is not in the archive yet.
-        committed.number / every > done.number / every || done == CheckpointId::default()
+        !control.archive_planned() && committed.number / every > done.number / every
     }
 
     fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut notice::SaidOnce) {

@@ -8,6 +8,7 @@
 use super::coordinate::ArchivePlan;
 use crate::clock::{Stopwatch, unix_ns};
 use crate::error::Error;
+use crate::store::control::Control;
 use backstay_format::CheckpointId;
 use backstay_format::drain::DrainProgress;
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,10 @@ pub struct ArchiveStatus {
     pub(super) waiting: Option<CheckpointId>,
     /// The same.
     pub next: Option<StatusCheckpoint>,
+    /// Every so many checkpoints one is due; 0 where the planner picks them.
+    pub every: u64,
+    /// The newest that is due though no rule says so: picked by the planner, or waited for.
+    pub wanted: Option<StatusCheckpoint>,
     /// Since when the drain runs, in seconds.
     pub draining_seconds: f64,
     /// How long the last drain took, in seconds.
@@ -138,9 +143,18 @@ impl ArchiveStatus {
         Self {
             version: 1,
             folder: plan.folder.clone(),
+            every: plan.every.max(1),
             rate_bytes: plan.settings.rate_bytes,
             ..Self::default()
         }
+    }
+
+    /// Which checkpoints are due now.
+    pub(super) fn follow(&mut self, plan: &ArchivePlan, control: &Control) {
+        let planned = control.archive_planned();
+        self.every = if planned { 0 } else { plan.every.max(1) };
+        let wanted = control.archive_wanted();
+        self.wanted = (wanted.number > 0).then(|| wanted.into());
     }
 
     pub(super) fn begin(&mut self, id: CheckpointId, aggregators: usize) {

@@ -70,6 +70,8 @@ pub struct Located {
     pub choices: Vec<Choice>,
     /// Lost stores, and why those that cannot be made again cannot.
     pub beyond: Vec<String>,
+    /// Lost stores that were made again just now.
+    pub made: usize,
 }
 
 /// A lost store and what its group's newest log says.

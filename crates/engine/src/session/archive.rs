@@ -145,7 +145,7 @@ impl Archive {
             run: node.run,
             incarnation,
             from: None,
-            every: u64::from(config.archive_every),
+            every: config.archive_every.map_or(1, u64::from),
             retained: index(config.archive_retained),
             settings: DrainSettings::of(config),
             nodes,
@@ -258,7 +258,9 @@ impl Session {
         }
         let control = &self.node.control;
         // One that is not due drains because somebody waits for it.
-        control.set_archive_wanted(id);
+        if control.archive_wanted() < id {
+            control.set_archive_wanted(id);
+        }
         let limit = Duration::from_millis(self.config.timeout_ms);
         let over = || control.archived() >= id || self.archive_failed(id);
         wait_until("the checkpoint to be archived", limit, over)?;

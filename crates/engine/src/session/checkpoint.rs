@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::region::Source;
+use crate::schedule::Level;
 use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::{Control, Post, wait_until};
 use crate::store::revision::{Part, PendingPart};
@@ -23,18 +24,6 @@ use std::time::Duration;
 /// So many of the newest checkpoints are never given up: a commit that is interrupted on some nodes
 /// needs the older one.
 const RETAINED_MIN: usize = 2;
-
-/// How far a checkpoint has to be safe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Level {
-    /// Durable in the store of every node.
-    Node = 1,
-    /// Protected across nodes, so that it survives the loss of as many as the redundancy covers.
-    Protected = 2,
-    /// In the archive on the parallel file system, so that it survives the loss of all nodes.
-    Archive = 3,
-}
 
 /// A checkpoint that was started; see [`Session::test`] and [`Session::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +115,7 @@ impl Session {
         }
         let mut report = outcome?.unwrap_or_default();
         report.blocking_seconds = watch.seconds();
+        self.paid(report.checkpoint, report.blocking_seconds);
         self.record(&report);
         Ok(report)
     }
@@ -139,11 +129,15 @@ impl Session {
         self.begin(true);
         let underway = self.underway.as_mut();
         let underway = underway.ok_or_else(|| Error::new(ErrorKind::Internal, "nothing began"))?;
-        underway.report.blocking_seconds = watch.seconds();
-        Ok(Handle {
+        let blocking_seconds = watch.seconds();
+        underway.report.blocking_seconds = blocking_seconds;
+        let handle = Handle {
             checkpoint: underway.id,
             turn: underway.turn,
-        })
+        };
+        // Nobody may ever wait for it: the next one is due an interval from now.
+        self.paid(handle.checkpoint, blocking_seconds);
+        Ok(handle)
     }
 
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
@@ -213,6 +207,7 @@ impl Session {
         self.begin_archive();
         let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
+        self.pick(id);
         let watch = Stopwatch::start();
         let captured = self.capture(id, turn);
         let mut report = Report {
@@ -472,10 +467,7 @@ impl Session {
 
     /// Keeps what a checkpoint cost.
     fn record(&mut self, report: &Report) {
-        let learnt = self.pacer.as_mut().and_then(|pacer| {
-            pacer.committed(report.blocking_seconds);
-            pacer.memory()
-        });
+        self.keep_learnt();
         let Some(file) = &mut self.metrics else {
             return;
         };
@@ -488,7 +480,6 @@ impl Session {
         });
         let metrics = &mut file.metrics;
         metrics.checkpoints += 1;
-        metrics.schedule = learnt;
         metrics.changed_share = share(changed, total);
         metrics.changed_share_by_rank = posts
             .iter()

@@ -9,6 +9,7 @@ mod assemble;
 mod checkpoint;
 mod helper;
 mod node;
+mod pace;
 mod protection;
 mod restore;
 mod share;
@@ -16,9 +17,10 @@ mod variable;
 mod vote;
 mod watch;
 
+pub use crate::schedule::Level;
 pub use crate::store::place::STORE_FILE;
 pub use assemble::assemble;
-pub use checkpoint::{Handle, Level, Report, Scrubbed};
+pub use checkpoint::{Handle, Report, Scrubbed};
 pub use restore::Restored;
 pub use variable::Variable;
 
@@ -490,53 +492,6 @@ impl Session {
         self.metrics = Some(file);
     }
 
-    fn open_pacer(&mut self) -> Result<()> {
-        if self.comm.rank() != 0 {
-            return Ok(());
-        }
-        let memory = self
-            .metrics
-            .as_mut()
-            .and_then(|file| file.metrics.schedule.take());
-        let mut pacer = Pacer::new(&self.config, self.node.nodes, memory)?;
-        if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
-            pacer.failed();
-        }
-        self.pacer = Some(pacer);
-        Ok(())
-    }
-
-    /// Whether it is time for a checkpoint, and to which level; to be asked once a step, say. Follows
-    /// the setting `interval`: by default the planner's, from measured costs and failures. Collective,
-    /// but most calls ask nobody.
-    pub fn due(&mut self) -> Result<Option<Level>> {
-        self.due_calls += 1;
-        if self.due_skip > 0 {
-            self.due_skip -= 1;
-            return Ok(None);
-        }
-        let calls = std::mem::take(&mut self.due_calls);
-        let (due, skip) = match &mut self.pacer {
-            Some(pacer) => pacer.ask(calls),
-            None => (0, 0),
-        };
-        let wish = i64::from(self.leave.is_there());
-        let mut answer = [due, skip, wish];
-        self.comm
-            .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
-        self.due_skip = answer[1];
-        let first = answer[2] > 0 && !self.leaving;
-        self.leaving |= answer[2] > 0;
-        Ok((answer[0] > 0 || first).then_some(Level::Node))
-    }
-
-    /// Whether the program should take a last checkpoint, close the session and leave: the scheduler or
-    /// `backstay run` asked for it. Known after [`Session::due`], which then says yes once, and after each
-    /// checkpoint; the same on all ranks. Local.
-    pub fn should_leave(&self) -> bool {
-        self.leaving
-    }
-
     /// This rank.
     pub fn rank(&self) -> u32 {
         self.comm.rank()
@@ -701,9 +656,8 @@ impl Session {
             (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
             _ => Ok(()),
         };
-        let learnt = self.pacer.as_mut().and_then(Pacer::memory);
+        self.keep_learnt();
         if let Some(metrics) = &mut self.metrics {
-            metrics.metrics.schedule = learnt;
             metrics.metrics.closed = true;
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());

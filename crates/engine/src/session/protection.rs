@@ -10,7 +10,7 @@ use super::node::Node;
 use super::share::{share_bytes, share_parts, share_secret};
 use super::vote::vote;
 use super::watch::Watched;
-use super::{Session, lock};
+use super::{Level, Session, lock};
 use crate::agent::coordinate::NodeSeat;
 use crate::agent::{AgentSettings, restart};
 use crate::archive::Catalog;
@@ -206,10 +206,13 @@ impl Protection {
                 )),
             }
         }
-        let mine = (comm.rank() == 0).then(|| encode_located(&found.unwrap_or_default()));
+        let found = found.unwrap_or_default();
+        let mine = (comm.rank() == 0).then(|| encode_located(&found));
         let bytes = share_bytes(comm, "sharing what there is", mine)?;
         self.located = decode_located(&bytes)
             .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
+        // Rank 0's alone: for the level that a restore took the highest of all ranks counts.
+        self.located.made = found.made;
         Ok(())
     }
 
@@ -220,6 +223,19 @@ impl Protection {
     }
     pub(super) fn choices(&self) -> impl Iterator<Item = &Choice> {
         self.located.choices.iter()
+    }
+
+    /// What a checkpoint that is on the nodes takes: redundancy, if a node was lost.
+    pub(super) fn level_of(&self, id: CheckpointId) -> Level {
+        let sources = self.choice(id).into_iter().flat_map(|c| &c.sources);
+        let mut here = sources
+            .flatten()
+            .filter_map(|&at| self.located.here.get(at));
+        if self.located.made > 0 || here.any(|here| here.rebuilt) {
+            Level::Protected
+        } else {
+            Level::Node
+        }
     }
 
     /// The store that has `rank`'s part of a checkpoint, wherever it is.

@@ -7,8 +7,8 @@
 
 use super::assemble::{StoredSlab, assemble};
 use super::variable::Registered;
-use super::vote::vote;
-use super::{Session, Stores, lock, to_i64};
+use super::vote::{vote, vote_with};
+use super::{Level, Session, Stores, lock, to_i64};
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -37,6 +37,9 @@ pub struct Restored {
     pub fell_back: u32,
     /// Stored variables of this rank that the program does not protect.
     pub unclaimed: u32,
+    /// What it took: the stores of the nodes, one that was made again from others' parity or copy, the
+    /// archive; the highest of all ranks.
+    pub level: Level,
 }
 
 /// Whether an older checkpoint may be free of what this error says.
@@ -106,11 +109,11 @@ impl Session {
         let what = format!("restoring checkpoint {}", id.number);
         let found = self.find_committed();
         let read = found.and_then(|()| self.read_checkpoint(id));
-        let mut outcome = vote(&self.comm, &what, to_i64(id.number), read);
+        let mut outcome = self.vote_read(&what, id, read);
         let damaged = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Corrupt);
         if damaged && self.protection.repair(&self.comm, &self.config)? {
             let read = self.read_checkpoint(id);
-            outcome = vote(&self.comm, &what, to_i64(id.number), read);
+            outcome = self.vote_read(&what, id, read);
         }
         let lost = matches!(&outcome, Err(error) if is_of_one_checkpoint(error.kind()));
         if !lost || !self.archive.prefer(id) {
@@ -122,7 +125,18 @@ impl Session {
             ));
         }
         let read = self.read_checkpoint(id);
-        vote(&self.comm, &what, to_i64(id.number), read)
+        self.vote_read(&what, id, read)
+    }
+
+    /// All ranks' outcome of reading; the level that it took is the highest of all ranks.
+    fn vote_read(&self, what: &str, id: CheckpointId, read: Result<Restored>) -> Result<Restored> {
+        let level = read.as_ref().map_or(Level::Node, |read| read.level);
+        let mut highest = [i64::from(level as u8)];
+        let outcome = vote_with(&self.comm, what, to_i64(id.number), read, &mut highest);
+        outcome.map(|restored| Restored {
+            level: Level::of(highest[0]).unwrap_or_default(),
+            ..restored
+        })
     }
 
     fn note_restore(&mut self, restored: &Restored) {
@@ -139,9 +153,7 @@ impl Session {
                 }
             ));
         }
-        if let Some(pacer) = &mut self.pacer {
-            pacer.restored(restored.seconds);
-        }
+        self.pace_from(restored.checkpoint, restored.level, restored.seconds);
         let Some(file) = &mut self.metrics else {
             return;
         };
@@ -164,6 +176,12 @@ impl Session {
         self.policy.protected = self.policy.protected.filter(|protected| *protected <= id);
         if self.node.leads() && self.node.control.protected() > id {
             self.node.control.set_protected(CheckpointId::default());
+        }
+        if self.node.leads() {
+            // Wanted was one of what is abandoned now.
+            self.node
+                .control
+                .set_archive_wanted(CheckpointId::default());
         }
         let begun = match (&self.store, self.node.leads()) {
             (Some(store), true) => {
@@ -281,6 +299,24 @@ impl Session {
         Ok((reader, entry))
     }
 
+    /// Which level this rank's part of a checkpoint comes from, or all parts where their number changed.
+    fn level_of(&self, id: CheckpointId, world_size: u32) -> Level {
+        let rank = self.comm.rank();
+        let is_here = |found: &FoundRevision| match &found.ranks {
+            Ok(_) if world_size != self.comm.size() => found.holds_all_ranks(),
+            Ok(ranks) => ranks.iter().any(|entry| entry.rank == rank),
+            Err(_) => false,
+        };
+        let is_here = self.stores().is_ok() && self.found(id).is_ok_and(is_here);
+        if self.archive.is_preferred(id) {
+            Level::Archive
+        } else if is_here || !self.archive.has(id) || self.protection.choice(id).is_some() {
+            self.protection.level_of(id)
+        } else {
+            Level::Archive
+        }
+    }
+
     fn world_size(&self, id: CheckpointId) -> Result<u32> {
         match (self.found(id), self.protection.choice(id)) {
             (Ok(found), _) => Ok(found.revision.world_size),
@@ -304,6 +340,7 @@ impl Session {
         let mut restored = Restored {
             checkpoint: id,
             ranks_then: world_size,
+            level: self.level_of(id, world_size),
             ..Restored::default()
         };
         for variable in self.variables.values() {

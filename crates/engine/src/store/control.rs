@@ -46,6 +46,9 @@ const WORD_ARCHIVED: usize = 20;
 const WORD_ARCHIVING: usize = 22;
 const WORD_ARCHIVE_OUTCOME: usize = 24;
 const WORD_ARCHIVE_WANTED: usize = 26;
+const WORD_ARCHIVE_PLANNED: usize = 28;
+const WORD_DRAIN_MICROSECONDS: usize = 29;
+const WORD_PROTECT_MICROSECONDS: usize = 30;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,10 @@ pub struct ControlGlance {
     pub archiving: CheckpointId,
     /// How the last drain ended: 0, or the kind of an error.
     pub archive_outcome: u64,
+    /// The newest that somebody, or the planner, wants in the archive.
+    pub archive_wanted: CheckpointId,
+    /// Whether only such are due there.
+    pub archive_planned: bool,
 }
 
 impl ControlGlance {
@@ -128,6 +135,8 @@ impl ControlGlance {
             archived: id(WORD_ARCHIVED),
             archiving: id(WORD_ARCHIVING),
             archive_outcome: words[WORD_ARCHIVE_OUTCOME],
+            archive_wanted: id(WORD_ARCHIVE_WANTED),
+            archive_planned: words[WORD_ARCHIVE_PLANNED] != 0,
         })
     }
 
@@ -346,13 +355,48 @@ impl Control {
     pub fn archiving(&self) -> CheckpointId {
         self.checkpoint(WORD_ARCHIVING)
     }
-    /// Publishes that somebody waits for this checkpoint to be in the archive.
+    /// Publishes that this checkpoint is to be in the archive: somebody waits for it, or the planner
+    /// picked it.
     pub fn set_archive_wanted(&self, id: CheckpointId) {
         self.set_checkpoint(WORD_ARCHIVE_WANTED, id);
     }
-    /// The newest checkpoint that somebody waited for to be in the archive.
+    /// The newest checkpoint that is to be in the archive though no rule says so.
     pub fn archive_wanted(&self) -> CheckpointId {
         self.checkpoint(WORD_ARCHIVE_WANTED)
+    }
+    /// Says that the planner picks the checkpoints that drain: no other is due.
+    pub fn set_archive_planned(&self) {
+        self.word(WORD_ARCHIVE_PLANNED).store(1, Ordering::Release);
+    }
+    /// Whether the planner picks the checkpoints that drain.
+    pub fn archive_planned(&self) -> bool {
+        self.word(WORD_ARCHIVE_PLANNED).load(Ordering::Acquire) != 0
+    }
+    /// Publishes how long the last drain took; before the checkpoint itself.
+    pub fn set_drain_seconds(&self, seconds: f64) {
+        self.set_seconds(WORD_DRAIN_MICROSECONDS, seconds);
+    }
+    /// How long the last drain took, if one ended well.
+    pub fn drain_seconds(&self) -> Option<f64> {
+        self.seconds(WORD_DRAIN_MICROSECONDS)
+    }
+    /// Publishes how long it took to protect the last checkpoint.
+    pub fn set_protect_seconds(&self, seconds: f64) {
+        self.set_seconds(WORD_PROTECT_MICROSECONDS, seconds);
+    }
+    /// How long it took to protect the last checkpoint, if one was.
+    pub fn protect_seconds(&self) -> Option<f64> {
+        self.seconds(WORD_PROTECT_MICROSECONDS)
+    }
+    fn set_seconds(&self, at: usize, seconds: f64) {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        // 0 says that nothing was measured.
+        let microseconds = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+        self.word(at).store(microseconds, Ordering::Release);
+    }
+    fn seconds(&self, at: usize) -> Option<f64> {
+        let microseconds = self.word(at).load(Ordering::Acquire);
+        (microseconds > 0).then(|| Duration::from_micros(microseconds).as_secs_f64())
     }
     /// Publishes how the last drain ended: 0, or the kind of an error.
     pub fn set_archive_outcome(&self, outcome: u64) {
@@ -388,6 +432,8 @@ impl Control {
             archived: self.archived(),
             archiving: self.archiving(),
             archive_outcome: self.archive_outcome(),
+            archive_wanted: self.archive_wanted(),
+            archive_planned: self.archive_planned(),
         }
     }
 

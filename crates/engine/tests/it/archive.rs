@@ -164,7 +164,7 @@ fn archive_and_parity_go_together() {
 fn only_every_third_checkpoint_drains() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let third = |config: &mut Config| config.archive_every = 3;
+    let third = |config: &mut Config| config.archive_every = Some(3);
     life_with(folder, &[0], third, |rank| {
         for _ in 0..8 {
             rank.compute();
@@ -183,6 +183,113 @@ fn only_every_third_checkpoint_drains() {
         assert_eq!(newest.number, 6);
         assert_eq!(archived(rank).number, 9);
         assert_eq!(archived(rank).number, 10, "not due, but waited for");
+    });
+}
+
+/// What the file of measurements says after a job that fails ten times a second, of them twice so that it
+/// needs the archive.
+fn teach(folder: &Path) {
+    let path = folder.join("n0/test job/n0/metrics.json");
+    let mut metrics: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(metrics["schedule_levels"], serde_json::json!([1, 3]));
+    let schedule = &mut metrics["schedule"];
+    for (at, failures) in [8000.0, 2000.0].into_iter().enumerate() {
+        schedule["rates"][at]["failures"] = failures.into();
+        schedule["rates"][at]["exposure_seconds"] = 1000.0.into();
+        schedule["checkpoint_seconds"][at]["values"] = serde_json::json!([0.001]);
+        schedule["recovery_seconds"][at]["values"] = serde_json::json!([0.001]);
+    }
+    schedule["latency_seconds"]["values"] = serde_json::json!([0.05]);
+    // A drain costs the application as much as fifty checkpoints.
+    schedule["slowdown_share"]["values"] = serde_json::json!([1.0]);
+    std::fs::write(path, metrics.to_string()).unwrap();
+}
+
+/// Takes checkpoints as `due` says, `count` or more, until some were picked for the archive; the levels
+/// that it said.
+fn go_by_due(rank: &mut Rank, count: usize) -> Vec<(u64, Level)> {
+    let mut taken: Vec<(u64, Level)> = Vec::new();
+    let picked = |taken: &[(u64, Level)]| {
+        let picked = taken.iter().filter(|(_, level)| *level == Level::Archive);
+        picked.count() >= 3
+    };
+    while taken.len() < count || !picked(&taken) {
+        if let Some(level) = rank.session.due().unwrap() {
+            rank.compute();
+            let report = rank.session.checkpoint().unwrap();
+            taken.push((report.checkpoint.number, level));
+        }
+    }
+    taken
+}
+
+#[test]
+fn the_planner_picks_which_checkpoints_drain() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        archived(rank);
+    });
+    teach(folder);
+    let taken = life(folder, &[0, 1], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(
+            (restored.checkpoint.number, restored.level),
+            (1, Level::Node)
+        );
+        let taken = go_by_due(rank, 60);
+        let picked = |number| taken.contains(&(number, Level::Archive));
+        let newest = taken
+            .iter()
+            .rev()
+            .find(|(_, level)| *level == Level::Archive);
+        let newest = newest.expect("some are picked").0;
+        // On the node of rank 0 it is known first, so that no other is taken for it.
+        while rank
+            .session
+            .archived_checkpoint()
+            .is_none_or(|id| id.number < newest)
+        {
+            std::thread::yield_now();
+        }
+        let archived = rank.session.archived_checkpoint().unwrap().number;
+        assert!(picked(archived), "{archived} of {taken:?}");
+        taken
+    });
+    assert_eq!(taken[0], taken[1], "all ranks take the same");
+    let picked: Vec<u64> = taken[0]
+        .iter()
+        .filter(|(_, level)| *level == Level::Archive)
+        .map(|(number, _)| *number)
+        .collect();
+    assert!(2 * picked.len() < taken[0].len(), "{:?}", taken[0]);
+    wipe_nodes(folder, &[0, 1]);
+    // Three are retained; the newest first, for the others go when an older one is restored.
+    for (place, number) in picked.into_iter().rev().take(3).enumerate() {
+        life(folder, &[2 * place + 2, 2 * place + 3], |rank| {
+            let restored = rank.session.restore_from(number).unwrap();
+            assert_eq!((rank.step, restored.level), (number, Level::Archive));
+            rank.check();
+        });
+    }
+}
+
+#[test]
+fn a_program_that_does_not_ask_drains_every_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    life(folder.path(), &[0], |rank| {
+        for number in 1..=4 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+            while rank
+                .session
+                .archived_checkpoint()
+                .is_none_or(|id| id.number < number)
+            {
+                std::thread::yield_now();
+            }
+        }
     });
 }
 

@@ -8,7 +8,8 @@ use crate::view::{IdView, UnreadableView, utc};
 use backstay::clock::unix_ns;
 use backstay::drain::ArchiveStatus;
 use backstay::inspect::{
-    ArchiveGlance, StoreGlance, Unreadable, default_places, glance_archives, glance_stores, share,
+    ArchiveGlance, ControlGlance, StoreGlance, Unreadable, default_places, glance_archives,
+    glance_stores, share,
 };
 use backstay::metrics::Metrics;
 use backstay::{CheckpointId, ErrorKind};
@@ -61,6 +62,51 @@ pub(crate) struct Ids {
     pub(crate) encoding: Option<CheckpointId>,
     pub(crate) draining: Option<CheckpointId>,
     pub(crate) waiting: Option<CheckpointId>,
+    /// What is due in the archive.
+    pub(crate) due: Due,
+}
+
+/// Which checkpoints are due in the archive.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Every so many; none where the planner picks them.
+    every: Option<u64>,
+    /// The newest that is due though no rule says so.
+    wanted: Option<CheckpointId>,
+}
+
+impl Due {
+    fn new(status: &ArchiveStatus, said: &[&ControlGlance]) -> Self {
+        let last = status.wanted;
+        let last = last.map(|id| CheckpointId::new(id.incarnation, id.number));
+        if said.is_empty() {
+            return Self {
+                every: (status.every > 0).then_some(status.every),
+                wanted: last,
+            };
+        }
+        let planned = said.iter().any(|glance| glance.archive_planned);
+        Self {
+            // A planner that was not asked in this life picks nothing: then every one is due.
+            every: (!planned).then_some(status.every.max(1)),
+            wanted: said.iter().filter_map(|g| some(g.archive_wanted)).max(),
+        }
+    }
+
+    /// Due checkpoints, up to the newest on the nodes, that are not in the archive.
+    fn behind(&self, node: Option<CheckpointId>, archive: Option<CheckpointId>) -> u64 {
+        let Some(node) = node else { return 0 };
+        let done = archive.map_or(0, |id| id.number);
+        let by_rule = self.every.map_or(0, |every| {
+            (node.number / every).saturating_sub(done / every)
+        });
+        // The first is always due.
+        let first = archive.is_none();
+        let wanted = self
+            .wanted
+            .is_some_and(|id| Some(id) > archive && id <= node);
+        by_rule.max(u64::from(first || wanted))
+    }
 }
 
 /// A node's store.
@@ -94,6 +140,9 @@ pub(crate) struct DrainView {
     pub(crate) last_ratio: Option<f64>,
     pub(crate) drains: u64,
     pub(crate) failures: u64,
+    /// Every so many checkpoints one is due; none where the planner picks them.
+    pub(crate) every: Option<u64>,
+    /// Due checkpoints that are not there.
     pub(crate) behind: u64,
     pub(crate) why: Option<String>,
     pub(crate) error: Option<String>,
@@ -270,6 +319,9 @@ impl JobView {
                 .and_then(|status| status.next)
                 .filter(|_| running)
                 .map(id),
+            due: status.map_or_else(Due::default, |status| {
+                Due::new(status, &said().collect::<Vec<_>>())
+            }),
         };
         Self {
             job,
@@ -319,7 +371,6 @@ impl DrainView {
         };
         #[expect(clippy::cast_precision_loss, reason = "an age for people to read")]
         let age_seconds = unix_ns().saturating_sub(status.written_unix_ns) as f64 / 1e9;
-        let of_archive = ids.archive.map_or(0, |id| id.number);
         let aggregators = status.aggregators.iter().map(|a| AggregatorView {
             name: a.name.clone(),
             state: a.state.clone(),
@@ -347,10 +398,8 @@ impl DrainView {
                 .then(|| share(status.last_bytes_changed, status.last_bytes_stored)),
             drains: status.drains,
             failures: status.failures,
-            behind: ids
-                .node
-                .map_or(0, |id| id.number)
-                .saturating_sub(of_archive),
+            every: ids.due.every,
+            behind: ids.due.behind(ids.node, ids.archive),
             why: None,
             error: status.error.clone(),
             age_seconds,
@@ -386,10 +435,7 @@ impl DrainView {
                 self.age_seconds
             ));
         }
-        Some(
-            "not every checkpoint is drained (`archive_every`), or the drain is about to begin"
-                .to_owned(),
-        )
+        Some("the drain is about to begin".to_owned())
     }
 }
 
@@ -418,5 +464,32 @@ impl ArchiveView {
             servers: servers.collect(),
             newest_id: newest.map(|entry| entry.checkpoint),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_due_counts_as_behind() {
+        let id = |number| (number > 0).then(|| CheckpointId::new(1, number));
+        let behind = |every: u64, wanted, node, archive| {
+            let due = Due {
+                every: (every > 0).then_some(every),
+                wanted: id(wanted),
+            };
+            due.behind(id(node), id(archive))
+        };
+        assert_eq!(behind(1, 0, 7, 5), 2);
+        for (node, due) in [(8, 0), (9, 1), (12, 2), (14, 2)] {
+            assert_eq!(behind(3, 0, node, 6), due, "{node}");
+        }
+        assert_eq!(behind(3, 8, 8, 6), 1, "waited for");
+        assert_eq!(behind(3, 0, 1, 0), 1, "the first");
+        for (wanted, due) in [(0, 0), (6, 0), (8, 1), (10, 0)] {
+            assert_eq!(behind(0, wanted, 9, 6), due, "picked {wanted}");
+        }
+        assert_eq!(behind(1, 0, 0, 0), 0);
     }
 }

@@ -273,7 +273,7 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
         drains().filter_map(of).collect()
     };
     let samples = each(|d| Some(d.behind.to_string()));
-    let help = "Numbers by which the archive is behind the nodes.";
+    let help = "Due checkpoints that are not in the archive.";
     text.metric(
         "backstay_archive_behind_checkpoints",
         "gauge",

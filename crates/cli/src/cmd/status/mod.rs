@@ -71,7 +71,9 @@ fn watch(args: &StatusArgs) -> Result<(), Failure> {
         if let Some(before) = &before {
             snapshot.take_rates(before);
         }
-        if !redraw(&show::lines(&snapshot)) {
+        let mut lines = show::lines(&snapshot);
+        lines.extend(snapshot.unreadable().map(str::to_owned));
+        if !redraw(&lines) {
             return Ok(());
         }
         before = Some(snapshot);

@@ -145,15 +145,20 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
     if let Some(limit) = drain.rate_limit_bytes {
         lines.push(format!("             limited to {}/s", human_bytes(limit)));
     }
+    match drain.every {
+        None => lines.push("             the planner picks what drains".to_owned()),
+        Some(1) => {}
+        Some(every) => lines.push(format!("             one of {every} checkpoints drains")),
+    }
     if drain.behind > 0 {
         let plural = if drain.behind == 1 {
-            "checkpoint"
+            "checkpoint is"
         } else {
-            "checkpoints"
+            "checkpoints are"
         };
         let why = drain.why.clone().unwrap_or_default();
         lines.push(format!(
-            "             {} {plural} behind the nodes: {why}",
+            "             {} due {plural} not there yet: {why}",
             drain.behind
         ));
     } else if let Some(error) = drain.error.as_ref().filter(|_| job.running) {
