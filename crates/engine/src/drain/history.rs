@@ -21,6 +21,9 @@ use backstay_format::{Address, BaseRun, SegmentHeader, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+/// So many times its own bytes the keys of a segment may have, all of which are read with it.
+const KEYS_MAX: u64 = 4;
+
 /// What a segment may be the difference to.
 #[derive(Debug)]
 pub(super) struct Base {
@@ -85,7 +88,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The base of a segment, if at least half of it has one.
+    /// The base of a segment, if at least half of it has one, and not scattered over too many keys.
     pub(super) fn base(
         &self,
         packing: &Packing<'_>,
@@ -127,7 +130,19 @@ impl<'a> History<'a> {
             }
         }
         let based: u64 = runs.iter().map(|run| u64::from(run.length_bytes)).sum();
-        (based > 0 && based * 2 >= u64::from(segment.length)).then_some(runs)
+        let length = u64::from(segment.length);
+        let is_dense =
+            based > 0 && based * 2 >= length && self.bytes_of_keys(&runs) <= KEYS_MAX * length;
+        is_dense.then_some(runs)
+    }
+
+    /// Bytes of all the keys of some runs, decoded.
+    fn bytes_of_keys(&self, runs: &[BaseRun]) -> u64 {
+        let keys: BTreeSet<SegmentId> = runs.iter().map(|run| run.base.segment()).collect();
+        let accounts = keys
+            .iter()
+            .filter_map(|&key| self.state.ledger.account(key));
+        accounts.map(|account| account.decoded_bytes).sum()
     }
 
     /// Where in a key the bytes stand that a block may be the difference to.

@@ -270,6 +270,29 @@ fn by_default_differences_are_written_where_the_ratio_counts() {
 }
 
 #[test]
+fn a_few_blocks_are_not_worth_reading_whole_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(
+        folder,
+        1,
+        |_| {},
+        |net| {
+            net.archived();
+            for weight in net.weights.iter_mut().take(2 * BLOCK) {
+                *weight *= 1.001;
+            }
+            let handle = net.session.checkpoint_start().unwrap();
+            net.session.wait(handle, Level::Archive).unwrap();
+        },
+    );
+    let of_second = segments(folder).into_iter();
+    let of_second = of_second.filter(|(_, header)| header.checkpoint.number == 2);
+    let differences: Vec<bool> = of_second.map(|(entry, _)| entry.difference).collect();
+    assert!(!differences.is_empty() && !differences.contains(&true));
+}
+
+#[test]
 fn a_key_serves_so_many_drains_also_over_lives() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
