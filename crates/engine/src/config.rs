@@ -144,6 +144,9 @@ pub struct Config {
     pub archive_threads: u32,
     /// Threads of each aggregator that write.
     pub archive_write_threads: u32,
+    /// Drains for which an archived segment serves as what later ones are the difference to; by default
+    /// 8 with [`ArchiveCodec::Ratio`], else 0: none.
+    pub archive_history: Option<u32>,
     /// Bytes a second that all aggregators of the job write at most.
     pub archive_rate_bytes: Option<u64>,
     /// Bytes to reserve in each aggregator's file; by default a rule applied at its first drain.
@@ -192,6 +195,7 @@ impl Default for Config {
             archive_second_pass: false,
             archive_threads: 1,
             archive_write_threads: 2,
+            archive_history: None,
             archive_rate_bytes: None,
             archive_reserve_bytes: None,
             archive_stripe_count: None,
@@ -287,6 +291,7 @@ impl Config {
                 "archive_write_threads",
                 Some(u64::from(self.archive_write_threads)),
             ),
+            ("archive_history", self.archive_history.map(u64::from)),
             ("archive_rate_bytes", self.archive_rate_bytes),
             ("archive_reserve_bytes", self.archive_reserve_bytes),
             (

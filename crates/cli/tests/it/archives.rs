@@ -4,10 +4,14 @@
 
 use crate::job::{GLOBAL, RANKS, Ran, Rank, WORDS, backstay, config, element, small, word};
 use backstay::archive::{Catalog, catalog_file, store_file};
+use backstay::config::ArchiveCodec;
 use backstay::drain::fetch::open_device;
-use backstay::{Communicator, Config, Level};
+use backstay::{Communicator, Config, ElementType, Level, Session, Variable};
+use backstay_format::TableEntry;
+use backstay_format::width::to_u64;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -212,6 +216,86 @@ fn an_undamaged_archive_is_verified_whole() {
     let ran = backstay(&["verify"], &[&archive]);
     assert!(ran.out.contains("1 catalog read: good"), "{ran:?}");
     assert_eq!(backstay(&["verify", "-c", "2"], &[&archive]).status, 0);
+}
+
+/// A job of one rank whose variable `weights` changes a little from checkpoint to checkpoint.
+fn slow_job(path: &Path, steps: u32) {
+    run_ranks(ThreadComm::new(1), |comm| {
+        let config = Config {
+            archive_codec: ArchiveCodec::Ratio,
+            ..archiving(path, 0, 1)
+        };
+        let mut session = Session::open(Box::new(comm), config).unwrap();
+        let mut weights = vec![0.0; SLOW];
+        let variable = Variable::new("weights", ElementType::F64, &[to_u64(SLOW)]);
+        // SAFETY: `weights` outlives the session.
+        unsafe {
+            session
+                .protect(variable, weights.as_mut_ptr().cast())
+                .unwrap();
+        };
+        for step in 1..=steps {
+            weights.copy_from_slice(&slow(step));
+            let handle = session.checkpoint_start().unwrap();
+            session.wait(handle, Level::Archive).unwrap();
+        }
+        session.close().unwrap();
+    });
+}
+
+const SLOW: usize = 50_000;
+
+fn slow(step: u32) -> Vec<f64> {
+    let mut word = 1_u32;
+    let mut next = move || {
+        word ^= word << 13;
+        word ^= word >> 17;
+        word ^= word << 5;
+        f64::from(word)
+    };
+    let numbers = (0..SLOW).map(move |_| next() + 1e-7 * f64::from(step) * next());
+    numbers.collect()
+}
+
+#[test]
+fn differences_are_shown_verified_and_exported() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    slow_job(path, 3);
+    let archive = folder(path);
+    let json = backstay(&["inspect", "--json"], &[&archive]).json();
+    let stored = &json["variables"][0]["stored"];
+    assert!(stored["differences"].as_u64().unwrap() > 0, "{stored}");
+    assert_eq!(stored["codecs"][0]["history"], "subtract", "{stored}");
+    let ran = backstay(&["inspect"], &[&archive]);
+    assert!(ran.out.contains("subtract"), "{ran:?}");
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+    for step in 1..=3 {
+        let out = path.join("weights.npy");
+        let (number, to) = (step.to_string(), out.to_str().unwrap());
+        let words = [
+            "export", "-c", &number, "-v", "weights", "-r", "0", "-o", to,
+        ];
+        assert_eq!(backstay(&words, &[&archive]).status, 0);
+        let expected: Vec<u8> = slow(step).iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert!(bytes_of(&out, expected.len()) == expected, "{step}");
+    }
+    // A damaged key is told for every checkpoint that has differences to it.
+    let store = open_device(&archive, &store_file(0, 1)).unwrap();
+    let is_key = |entry: &&TableEntry| !entry.difference && entry.decoded_bytes > 100_000;
+    let entry = *store.entries().iter().find(is_key).unwrap();
+    drop(store);
+    flip(
+        &archive.join(store_file(0, 1)),
+        entry.offset + u64::from(entry.stored_bytes) - 9,
+    );
+    let (found, ran) = damage(&archive);
+    let needed: BTreeSet<u64> = found
+        .iter()
+        .flat_map(|one| numbers(&one["checkpoints"]))
+        .collect();
+    assert_eq!(needed, [1, 2, 3].into(), "{ran:?}");
 }
 
 #[test]

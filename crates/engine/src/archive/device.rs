@@ -19,8 +19,8 @@ use backstay_format::geometry::{
 };
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{
-    ArchiveRoot, ArchiveSuperblock, Digest, FormatError, Geometry, RootSlot, SegmentHeader,
-    SegmentId, SegmentRecord, StoreId, Superblock, TableEntry,
+    ArchiveRoot, ArchiveSuperblock, BaseRun, Digest, FormatError, Geometry, RootSlot,
+    SegmentHeader, SegmentId, SegmentRecord, StoreId, Superblock, TableEntry,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -255,12 +255,23 @@ impl ArchiveDevice {
         if header.is_key() {
             return Ok(None);
         }
-        let mut base = vec![0; index(header.decoded_bytes)];
-        for run in &header.bases {
+        let base = self.base_bytes(header.segment, header.decoded_bytes, &header.bases);
+        base.map(Some)
+    }
+
+    /// What `runs` of `segment`, which has `decoded_bytes`, are the difference to; zeros elsewhere.
+    pub fn base_bytes(
+        &self,
+        segment: SegmentId,
+        decoded_bytes: u32,
+        runs: &[BaseRun],
+    ) -> Result<Vec<u8>> {
+        let mut base = vec![0; index(decoded_bytes)];
+        for run in runs {
             let of = run.base.segment();
             let refused = |field, expected: String, found: String| {
                 let what = FormatError::new("base of a segment", field, 0, expected, found);
-                let place = format!("{}: segment {}", self.name(), header.segment.0);
+                let place = format!("{}: segment {}", self.name(), segment.0);
                 Error::corrupt(place, what)
             };
             let entry = self.find(of)?;
@@ -278,7 +289,7 @@ impl ArchiveDevice {
             let to = index(run.offset);
             base[to..to + length].copy_from_slice(bytes);
         }
-        Ok(Some(base))
+        Ok(base)
     }
 
     /// What damage of `entry` means: where a newer root has it no longer, its place was used again.

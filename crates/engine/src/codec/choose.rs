@@ -69,6 +69,11 @@ pub struct Policy {
     pub decode_bytes_per_second_min: f64,
     /// How fast coders are here.
     pub rates: Rates,
+    /// A history is chosen only if it leaves less than this part of what the best scheme without one
+    /// leaves; from 1 on, whenever it leaves less.
+    pub history_part_max: f64,
+    /// How fast bases come: what reading them back costs a core beside encoding.
+    pub base_bytes_per_second: f64,
 }
 
 impl Default for Policy {
@@ -78,6 +83,8 @@ impl Default for Policy {
             second_pass: false,
             decode_bytes_per_second_min: 0.6e9,
             rates: Rates::MEASURED,
+            history_part_max: 1.0,
+            base_bytes_per_second: f64::INFINITY,
         }
     }
 }
@@ -99,12 +106,18 @@ pub struct Choice {
 
 impl Choice {
     /// `coded` is the part of byte groups that is not only copied.
-    fn new(scheme: Scheme, effort: Effort, ratio: f64, coded: f64, rates: &Rates) -> Self {
+    fn new(scheme: Scheme, effort: Effort, ratio: f64, coded: f64, policy: &Policy) -> Self {
+        let rates = &policy.rates;
+        let base = if scheme.needs_base() {
+            1.0 / policy.base_bytes_per_second
+        } else {
+            0.0
+        };
         Self {
             scheme,
             effort,
             ratio,
-            encode_bytes_per_second: rates.encode(&scheme, effort),
+            encode_bytes_per_second: 1.0 / (1.0 / rates.encode(&scheme, effort) + base),
             decode_bytes_per_second: rates.decode(&scheme, coded),
         }
     }
@@ -144,7 +157,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(mut self) -> Result<Choice> {
         let raw = Scheme::raw(self.subject.element);
-        let raw = Choice::new(raw, Effort::default(), 1.0, 1.0, &self.policy.rates);
+        let raw = Choice::new(raw, Effort::default(), 1.0, 1.0, self.policy);
         if self.bytes.len() < 64 {
             return Ok(raw);
         }
@@ -156,12 +169,10 @@ impl Search<'_> {
                 self.sample(&scheme, effort, &windows)?;
             }
         }
+        self.weigh_histories();
         let best = match self.policy.goal {
             Goal::Ratio => self.best_ratio()?,
-            Goal::Pipeline {
-                write_bytes_per_second,
-                cores,
-            } => self.best_pipeline(write_bytes_per_second, cores),
+            Goal::Pipeline { .. } => self.best_pipeline(),
         };
         Ok(best.filter(|best| best.ratio >= RATIO_MIN).unwrap_or(raw))
     }
@@ -203,8 +214,14 @@ impl Search<'_> {
             }
         }
         rated.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut best: Vec<Scheme> = rated.iter().map(|&(_, scheme)| scheme).collect();
-        best.truncate(DIFFERENCES);
+        let all = rated.iter().map(|&(_, scheme)| scheme);
+        let mut best: Vec<Scheme> = all.clone().take(DIFFERENCES).collect();
+        if self.policy.history_part_max < 1.0 {
+            // What histories are weighed against.
+            let mut others = all.skip(DIFFERENCES).filter(|scheme| !scheme.needs_base());
+            let is_one = best.iter().any(|scheme| !scheme.needs_base());
+            best.extend(others.next().filter(|_| !is_one));
+        }
         best.push(plain);
         best
     }
@@ -218,6 +235,32 @@ impl Search<'_> {
             self.tried.push(choice);
         }
         Ok(())
+    }
+
+    /// Leaves out histories that gain too little over what does without.
+    fn weigh_histories(&mut self) {
+        let part = self.policy.history_part_max;
+        let best = |with: bool| {
+            let such = self.tried.iter().filter(|c| c.scheme.needs_base() == with);
+            such.map(|choice| self.gain(choice)).fold(1.0, f64::max)
+        };
+        if part < 1.0 && best(true) * part < best(false) {
+            self.tried.retain(|choice| !choice.scheme.needs_base());
+        }
+    }
+
+    /// What a choice is good for, where raw is 1.
+    fn gain(&self, choice: &Choice) -> f64 {
+        match self.policy.goal {
+            Goal::Ratio => choice.ratio,
+            Goal::Pipeline {
+                write_bytes_per_second,
+                cores,
+            } => {
+                let coded = choice.encode_bytes_per_second * cores / write_bytes_per_second;
+                choice.ratio.min(coded)
+            }
+        }
     }
 
     /// The best ratio, among those tried on the whole segment.
@@ -291,15 +334,12 @@ impl Search<'_> {
             }
             _ => 1.0,
         };
-        Choice::new(*scheme, effort, ratio, coded, &self.policy.rates)
+        Choice::new(*scheme, effort, ratio, coded, self.policy)
     }
 
     /// The most bytes a second to storage: encoding and writing overlap, so the slower one counts.
-    fn best_pipeline(&self, write_bytes_per_second: f64, cores: f64) -> Option<Choice> {
-        let gain = |choice: &Choice| {
-            let coded = choice.encode_bytes_per_second * cores / write_bytes_per_second;
-            choice.ratio.min(coded)
-        };
+    fn best_pipeline(&self) -> Option<Choice> {
+        let gain = |choice: &Choice| self.gain(choice);
         let best = self.tried.iter().map(gain).max_by(f64::total_cmp)?;
         if best < RATIO_MIN {
             return None;
@@ -448,6 +488,12 @@ impl Chooser {
         self.choice = Some(choice);
         self.since = 1;
         Ok(choice)
+    }
+
+    /// Whether the next segment would be compared with its base, if it had one.
+    pub fn wants_base(&self) -> bool {
+        self.choice
+            .is_none_or(|choice| self.since >= self.every || choice.scheme.needs_base())
     }
 
     /// Says what became of a segment: its bytes before and after, and the seconds that one core took,

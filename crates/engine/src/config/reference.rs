@@ -64,7 +64,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 39] = [
+pub const REFERENCE: [Setting; 40] = [
     setting(
         "job",
         Form::Text,
@@ -326,6 +326,15 @@ pub const REFERENCE: [Setting; 39] = [
         Some("2"),
         "threads",
         "Threads of each aggregator that write.",
+    ),
+    setting(
+        "archive_history",
+        Form::Whole(0, 1000),
+        None,
+        "drains",
+        "For how many drains what is stored whole serves those that store only the difference to it; then it \
+         is stored whole again. 0: all is stored whole. By default 8 with `archive_codec = \"ratio\"`, else \
+         0; nothing with `raw`.",
     ),
     setting(
         "archive_rate_bytes",

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the codec of each segment: chosen for its variable, and the way back for readers.
 //! In from: `pack`. Out to: `codec`, the archive's decoder.
-//! Invariants: what cannot be encoded smaller is stored as it is.
+//! Invariants: what cannot be encoded smaller is stored as it is; what is chosen for segments with a base is
+//! never used for those without one.
 
+use super::history::Base;
 use super::lock;
 use crate::aggregate::{Content, Piece, Segment};
 use crate::archive::{Decode, NewSegment, Payload};
@@ -18,6 +20,7 @@ use backstay_format::{
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A segment of a plan that got its number.
 #[derive(Debug)]
@@ -71,9 +74,23 @@ fn scheme_bytes(scheme: &Scheme) -> Vec<u8> {
 /// What encodes an aggregator's segments: remembers what was best for each variable.
 #[derive(Debug, Default)]
 pub(super) struct Encoders {
-    choosers: Mutex<BTreeMap<(String, u8), Chooser>>,
+    choosers: Mutex<BTreeMap<Subjects, Chooser>>,
     idle: Mutex<Vec<Work>>,
+    /// Drains so far.
+    drains: AtomicU32,
+    /// Bytes of bases that came, and seconds that they took: what counts, the last ones.
+    bases: Mutex<(f64, f64)>,
 }
+
+/// What one scheme is chosen for: a variable, its element type, whether there is a base.
+type Subjects = (String, u8, bool);
+
+/// Bytes a second at which bases are taken to come before any came.
+const BASE_BYTES_PER_SECOND: f64 = 0.5e9;
+/// A difference that is not shorter than this part of a key is not worth that key's keep.
+const HISTORY_PART_MAX: f64 = 0.8;
+/// Bytes of bases after which former ones count half.
+const BASES_BYTES: f64 = 256e6;
 
 /// How a drain's codecs are chosen.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +104,7 @@ pub(super) struct Means {
 }
 
 impl Means {
-    fn policy(&self, correction: f64) -> Option<Policy> {
+    fn policy(&self, correction: f64, base_bytes_per_second: f64) -> Option<Policy> {
         let goal = match self.codec {
             ArchiveCodec::Raw => return None,
             ArchiveCodec::Ratio => Goal::Ratio,
@@ -99,13 +116,54 @@ impl Means {
         Some(Policy {
             goal,
             second_pass: self.second_pass,
+            history_part_max: HISTORY_PART_MAX,
+            base_bytes_per_second,
             ..Policy::default()
         })
     }
 }
 
 impl Encoders {
-    /// Encodes `bytes`, which are the segment.
+    /// What differences are worth is asked anew in each `period` of drains.
+    pub(super) fn begin_drain(&self, period: u32) {
+        if (self.drains.fetch_add(1, Ordering::Relaxed)).is_multiple_of(period.max(1)) {
+            lock(&self.choosers).retain(|(_, _, based), _| !*based);
+        }
+    }
+
+    /// Whether a base is of use for a segment that has one.
+    pub(super) fn wants_base(&self, segment: &Planned) -> bool {
+        let choosers = lock(&self.choosers);
+        let chooser = choosers.get(&subjects(segment, true));
+        chooser.is_none_or(Chooser::wants_base)
+    }
+
+    /// Bytes a second at which bases come.
+    fn base_rate(&self) -> f64 {
+        let (bytes, seconds) = *lock(&self.bases);
+        if seconds > 0.0 {
+            bytes / seconds
+        } else {
+            BASE_BYTES_PER_SECOND
+        }
+    }
+
+    fn note_base(&self, base: Option<&Base>) {
+        let Some(base) = base else { return };
+        let length = base.bytes.as_ref().map_or(0, Vec::len);
+        let Ok(length) = u32::try_from(length) else {
+            return;
+        };
+        let mut bases = lock(&self.bases);
+        if length > 0 {
+            *bases = (bases.0 + f64::from(length), bases.1 + base.seconds);
+        }
+        if bases.0 > BASES_BYTES {
+            *bases = (bases.0 / 2.0, bases.1 / 2.0);
+        }
+    }
+
+    /// Encodes `bytes`, which are the segment, and may be the difference to `base`.
     pub(super) fn encode(
         &self,
         segment: &Planned,
@@ -113,14 +171,17 @@ impl Encoders {
         checkpoint: CheckpointId,
         pieces: Vec<SegmentPiece>,
         bytes: Payload,
+        base: Option<Base>,
     ) -> Result<NewSegment> {
+        self.note_base(base.as_ref());
         let mut work = lock(&self.idle).pop().unwrap_or_default();
-        let encoded = self.shorten(segment, means, &bytes, &mut work);
+        let encoded = self.shorten(segment, means, &bytes, base.as_ref(), &mut work);
         lock(&self.idle).push(work);
         let (scheme, payload) = match encoded? {
             Some((scheme, payload)) => (scheme, payload.into()),
-            None => (raw_scheme(), bytes),
+            None => (Scheme::raw(ElementType::Bytes), bytes),
         };
+        let bases = base.filter(|_| scheme.needs_base());
         Ok(NewSegment {
             segment: segment.id,
             checkpoint,
@@ -128,10 +189,10 @@ impl Encoders {
             merge: segment.merge.id(),
             element: (!segment.mixed).then_some(segment.element),
             variable: segment.variable.clone(),
-            scheme,
+            scheme: scheme_bytes(&scheme),
             decoded_bytes: segment.length,
             pieces,
-            bases: Vec::new(),
+            bases: bases.map_or_else(Vec::new, |base| base.runs),
             payload,
         })
     }
@@ -142,29 +203,36 @@ impl Encoders {
         segment: &Planned,
         means: &Means,
         bytes: &[u8],
+        base: Option<&Base>,
         work: &mut Work,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let key = (segment.variable.clone(), segment.element.id());
+    ) -> Result<Option<(Scheme, Vec<u8>)>> {
+        let key = subjects(segment, base.is_some());
         // Taken out meanwhile: another thread that comes to the same variable chooses for itself.
         let mut chooser = lock(&self.choosers).remove(&key).unwrap_or_default();
-        let Some(policy) = means.policy(chooser.correction()) else {
+        let Some(policy) = means.policy(chooser.correction(), self.base_rate()) else {
             return Ok(None);
         };
         let subject = Subject {
             element: segment.element,
             lags: &segment.lags,
-            base: None,
+            base: base.and_then(|base| base.bytes.as_deref()),
         };
         let choice = chooser.next(&subject, bytes, &policy, work)?;
         work.set_effort(choice.effort);
         let watch = Stopwatch::start();
         let mut payload = Vec::new();
-        let scheme = codec::encode(&choice.scheme, bytes, None, work, &mut payload)?;
-        chooser.note(bytes.len(), payload.len(), Some(watch.seconds()));
+        let scheme = codec::encode(&choice.scheme, bytes, subject.base, work, &mut payload)?;
+        let waited = base.map_or(0.0, |base| base.seconds);
+        let waited = if scheme.needs_base() { waited } else { 0.0 };
+        chooser.note(bytes.len(), payload.len(), Some(watch.seconds() + waited));
         lock(&self.choosers).insert(key, chooser);
         let shorter = payload.len() < bytes.len();
-        Ok(shorter.then(|| (scheme_bytes(&scheme), payload)))
+        Ok(shorter.then_some((scheme, payload)))
     }
+}
+
+fn subjects(segment: &Planned, based: bool) -> Subjects {
+    (segment.variable.clone(), segment.element.id(), based)
 }
 
 /// The way back: decoders keep their memory for the next segment.

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: which segments of an archive store are needed, how much of each, and since when no more.
-//! In: references that come and go. Out: segments to give back, and those worth cleaning.
+//! In: references that come and go. Out: segments to give back; to `clean`, what they hold; to `history`,
+//! what they are a difference to, and since when they are there.
 //! Invariants: a segment that a retained checkpoint refers to, or that a needed one is a difference to, is
 //! never given back. Derived from the retained roots at opening, never stored.
 
 use super::tree::Turnover;
-use backstay_format::{CheckpointId, SegmentId};
+use backstay_format::{BaseRun, CheckpointId, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Which bytes of a segment are the difference to what, in order; none of a key.
+pub(super) type Runs = Arc<[BaseRun]>;
 
 /// One segment.
 #[derive(Debug, Clone, Default)]
@@ -20,32 +25,65 @@ pub(super) struct Account {
     /// The first checkpoint that does not refer to it any more.
     pub(super) dead_since: CheckpointId,
     /// What it is a difference to.
-    pub(super) bases: BTreeSet<SegmentId>,
+    pub(super) runs: Runs,
+    /// The drain that wrote it: those of this life count from 1, and of lives before down from 0. `None`
+    /// where it is not known yet.
+    pub(super) written: Option<i64>,
+    /// Drains of former lives that are known to have used it as a base.
+    pub(super) served: i64,
+}
+
+impl Account {
+    /// The keys that it is a difference to; one may come again.
+    pub(super) fn bases(&self) -> impl Iterator<Item = SegmentId> {
+        self.runs.iter().map(|run| run.base.segment())
+    }
 }
 
 /// All segments of a store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
-    segments: BTreeMap<SegmentId, Account>,
+    pub(super) segments: BTreeMap<SegmentId, Account>,
+    /// Drains of this life.
+    drains: i64,
 }
 
 impl Ledger {
     /// Takes a segment into account that nothing refers to yet.
-    pub(super) fn open(
+    pub(super) fn open(&mut self, segment: SegmentId, decoded_bytes: u64, runs: Runs) {
+        let account = self.segments.entry(segment).or_default();
+        account.decoded_bytes = decoded_bytes;
+        account.runs = runs;
+    }
+
+    /// A segment that the drain at hand wrote for checkpoint `id`: older ones do not refer to it.
+    pub(super) fn open_for(
         &mut self,
         segment: SegmentId,
         decoded_bytes: u64,
-        bases: BTreeSet<SegmentId>,
+        runs: Runs,
+        id: CheckpointId,
     ) {
-        let account = self.segments.entry(segment).or_default();
-        account.decoded_bytes = decoded_bytes;
-        account.bases = bases;
+        self.open(segment, decoded_bytes, runs);
+        let drain = self.drains + 1;
+        self.date(segment, drain);
+        self.segments.entry(segment).or_default().born = Some(id);
     }
 
-    /// A segment that was written for checkpoint `id`: older ones do not refer to it.
-    pub(super) fn open_for(&mut self, segment: SegmentId, decoded_bytes: u64, id: CheckpointId) {
-        self.open(segment, decoded_bytes, BTreeSet::new());
-        self.segments.entry(segment).or_default().born = Some(id);
+    /// Says which drain wrote a segment.
+    pub(super) fn date(&mut self, segment: SegmentId, drain: i64) {
+        if let Some(account) = self.segments.get_mut(&segment) {
+            account.written = Some(drain);
+        }
+    }
+
+    pub(super) fn account(&self, segment: SegmentId) -> Option<&Account> {
+        self.segments.get(&segment)
+    }
+
+    /// For how many drains a segment was there when the drain at hand is over, where `written` wrote it.
+    pub(super) fn drains_since(&self, written: i64) -> i64 {
+        self.drains + 1 - written
     }
 
     pub(super) fn knows(&self, segment: SegmentId) -> bool {
@@ -78,6 +116,7 @@ impl Ledger {
         for account in self.segments.values_mut().filter(|a| a.live_bytes > 0) {
             account.born = account.born.map(|born| born.min(id));
         }
+        self.drains += 1;
     }
 
     /// Takes out what nothing needs when only `retained` stay, the newest among them.
@@ -91,11 +130,8 @@ impl Ledger {
         let mut freed = Vec::new();
         // What differences refer to goes when they do: one more turn.
         for _ in 0..2 {
-            let based: BTreeSet<SegmentId> = self
-                .segments
-                .values()
-                .flat_map(|a| a.bases.iter().copied())
-                .collect();
+            let based: BTreeSet<SegmentId> =
+                self.segments.values().flat_map(Account::bases).collect();
             let gone: Vec<SegmentId> = self
                 .segments
                 .iter()
@@ -109,47 +145,12 @@ impl Ledger {
         }
         freed
     }
-
-    /// Live bytes, and bytes of all segments, decoded.
-    pub(super) fn totals(&self) -> (u64, u64) {
-        let accounts = self.segments.values();
-        accounts.fold((0, 0), |(live, all), account| {
-            (live + account.live_bytes, all + account.decoded_bytes)
-        })
-    }
-
-    /// Thinly filled segments whose living bytes are worth moving, thinnest first: so many that what
-    /// stays is less than twice what lives, of at most `bytes_max` to move.
-    pub(super) fn to_clean(&self, bytes_max: u64) -> BTreeSet<SegmentId> {
-        let (live, all) = self.totals();
-        let slack = 16 << 20;
-        let mut excess = all.saturating_sub(live * 3 / 2 + slack);
-        let mut thin: Vec<(&SegmentId, &Account)> = self
-            .segments
-            .iter()
-            .filter(|(_, a)| a.live_bytes > 0 && a.live_bytes * 2 < a.decoded_bytes)
-            .collect();
-        // Thinnest first, without fractions.
-        thin.sort_by(|(_, a), (_, b)| {
-            (a.live_bytes * b.decoded_bytes).cmp(&(b.live_bytes * a.decoded_bytes))
-        });
-        let mut moved = 0;
-        let mut chosen = BTreeSet::new();
-        for (&segment, account) in thin {
-            if excess == 0 || moved + account.live_bytes > bytes_max {
-                break;
-            }
-            moved += account.live_bytes;
-            excess = excess.saturating_sub(account.decoded_bytes - account.live_bytes);
-            chosen.insert(segment);
-        }
-        chosen
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use backstay_format::Address;
 
     fn id(number: u64) -> CheckpointId {
         CheckpointId::new(1, number)
@@ -159,9 +160,9 @@ mod tests {
     fn a_segment_goes_when_the_last_checkpoint_that_refers_to_it_does() {
         let mut ledger = Ledger::default();
         let [a, b] = [SegmentId(1), SegmentId(2)];
-        ledger.open(a, 100, BTreeSet::new());
+        ledger.open(a, 100, Runs::default());
         ledger.add(a, 100);
-        ledger.open(b, 100, BTreeSet::new());
+        ledger.open(b, 100, Runs::default());
         let turnover = Turnover {
             added: vec![(b, 100)],
             removed: vec![(a, 100)],
@@ -178,7 +179,7 @@ mod tests {
         let mut last: Option<SegmentId> = None;
         for number in 1..=6 {
             let own = SegmentId(number);
-            ledger.open_for(own, 100, id(number));
+            ledger.open_for(own, 100, Runs::default(), id(number));
             let turnover = Turnover {
                 added: vec![(own, 100)],
                 removed: last.map(|last| (last, 100)).into_iter().collect(),
@@ -199,7 +200,7 @@ mod tests {
     fn after_a_restore_from_an_older_one_what_it_shares_with_abandoned_ones_stays() {
         let mut ledger = Ledger::default();
         let shared = SegmentId(1);
-        ledger.open_for(shared, 100, id(6));
+        ledger.open_for(shared, 100, Runs::default(), id(6));
         ledger.apply(
             &Turnover {
                 added: vec![(shared, 100)],
@@ -226,8 +227,13 @@ mod tests {
     fn what_a_difference_refers_to_stays_as_long_as_the_difference() {
         let mut ledger = Ledger::default();
         let [key, difference] = [SegmentId(1), SegmentId(2)];
-        ledger.open(key, 100, BTreeSet::new());
-        ledger.open(difference, 100, [key].into());
+        ledger.open(key, 100, Runs::default());
+        let run = BaseRun {
+            offset: 0,
+            length_bytes: 64,
+            base: Address::new(key, 0),
+        };
+        ledger.open(difference, 100, [run].into());
         ledger.add(difference, 50);
         ledger.needed_until(key, id(3));
         assert!(ledger.free(&[id(5)].into()).is_empty());
@@ -237,21 +243,5 @@ mod tests {
         };
         ledger.apply(&gone, id(6));
         assert_eq!(ledger.free(&[id(6)].into()), vec![difference, key]);
-    }
-
-    #[test]
-    fn thin_segments_are_cleaned_until_less_than_twice_is_stored() {
-        let mut ledger = Ledger::default();
-        let mib = 1 << 20;
-        for at in 1..=100 {
-            ledger.open(SegmentId(at), 4 * mib, BTreeSet::new());
-            ledger.add(SegmentId(at), if at <= 60 { mib / 4 } else { 4 * mib });
-        }
-        let chosen = ledger.to_clean(u64::MAX);
-        let (live, all) = ledger.totals();
-        let given: u64 = chosen.iter().map(|_| 4 * mib - mib / 4).sum();
-        assert!(all - given < 2 * live, "{} chosen", chosen.len());
-        assert!(chosen.iter().all(|segment| segment.0 <= 60));
-        assert!(ledger.to_clean(mib).len() <= 4);
     }
 }

@@ -16,17 +16,21 @@
 //! | `work` | one drain of one aggregator |
 //! | `changes` | which blocks differ from what the archive has |
 //! | `pack` | gathers, encodes and stores the segments of a plan |
+//! | `history` | what segments may be a difference to |
 //! | `parts` | the trees and roots above the blocks |
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |
+//! | `clean` | thinly filled segments |
 //! | `sweep` | files that takeovers left behind and nothing needs |
 //! | `prune` | what goes while no job runs |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
+mod clean;
 mod coordinate;
 mod encode;
 pub mod fetch;
+mod history;
 mod ledger;
 mod open;
 mod pack;

@@ -5,12 +5,13 @@
 //! Invariants: a file on shared storage never changes its writing host; whoever takes over writes a file of
 //! its own and only reads the former.
 
-use super::DrainSettings;
 use super::encode::Decoders;
 use super::fetch::open_device;
-use super::ledger::Ledger;
+use super::history::note_differences;
+use super::ledger::{Ledger, Runs};
 use super::point::OpenStore;
 use super::state::State;
+use super::{DrainSettings, PARALLEL_MAX, parallel};
 use crate::archive::layout::Layout;
 use crate::archive::{
     ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
@@ -19,8 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::direct::writes_pay;
 use crate::notice;
 use crate::store::reader::StoreReader;
-use backstay_format::CheckpointId;
 use backstay_format::drain::DrainJob;
+use backstay_format::{CheckpointId, SegmentHeader, TableEntry};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -234,14 +235,43 @@ fn options(folder: &Path, job: &DrainJob, settings: &DrainSettings) -> WriteOpti
 fn load(store: &ArchiveStore) -> Result<State> {
     let root = store.root();
     let mut ledger = Ledger::default();
-    for entry in store.device().entries() {
+    let entries = store.device().entries();
+    for entry in &entries {
         ledger.open(
             entry.segment,
             u64::from(entry.decoded_bytes),
-            BTreeSet::new(),
+            Runs::default(),
         );
     }
+    open_differences(store, &entries, &mut ledger)?;
     let reader = StoreReader::open(store.device())?;
     reader.read_records(|_, _, _| {})?;
     State::load(&reader, root.revisions.clone(), ledger)
+}
+
+/// Takes into account what differences refer to. One whose header is damaged refers to nothing: nobody can
+/// decode it.
+fn open_differences(
+    store: &ArchiveStore,
+    entries: &[TableEntry],
+    ledger: &mut Ledger,
+) -> Result<()> {
+    let differences: Vec<&TableEntry> = entries.iter().filter(|entry| entry.difference).collect();
+    let device = store.device();
+    let headers = parallel(&differences, PARALLEL_MAX, |entry| {
+        match device.header(entry.segment) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                notice::warn(&error.to_string());
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    })?;
+    let headers: Vec<SegmentHeader> = headers.into_iter().flatten().collect();
+    for header in &headers {
+        let decoded = u64::from(header.decoded_bytes);
+        ledger.open(header.segment, decoded, header.bases.as_slice().into());
+    }
+    note_differences(ledger, &headers);
+    Ok(())
 }

@@ -5,6 +5,7 @@
 //! is made durable as it grows, so that an interrupted drain goes on from there.
 
 use super::encode::{Planned, raw_header_bytes};
+use super::history::History;
 use super::sources::{Source, Wanted};
 use super::state::State;
 use super::work::{Drain, Key, Placed, RankWork, Write};
@@ -30,6 +31,7 @@ pub(super) struct Packing<'a> {
     pub(super) drain: &'a Drain<'a>,
     pub(super) sources: &'a [Source],
     pub(super) works: &'a [RankWork],
+    pub(super) history: &'a History<'a>,
 }
 
 /// Segments with their blocks.
@@ -201,7 +203,7 @@ impl Packing<'_> {
         Ok(())
     }
 
-    fn write_of(&self, piece: &Piece) -> Result<&Write> {
+    pub(super) fn write_of(&self, piece: &Piece) -> Result<&Write> {
         let writes = &self.works[index(piece.rank)].variables[index(piece.variable)].writes;
         let found = writes.binary_search_by(|write| to_u64(write.at).cmp(&piece.block.index));
         let missing = |_| Error::new(ErrorKind::Internal, "a plan names an unknown block");
@@ -267,9 +269,12 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
             let bytes = std::mem::replace(&mut *lock(&window.bytes[at]), Vec::new().into());
             let pieces = packing.records(segment)?;
             let checkpoint = drain.job.checkpoint;
-            let new = drain
-                .encoders
-                .encode(segment, &drain.means, checkpoint, pieces, bytes)?;
+            let base = packing.history.base(packing, drain.encoders, segment);
+            let new =
+                drain
+                    .encoders
+                    .encode(segment, &drain.means, checkpoint, pieces, bytes, base)?;
+            packing.history.note(&new);
             let stored = to_u64(new.payload.len());
             drain.store.append(new)?;
             let mut progress = lock(drain.progress);

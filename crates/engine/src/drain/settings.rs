@@ -13,6 +13,8 @@ const PROGRESS_BYTES_MAX: u64 = 256 << 20;
 /// but no more than may be written in so many seconds, unless that is next to nothing.
 const PROGRESS_SECONDS: u64 = 4;
 const PROGRESS_BYTES_MIN: u64 = 4 << 20;
+/// Drains that a key serves where nothing is said.
+const HISTORY: u32 = 8;
 
 /// How to drain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +28,10 @@ pub struct DrainSettings {
     pub codec: ArchiveCodec,
     /// Whether a second, general-purpose pass is tried.
     pub second_pass: bool,
+    /// Drains that a key serves; 0 where all is stored whole.
+    pub history: u32,
+    /// Every so many checkpoints one is drained.
+    pub every: u32,
     /// Threads that encode.
     pub threads: u32,
     /// Threads that write.
@@ -54,6 +60,8 @@ impl DrainSettings {
             group_size: config.archive_group_size,
             codec: config.archive_codec,
             second_pass: config.archive_second_pass,
+            history: history(config),
+            every: config.archive_every.unwrap_or(1),
             threads: config.archive_threads,
             write_threads: config.archive_write_threads,
             rate_bytes: config.archive_rate_bytes,
@@ -99,5 +107,14 @@ impl DrainSettings {
             group_size: backstay_format::width::index(self.group_size).max(1),
             ..Options::default()
         }
+    }
+}
+
+/// How long keys serve: reading them back costs, so only where the ratio counts or it is asked for.
+fn history(config: &Config) -> u32 {
+    match (config.archive_codec, config.archive_history) {
+        (ArchiveCodec::Raw, _) | (ArchiveCodec::Auto, None) => 0,
+        (ArchiveCodec::Ratio, None) => HISTORY,
+        (_, Some(drains)) => drains,
     }
 }

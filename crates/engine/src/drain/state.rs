@@ -39,6 +39,8 @@ pub(super) struct RankState {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) newest: Option<CheckpointId>,
+    /// The newest one when the store was opened.
+    pub(super) opened: Option<CheckpointId>,
     pub(super) revisions: Vec<RevisionEntry>,
     pub(super) ranks: BTreeMap<u32, RankState>,
     pub(super) rank_table: ArchiveTree,
@@ -50,6 +52,7 @@ impl State {
     pub(super) fn empty() -> Self {
         Self {
             newest: None,
+            opened: None,
             revisions: Vec::new(),
             ranks: BTreeMap::new(),
             rank_table: ArchiveTree::empty(INTERNAL_BLOCK_BYTES),
@@ -85,6 +88,7 @@ impl State {
         }
         note_older(reader, newest, older, &mut ledger)?;
         state.newest = Some(newest.checkpoint);
+        state.opened = state.newest;
         state.revisions = revisions;
         state.ledger = ledger;
         Ok(state)

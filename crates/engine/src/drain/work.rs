@@ -8,6 +8,7 @@
 
 use super::changes::{Changed, NodeTree};
 use super::encode::{Encoders, Means};
+use super::history::{Found, History};
 use super::pack::{self, Packing};
 use super::parts::{self, NewParts, PartWriter};
 use super::source::NodeSource;
@@ -104,17 +105,22 @@ impl Drain<'_> {
             .collect();
         self.find_equal(&mut works, &mut known, &mut placed);
         self.go_on()?;
+        let often = (self.settings.history, self.settings.every);
+        self.encoders.begin_drain(self.settings.history);
+        let history = History::new(state, self.store.device(), &victims, often);
         let packing = Packing {
             drain: self,
             sources: &sources,
             works: &works,
+            history: &history,
         };
         let opened = pack::pack(&packing, state, &mut known, &mut placed)?;
+        let found = history.finish();
         resolve(&works, &known, &mut placed)?;
         let mut writer = PartWriter::new(self.store, self.job.checkpoint);
         let new = parts::write(self.job, &works, &placed, state, &victims, &mut writer)?;
         let opened = opened.into_iter().chain(writer.finish()?).collect();
-        self.commit(state, &sources, works, new, opened)
+        self.commit(state, &sources, works, new, (opened, found))
     }
 
     fn sources(&self) -> Result<Vec<Source>> {
@@ -174,7 +180,8 @@ impl Drain<'_> {
             let segment = header.segment;
             if !state.ledger.knows(segment) {
                 let decoded = u64::from(header.decoded_bytes);
-                state.ledger.open(segment, decoded, BTreeSet::new());
+                let runs = header.bases.as_slice().into();
+                state.ledger.open(segment, decoded, runs);
             }
             for piece in &header.pieces {
                 let unit = u16::try_from(piece.offset / Address::UNIT_BYTES);
@@ -231,13 +238,15 @@ impl Drain<'_> {
         sources: &[Source],
         works: Vec<RankWork>,
         new: NewParts,
-        opened: Vec<(SegmentId, u64)>,
+        (opened, mut found): (Vec<(SegmentId, u64)>, Found),
     ) -> Result<u64> {
         let id = self.job.checkpoint;
         let mut ledger = state.ledger.clone();
         for (segment, decoded_bytes) in opened {
-            ledger.open_for(segment, decoded_bytes, id);
+            let runs = found.made.remove(&segment).unwrap_or_default();
+            ledger.open_for(segment, decoded_bytes, runs, id);
         }
+        ledger.learn(&found.written);
         ledger.apply(&new.turnover, id);
         let mut revisions: Vec<RevisionEntry> = state.revisions.clone();
         revisions.retain(|r| self.job.retain.contains(&r.checkpoint) && r.checkpoint < id);

@@ -166,12 +166,13 @@ fn again_after_signals<T>(mut what: impl FnMut() -> Result<T>) -> Result<T> {
 /// file system, or a program, gathers them, which then is faster than its direct writes.
 pub fn writes_pay(folder: &Path) -> bool {
     // From linux/magic.h.
-    const CEPH: i64 = 0x00c3_6400;
-    const FUSE: i64 = 0x6573_5546;
-    const NFS: i64 = 0x6969;
-    const TMPFS: i64 = 0x0102_1994;
-    let kind = rustix::fs::statfs(folder).map_or(TMPFS, |found| i64::from(found.f_type));
-    ![CEPH, FUSE, NFS, TMPFS].contains(&kind)
+    const CEPH: u64 = 0x00c3_6400;
+    const FUSE: u64 = 0x6573_5546;
+    const NFS: u64 = 0x6969;
+    const TMPFS: u64 = 0x0102_1994;
+    let found = rustix::fs::statfs(folder);
+    let kind = found.map(|found| u64::try_from(found.f_type));
+    !matches!(kind, Ok(Ok(CEPH | FUSE | NFS | TMPFS)))
 }
 
 /// The file opened for direct access; `None` where it is not asked for, or not to be had.

@@ -15,6 +15,7 @@ mod archive_store;
 mod archive_damage;
 mod archive_catalog;
 mod archive_crash;
+mod archive_history;
 mod job;
 mod crash;
 mod stripe_crash;

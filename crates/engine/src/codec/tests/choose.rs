@@ -93,6 +93,51 @@ fn weights_are_not_predicted_and_gain_by_their_history() {
 }
 
 #[test]
+fn a_history_must_gain_what_the_policy_asks() {
+    let before = weights(200_000, 0.05);
+    let change = weights(200_001, 0.0001);
+    let pairs = before.iter().zip(&change[1..]);
+    let after: Vec<f32> = pairs.map(|(weight, change)| weight + change).collect();
+    let (before, after) = (bytes_of(&before), bytes_of(&after));
+    let alone = chosen(F32, &[1], &after, None);
+    let subject = |base| Subject {
+        element: F32,
+        lags: &[1],
+        base,
+    };
+    let pipeline = Goal::Pipeline {
+        write_bytes_per_second: 50e6,
+        cores: 1.0,
+    };
+    for (goal, history_part_max, base_bytes_per_second, is_used) in [
+        (Goal::Ratio, 0.8, f64::INFINITY, true),
+        (Goal::Ratio, 0.5, f64::INFINITY, false),
+        (pipeline, 0.8, 1e9, true),
+        (pipeline, 0.8, 60e6, false),
+    ] {
+        let policy = Policy {
+            goal,
+            history_part_max,
+            base_bytes_per_second,
+            ..Policy::default()
+        };
+        let choice = choose(&subject(Some(&before)), &after, &policy, &mut Work::new()).unwrap();
+        assert_eq!(choice.scheme.needs_base(), is_used, "{policy:?} {choice:?}");
+        if goal == Goal::Ratio && !is_used {
+            assert_eq!(choice.scheme, alone.scheme);
+        }
+    }
+    // What was chosen with a base is not for a segment without one.
+    let (mut chooser, mut work) = (Chooser::new(100), Work::new());
+    let policy = Policy::default();
+    assert!(chooser.wants_base());
+    let with = chooser.next(&subject(Some(&before)), &after, &policy, &mut work);
+    assert!(with.unwrap().scheme.needs_base() && chooser.wants_base());
+    let without = chooser.next(&subject(None), &after, &policy, &mut work);
+    assert!(!without.unwrap().scheme.needs_base() && !chooser.wants_base());
+}
+
+#[test]
 fn noise_stays_raw_and_nothing_becomes_tiny() {
     let random: Vec<u8> = noise(100_000)
         .iter()
