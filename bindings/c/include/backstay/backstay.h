@@ -254,7 +254,7 @@ typedef struct backstay_options {
     const char *archive;
     /// Bytes a second that all aggregators of the job write to the archive at most.
     uint64_t archive_rate_bytes;
-    /// Every so many checkpoints one drains.
+    /// Every so many checkpoints one drains; 0 for those that the planner picks (see backstay_due).
     uint32_t archive_every;
     /// Checkpoints that the archive keeps.
     uint32_t archive_retained;
@@ -462,7 +462,8 @@ int32_t backstay_protection_status(struct backstay_session *session,
 
 /// Whether it is time for a checkpoint: `*level` becomes the level it should reach, or 0 for not now.
 /// To be asked once a step, say: follows the setting `interval`, by default the planner's, from
-/// measured costs and failures. All processes together; most calls ask nobody.
+/// measured costs and failures. Whatever the level, `backstay_checkpoint` is the answer: one for
+/// `BACKSTAY_LEVEL_ARCHIVE` then drains in the background. All processes together; most calls ask nobody.
 int32_t backstay_due(struct backstay_session *session,
                      int32_t *level);
 
