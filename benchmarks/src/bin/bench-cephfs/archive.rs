@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: Backstay's way: one archive store per aggregator, one aggregator a mount, and the catalog.
+//! Purpose: Backstay's way: one archive store per aggregator, one aggregator a mount, and the catalog; the
+//! stores are files of their own, or regions of one file.
 //! In from: `main` (what each writer has, pulled through memory). Out to: the mounts, by the engine's
 //! archive.
 //! Invariants: what is measured is the engine's own writer, with its format, hashes and commits; the
@@ -8,18 +9,22 @@
 use crate::ways::{Payload, Way, all_at_once};
 use backstay::CheckpointId;
 use backstay::archive::{
-    ArchiveDevice, ArchiveStore, Catalog, Commit, Identity, NewCheckpoint, NewPart, NewSegment,
-    ReadOptions, WriteOptions, catalog, fence, store_file,
+    ArchiveDevice, ArchiveStore, Catalog, Commit, Folder, Identity, NewCheckpoint, NewPart,
+    NewSegment, ReadOptions, WriteOptions, catalog, fence, store_file,
 };
+use backstay::format::archive::DATA_OFFSET;
 use backstay::format::stream::StreamRoot;
 use backstay::format::width::{to_u64, to_usize};
 use backstay::format::{
-    Address, BlockRef, Digest, Encoder, RankEntry, RevisionEntry, SegmentClass, SegmentId,
-    SegmentPiece,
+    Address, BlockRef, Digest, Encoder, RankEntry, RevisionEntry, SegmentClass, SegmentHeader,
+    SegmentId, SegmentPiece,
 };
+use backstay::io::Device;
+use backstay::io::direct::SharedFile;
+use backstay::io::region::Region;
 use backstay_bench::{MIB, Outcome};
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 const RETAINED: usize = 2;
@@ -52,14 +57,40 @@ struct Aggregator {
 /// The aggregators and their catalog.
 #[derive(Debug)]
 pub(crate) struct Archive {
+    name: &'static str,
     aggregators: Vec<Aggregator>,
     catalog: Catalog,
     mounts: Vec<PathBuf>,
+    /// Bytes of a region, where the stores are regions of one file.
+    region_bytes: Option<u64>,
+}
+
+/// The file of all stores, where they share one.
+const ONE_FILE: &str = "aggregates.backstay";
+
+/// The range of the shared file that is aggregator `index`'s.
+fn region(mount: &Path, index: usize, bytes: u64, write: Option<bool>) -> Outcome<Arc<Region>> {
+    let path = mount.join(ONE_FILE);
+    let file = match write {
+        Some(direct) => SharedFile::open(&path, direct)?,
+        None => SharedFile::open_read_only(&path, true)?,
+    };
+    Ok(Arc::new(Region::new(
+        Arc::new(file),
+        to_u64(index) * bytes,
+        bytes,
+    )))
 }
 
 impl Archive {
-    /// Makes the files, with room for the retained checkpoints of `bytes` and the one being written.
-    pub(crate) fn create(mounts: &[PathBuf], bytes: usize, settings: &Settings) -> Outcome<Self> {
+    /// Makes the files, with room for the retained checkpoints of `bytes` and the one being written; one
+    /// file for all stores if `is_one_file`.
+    pub(crate) fn create(
+        mounts: &[PathBuf],
+        bytes: usize,
+        settings: &Settings,
+        is_one_file: bool,
+    ) -> Outcome<Self> {
         let share = bytes / mounts.len() + bytes / 32;
         let mut options = WriteOptions {
             reserve_bytes: to_u64((RETAINED + 1) * share + 16 * MIB),
@@ -75,22 +106,57 @@ impl Archive {
             epoch: 1,
             host: fence::host(),
         };
+        std::fs::create_dir_all(&mounts[0])?;
         let catalog = Catalog::create(&mounts[0], &identity, catalog::SLOT_BYTES)?;
+        let end = DATA_OFFSET + options.reserve_bytes;
+        let region_bytes = end.next_multiple_of(to_u64(options.write_bytes));
+        if is_one_file {
+            let file = SharedFile::create(&mounts[0].join(ONE_FILE), false, |_| Ok(()))?;
+            file.reserve(region_bytes * to_u64(mounts.len()))?;
+        }
         let mut aggregators = Vec::new();
-        for (index, mount) in (0..).zip(mounts) {
-            identity.aggregator = index;
-            let file = store_file(index, 1);
+        for (index, mount) in mounts.iter().enumerate() {
+            identity.aggregator = u32::try_from(index)?;
+            let file = store_file(identity.aggregator, 1);
+            let store = if is_one_file {
+                let region = region(mount, index, region_bytes, Some(settings.direct))?;
+                ArchiveStore::create_on(region, &identity, &options)?
+            } else {
+                ArchiveStore::create(mount, &file, &identity, &options)?
+            };
             aggregators.push(Aggregator {
-                store: ArchiveStore::create(mount, &file, &identity, &options)?,
+                store,
                 file,
                 retained: Mutex::default(),
             });
         }
         Ok(Self {
+            name: if is_one_file {
+                "archive-one-file"
+            } else {
+                "archive"
+            },
             aggregators,
             catalog,
             mounts: mounts.to_vec(),
+            region_bytes: is_one_file.then_some(region_bytes),
         })
+    }
+
+    /// A store as another mount than its own sees it.
+    fn reader(&self, index: usize) -> Outcome<Arc<ArchiveDevice>> {
+        let mount = &self.mounts[(index + 1) % self.mounts.len()];
+        let options = ReadOptions::default();
+        let Some(bytes) = self.region_bytes else {
+            let file = &self.aggregators[index].file;
+            return Ok(ArchiveDevice::open(mount, file, &options)?);
+        };
+        let place = Folder {
+            path: mount.clone(),
+            direct: true,
+        };
+        let region = region(mount, index, bytes, None)?;
+        Ok(ArchiveDevice::open_on(region, &place, &options)?)
     }
 
     /// What the writers of mount `index` have.
@@ -105,9 +171,13 @@ fn id(number: u64) -> CheckpointId {
 }
 
 impl Aggregator {
-    fn append(&self, number: u64, payload: Vec<u8>) -> Outcome<(SegmentId, Digest)> {
-        let (segment, digest) = (self.store.next_segment(), Digest::of(&payload));
-        let length_bytes = u32::try_from(payload.len())?;
+    /// Gathers `bytes` and hands them to the store.
+    fn append(&self, number: u64, bytes: &[u8]) -> Outcome<(SegmentId, Digest)> {
+        let (segment, digest) = (self.store.next_segment(), Digest::of(bytes));
+        let length_bytes = u32::try_from(bytes.len())?;
+        let header_bytes = SegmentHeader::key_bytes(1, 0, 1);
+        let mut payload = self.store.room(header_bytes, bytes.len());
+        payload.copy_from_slice(bytes);
         self.store.append(NewSegment {
             segment,
             checkpoint: id(number),
@@ -123,7 +193,7 @@ impl Aggregator {
                 digest,
             }],
             bases: Vec::new(),
-            payload: payload.into(),
+            payload,
         })?;
         Ok((segment, digest))
     }
@@ -137,7 +207,7 @@ impl Aggregator {
         let (mut segments, mut ranks, mut bytes) = (Vec::new(), Encoder::new(), 0);
         for (rank, part) in (0..).zip(parts) {
             bytes += to_u64(part.len());
-            let (segment, digest) = self.append(number, part.clone())?;
+            let (segment, digest) = self.append(number, part)?;
             let address = Address::new(segment, 0);
             let root = BlockRef { address, digest };
             RankEntry { rank, root }.encode(&mut ranks);
@@ -145,7 +215,7 @@ impl Aggregator {
         }
         let (table, count) = (ranks.finish(), u32::try_from(segments.len())?);
         let length_bytes = to_u64(table.len());
-        let (segment, digest) = self.append(number, table)?;
+        let (segment, digest) = self.append(number, &table)?;
         segments.push(segment);
         let address = Address::new(segment, 0);
         let entry = RevisionEntry {
@@ -181,7 +251,7 @@ impl Aggregator {
 
 impl Way for Archive {
     fn name(&self) -> &'static str {
-        "archive"
+        self.name
     }
     fn checkpoint(&self, number: u64, payload: &Payload) -> Outcome<f64> {
         let begun = Instant::now();
@@ -225,8 +295,7 @@ impl Way for Archive {
             return Err("the catalog tells another number of ranks".into());
         }
         for (index, aggregator) in self.aggregators.iter().enumerate() {
-            let mount = &self.mounts[(index + 1) % self.mounts.len()];
-            let device = ArchiveDevice::open(mount, &aggregator.file, &ReadOptions::default())?;
+            let device = self.reader(index)?;
             let retained = aggregator
                 .retained
                 .lock()

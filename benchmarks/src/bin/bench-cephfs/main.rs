@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a checkpoint costs on CephFS: requests at the metadata server, writes at the object servers and
-//! wall time of a file per process (own), of one file that all share (shared), and of Backstay's archive
-//! (archive). `make bench-cephfs` starts it with a file system of its own.
+//! wall time of a file per process (own), of one file that all share (shared), of Backstay's archive with a
+//! file for each aggregator (archive), and with one file for all of them (archive-one-file). `make bench-cephfs` starts it with a file system of its own.
 
 mod archive;
 mod counters;
@@ -117,8 +117,11 @@ fn measure(plan: &Plan, writers: usize) -> Outcome<Rounds> {
     let shared = SharedFile {
         mounts: mounts.clone(),
     };
-    let archive = Archive::create(&mounts, writers * PART, &plan.settings)?;
-    let mut ways: Vec<&dyn Way> = vec![&own, &shared, &archive];
+    let bytes = writers * PART;
+    let archive = Archive::create(&mounts, bytes, &plan.settings, false)?;
+    let regions: Vec<PathBuf> = mounts.iter().map(|mount| mount.join("one-file")).collect();
+    let one_file = Archive::create(&regions, bytes, &plan.settings, true)?;
+    let mut ways: Vec<&dyn Way> = vec![&own, &shared, &archive, &one_file];
     ways.retain(|way| plan.only.as_ref().is_none_or(|only| only == way.name()));
     let mut found = Rounds::new();
     for round in 0..plan.rounds + WARM {
