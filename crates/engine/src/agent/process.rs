@@ -232,6 +232,11 @@ fn archive(plan: &[u8], state: &Mutex<State>) -> Result<LocalAnswer> {
         let context = "a plan of an archive that this version does not know";
         Error::caused(ErrorKind::Unsupported, context, error)
     })?;
+    // That of a former life of the session.
+    let former = lock(state).archive.take();
+    if let Some(former) = former {
+        former.end();
+    }
     let catalog = plan.open_catalog_if_room()?;
     let thread = ArchiveThread::start(Arc::clone(agent.drains()), plan, catalog)?;
     lock(state).archive = Some(thread);

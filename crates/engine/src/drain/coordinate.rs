@@ -505,6 +505,9 @@ impl Coordinator {
     /// Goes on until told to stop; `drain_last` says to bring what is committed to the archive before.
     fn run(&mut self, drain_last: &AtomicBool) {
         let mut done = self.newest().unwrap_or_default();
+        if done > CheckpointId::default() {
+            self.tell(done, 0);
+        }
         let mut failed: Option<(CheckpointId, Stopwatch)> = None;
         let mut said = notice::SaidOnce::default();
         while !self.stop.load(Ordering::Acquire) {
@@ -581,12 +584,12 @@ impl Coordinator {
     }
 }
 
-/// Records a checkpoint of which every aggregator has committed its part.
 /// How long to wait before a drain is looked at again that began when `watch` was started.
 fn pause(watch: &Stopwatch) -> Duration {
     (watch.elapsed() / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX)
 }
 
+/// Records a checkpoint of which every aggregator has committed its part.
 fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
     let part = |progress: &DrainProgress| NewPart {
         store: progress.store,
@@ -647,10 +650,16 @@ impl ArchiveThread {
     /// Ends it: when what is committed is in the archive, or after `limit`.
     pub fn stop(self, limit: Duration) {
         self.drain_last.store(true, Ordering::Release);
-        let over = wait_until("the last drain", limit, || self.thread.is_finished());
-        if over.is_err() {
-            self.stop.store(true, Ordering::Release);
-        }
+        // What it did not bring there by then it does not.
+        drop(wait_until("the last drain", limit, || {
+            self.thread.is_finished()
+        }));
+        self.end();
+    }
+
+    /// Ends it, and with it what it drains.
+    pub fn end(self) {
+        self.stop.store(true, Ordering::Release);
         let deadline = Deadline::after(Duration::from_secs(30));
         while !self.thread.is_finished() && deadline.left().is_some() {
             std::thread::sleep(IDLE);

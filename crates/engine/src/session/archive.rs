@@ -33,8 +33,10 @@ const LOST_CHARS_MAX: usize = 600;
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     found: ArchiveFound,
-    /// Rank 0's, until the life begins.
+    /// Rank 0's, until the first life begins.
     begin: Option<(ArchivePlan, Option<Catalog>)>,
+    /// Rank 0's: that of the life that goes on.
+    plan: Option<ArchivePlan>,
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
@@ -156,6 +158,13 @@ impl Archive {
         Ok(())
     }
 
+    /// What is newer than `id` is abandoned.
+    pub(super) fn abandon_after(&mut self, id: CheckpointId) {
+        self.found
+            .checkpoints
+            .retain(|found| found.checkpoint <= id);
+    }
+
     /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
     pub(super) fn begin(
         &mut self,
@@ -163,15 +172,27 @@ impl Archive {
         from: Option<CheckpointId>,
         protection: &mut Protection,
     ) -> Result<()> {
-        let Some((mut plan, catalog)) = self.begin.take() else {
+        let first = self.begin.take();
+        let goes_on = self.plan.as_ref().map(|plan| plan.incarnation);
+        if first.is_none() && goes_on.is_none_or(|former| former == incarnation) {
+            return Ok(());
+        }
+        let (first, catalog) = first.unzip();
+        let Some(plan) = first.or(self.plan.take()) else {
             return Ok(());
         };
-        plan.incarnation = incarnation;
-        plan.from = from.map(Into::into);
+        let plan = self.plan.insert(ArchivePlan {
+            incarnation,
+            from: from.map(Into::into),
+            ..plan
+        });
+        let Some(catalog) = catalog else {
+            return protection.archive_again(plan);
+        };
         if let (Some(_), Some(catalog)) = (from, &catalog) {
             catalog.begin_life(incarnation, from)?;
         }
-        protection.archive(&plan, catalog)
+        protection.archive(plan, catalog)
     }
 }
 

@@ -197,6 +197,18 @@ impl NodeAgent {
         self.tell(&LocalRequest::Archive { plan }).map(|_| ())
     }
 
+    /// Coordinates the archive of a later life of the session: the catalog knows of it on return.
+    pub(super) fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
+        let mut catalog = None;
+        if let Self::Here { archive, .. } = self {
+            if let Some(former) = archive.take() {
+                former.end();
+            }
+            catalog = plan.open_catalog_if_room()?;
+        }
+        self.archive(plan, catalog)
+    }
+
     /// The stores on this node.
     pub(super) fn stores(&self) -> Vec<StoreHere> {
         match self {

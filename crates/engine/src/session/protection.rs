@@ -305,6 +305,12 @@ impl Protection {
         self.agent.as_mut().ok_or_else(none)?.archive(plan, catalog)
     }
 
+    /// The same, in a later life of the session.
+    pub(super) fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
+        let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
+        self.agent.as_mut().ok_or_else(none)?.archive_again(plan)
+    }
+
     /// The nodes, as those who drain know them.
     pub(super) fn archive_nodes(&self) -> Vec<ArchiveNode> {
         let node = |seat: &NodeSeat| ArchiveNode {

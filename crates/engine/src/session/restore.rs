@@ -177,12 +177,6 @@ impl Session {
         if self.node.leads() && self.node.control.protected() > id {
             self.node.control.set_protected(CheckpointId::default());
         }
-        if self.node.leads() {
-            // Wanted was one of what is abandoned now.
-            self.node
-                .control
-                .set_archive_wanted(CheckpointId::default());
-        }
         let begun = match (&self.store, self.node.leads()) {
             (Some(store), true) => {
                 let mut node = lock(&store.node);
@@ -208,6 +202,11 @@ impl Session {
             to_i64(self.incarnation),
             begun,
         )?;
+        if self.node.leads() {
+            // Now that nobody drains what is abandoned.
+            self.node.control.forget_archive_after(id);
+        }
+        self.archive.abandon_after(id);
         self.archive.close_readers();
         self.variables.values_mut().for_each(Registered::written);
         self.drop_unretained(None);

@@ -347,6 +347,15 @@ impl Control {
     pub fn archived(&self) -> CheckpointId {
         self.checkpoint(WORD_ARCHIVED)
     }
+    /// What is newer than `id` is abandoned: of the archive nothing is known any more but what is told anew.
+    pub fn forget_archive_after(&self, id: CheckpointId) {
+        for word in [WORD_ARCHIVED, WORD_ARCHIVING] {
+            if self.checkpoint(word) > id {
+                self.set_checkpoint(word, CheckpointId::default());
+            }
+        }
+        self.set_archive_wanted(CheckpointId::default());
+    }
     /// Publishes the checkpoint that is being drained.
     pub fn set_archiving(&self, id: CheckpointId) {
         self.set_checkpoint(WORD_ARCHIVING, id);

@@ -122,6 +122,43 @@ fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
 }
 
 #[test]
+fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        for _ in 0..4 {
+            archived(rank);
+        }
+        let restored = rank.session.restore_from(3).unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 3));
+        rank.check();
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[0, 1], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 3));
+        rank.check();
+        for _ in 0..3 {
+            archived(rank);
+        }
+        rank.session.restore_from(5).unwrap();
+        rank.check();
+        // Its number is one that the archive has of the life before.
+        let newest = archived(rank);
+        assert_eq!(newest.number, 6);
+        assert_eq!(rank.session.restore().unwrap().checkpoint, newest);
+        rank.check();
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[0, 1], |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint.number, 6);
+        assert_eq!(restored.checkpoint.incarnation, 4);
+        rank.check();
+    });
+}
+
+#[test]
 fn damage_on_the_nodes_is_made_up_for_by_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
