@@ -186,7 +186,8 @@ fn server(folder: &Path, job: &str) -> Outcome<()> {
     let options = StageOptions {
         folder: folder.join(job),
         job: job.to_owned(),
-        name: "server".to_owned(),
+        // That of the node: the store is on this host.
+        name: "node0".to_owned(),
         listen: Some("127.0.0.1:0".to_owned()),
         over: None,
     };
@@ -207,7 +208,7 @@ impl Server {
             .arg(archive)
             .arg(job)
             .spawn()?;
-        let entry = archive.join(job).join("server-server.json");
+        let entry = archive.join(job).join("server-node0.json");
         for _ in 0..500 {
             if entry.exists() {
                 return Ok(Self(child));
