@@ -21,8 +21,8 @@ use backstay_model::schedule::{Hysteresis, Memory, Observation, Schedule};
 const COST_SECONDS_GUESS: f64 = 1.0;
 /// Guesses of how long a checkpoint takes to come back from a level, and, beyond the node, to get there.
 const AWAY_SECONDS_GUESS: [f64; 3] = [1.0, 2.0, 10.0];
-/// By how much draining slows the application, as a share: the median of `make bench-archive` (1.04 to
-/// 1.10, docs/guide/draining.md).
+/// By how much draining slows the application, as a share: some more than was measured where a core is to
+/// spare (0.01 to 0.04, docs/guide/draining.md).
 const SLOWDOWN_SHARE: f64 = 0.06;
 /// Most checkpoints of a period: more are not worth the time to look for them.
 const INTERVALS_MAX: u64 = 1_000;

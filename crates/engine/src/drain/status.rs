@@ -231,3 +231,25 @@ impl StatusFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/metrics.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (_, section) = page.split_once("## Draining").unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let status = ArchiveStatus {
+            aggregators: vec![AggregatorStatus::default()],
+            ..ArchiveStatus::default()
+        };
+        let shown = serde_json::to_value(status).unwrap();
+        let all = shown.as_object().unwrap().keys();
+        for field in all.chain(shown["aggregators"][0].as_object().unwrap().keys()) {
+            assert!(section.contains(&format!("`{field}`")), "{field}");
+        }
+    }
+}
