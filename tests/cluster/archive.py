@@ -141,15 +141,16 @@ def an_interrupted_drain_goes_on(settings):
         return text
 
 
-def application_is_killed_at_random(settings, lives=6):
+def lives_killed_at_random(settings, lives, look=lambda scene: None, **wishes):
     """kill -9 at random instants, at times of all nodes too: what was archived always comes back."""
-    with Cluster(2, spares=1) as cluster, ArchiveScene(cluster, settings, rate=8 * MIB) as scene:
+    with Cluster(2, spares=1) as cluster, ArchiveScene(cluster, settings, rate=8 * MIB, **wishes) as scene:
         history, promised, lost = History(), 0, 0
         for life in range(1, lives + 1):
             job = scene.job(life=life, nodes=(1, 1), kib=1024, pause_us=30000)
             job.must_see("committed")
             time.sleep(settings.random.random() * 2)
             promised = max(promised, ended(scene, job, history))
+            look(scene)
             if settings.random.random() < 0.3 and promised:
                 scene.lose_everything()
                 history.complete = min(history.complete, promised)
@@ -157,6 +158,25 @@ def application_is_killed_at_random(settings, lives=6):
                 lost += 1
         whole(scene, history, promised, (1, 1), life=lives + 1)
         return f"{lives} lives, {lost} losses of all nodes, {promised} steps archived"
+
+
+def application_is_killed_at_random(settings):
+    return lives_killed_at_random(settings, lives=6)
+
+
+def differences_are_killed_at_random(settings):
+    """The same while drains write differences to keys."""
+    found = []
+
+    def look(scene):
+        done = scene.tool(0, "inspect", "--json", scene.archive / scene.name)
+        if done.returncode == 0:
+            for variable in json.loads(done.stdout)["variables"]:
+                found.append((variable.get("stored") or {}).get("differences", 0))
+
+    said = lives_killed_at_random(settings, 6, look, BACKSTAY_ARCHIVE_CODEC="auto", BACKSTAY_ARCHIVE_HISTORY=3)
+    expect(sum(found) > 0, f"no drain wrote a difference: {found}")
+    return f"{said}; {sum(found)} differences seen"
 
 
 def an_agent_is_killed_inside_a_drain(settings):
@@ -581,7 +601,7 @@ def only_retained_ones_stay(settings):
 
 
 TESTS = [all_nodes_are_wiped, another_number_of_ranks, an_interrupted_drain_goes_on, application_is_killed_at_random,
-         an_agent_is_killed_inside_a_drain, agents_drain_after_the_application, a_server_is_killed_inside_a_drain,
+         differences_are_killed_at_random, an_agent_is_killed_inside_a_drain, agents_drain_after_the_application, a_server_is_killed_inside_a_drain,
          server_and_application_are_killed, a_server_stalls, servers_of_another_version, archive_is_full,
          archive_hangs, a_client_is_killed, bytes_are_flipped, two_jobs_on_one_archive, clocks_jump,
          only_retained_ones_stay]
@@ -600,11 +620,13 @@ class Round:
         self.servers = self.chance.choice([0, 0, 1, 2])
         self.rate = self.chance.choice([None, 4 * MIB, 16 * MIB])
         self.kib = self.chance.choice([256, 1024, 4096])
+        differences = {"BACKSTAY_ARCHIVE_CODEC": "auto", "BACKSTAY_ARCHIVE_HISTORY": self.chance.choice([1, 4])}
+        self.codec = self.chance.choice([{}, differences])
 
     def run(self):
         with Cluster(3, spares=1) as cluster, ArchiveScene(
                 cluster, self.settings, self.pfs, rate=self.rate, BACKSTAY_TIMEOUT_MS=5000,
-                BACKSTAY_ARCHIVE_RETAINED=self.chance.choice([1, 2, 5])) as self.scene:
+                BACKSTAY_ARCHIVE_RETAINED=self.chance.choice([1, 2, 5]), **self.codec) as self.scene:
             history, promised, lives = History(), 0, self.chance.randrange(2, 5)
             for life in range(1, lives + 1):
                 promised = max(promised, self.live(life, history))
