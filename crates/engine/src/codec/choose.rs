@@ -23,10 +23,12 @@ const FINALISTS: usize = 4;
 const CLOSE: f64 = 0.93;
 /// Ratios beyond which windows say little about the whole.
 const REPETITIVE: f64 = 6.0;
-/// Part of the ratio that may be given away for a faster decoder.
+/// Part of the gain that may be given away for fewer cycles.
 const TOLERANCE: f64 = 0.01;
+/// Part of the ratio, where only that counts, that may be given away for a faster decoder.
+const TOLERANCE_RATIO: f64 = 0.005;
 /// What a higher effort must gain.
-const HARDER: f64 = 0.01;
+const HARDER: f64 = 0.005;
 /// A smaller ratio is not worth any work.
 const RATIO_MIN: f64 = 1.1;
 /// A ratio missed by this part, either way, is a change of character.
@@ -357,7 +359,7 @@ impl Search<'_> {
     }
 }
 
-/// The fastest decoder of those whose ratio is the best, but for [`TOLERANCE`].
+/// The fastest decoder of those whose ratio is the best, but for [`TOLERANCE_RATIO`].
 fn fastest_of_best(tried: &[Choice]) -> Option<Choice> {
     let best = tried
         .iter()
@@ -365,7 +367,7 @@ fn fastest_of_best(tried: &[Choice]) -> Option<Choice> {
         .max_by(f64::total_cmp)?;
     let good = tried
         .iter()
-        .filter(|choice| choice.ratio >= (1.0 - TOLERANCE) * best);
+        .filter(|choice| choice.ratio >= (1.0 - TOLERANCE_RATIO) * best);
     let order = |a: &&Choice, b: &&Choice| {
         let rate = a
             .decode_bytes_per_second

@@ -46,8 +46,10 @@ pub struct Rates {
     pub zstd: (f64, f64),
     /// The entropy coder: encoding, decoding.
     pub entropy: (f64, f64),
-    /// Pcodec at level 8, in numbers: encoding, decoding.
+    /// Pcodec at level 8, its work for each number: encoding, decoding.
     pub pco_numbers: (f64, f64),
+    /// Pcodec, its work for each byte of the numbers: encoding, decoding.
+    pub pco_bytes: (f64, f64),
     /// One pass over words or planes, either way.
     pub pass: f64,
 }
@@ -58,7 +60,8 @@ impl Rates {
         lz4: (0.7e9, 2.0e9),
         zstd: (0.3e9, 1.2e9),
         entropy: (0.4e9, 1.2e9),
-        pco_numbers: (0.03e9, 0.27e9),
+        pco_numbers: (0.03e9, 1.0e9),
+        pco_bytes: (10e9, 2.2e9),
         pass: 14e9,
     };
 
@@ -71,6 +74,7 @@ impl Rates {
             zstd: faster(self.zstd),
             entropy: faster(self.entropy),
             pco_numbers: faster(self.pco_numbers),
+            pco_bytes: faster(self.pco_bytes),
             pass: self.pass,
         }
     }
@@ -103,7 +107,7 @@ impl Rates {
             Coder::Lz4 => 1.0 / of(self.lz4),
             Coder::Zstd => 1.0 / of(self.zstd),
             Coder::Entropy => coded / of(self.entropy),
-            Coder::Pco => 1.0 / (of(self.pco_numbers) * width),
+            Coder::Pco => 1.0 / (of(self.pco_numbers) * width) + 1.0 / of(self.pco_bytes),
         };
         first + second
     }
