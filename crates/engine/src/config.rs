@@ -126,6 +126,8 @@ pub struct Config {
     pub listen_address: Option<String>,
     /// Take SIGTERM as the wish that the program takes a last checkpoint and leaves.
     pub leave_on_sigterm: bool,
+    /// The checkpoint that the first `restore` takes; by default the newest.
+    pub restore_checkpoint: Option<u64>,
     /// Folder on the parallel file system that checkpoints drain to.
     pub archive: Option<PathBuf>,
     /// Every so many checkpoints one is drained; by default those that the planner picks.
@@ -186,6 +188,7 @@ impl Default for Config {
             encode_nice: 10,
             listen_address: None,
             leave_on_sigterm: false,
+            restore_checkpoint: None,
             archive: None,
             archive_every: None,
             archive_retained: 2,
@@ -280,6 +283,7 @@ impl Config {
             ("encode_threads", Some(u64::from(self.encode_threads))),
             ("encode_nice", Some(u64::from(self.encode_nice))),
             ("encode_rate_bytes", self.encode_rate_bytes),
+            ("restore_checkpoint", self.restore_checkpoint),
             ("archive_every", self.archive_every.map(u64::from)),
             ("archive_retained", Some(u64::from(self.archive_retained))),
             (

@@ -35,6 +35,9 @@ pub(crate) struct RunArgs {
     /// Give up when it died so often with no newer checkpoint, where the store can be read
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     stalls: u32,
+    /// Restore this checkpoint at the first start, and abandon later ones [default: the newest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint: Option<u64>,
     /// Where to look for the newest checkpoint: a store or a folder above it
     #[arg(long, value_name = "PATH")]
     store: Vec<PathBuf>,
@@ -154,6 +157,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         folder.unwrap_or_else(|| PathBuf::from(format!(".backstay-run-{}", std::process::id())));
     let options = Options {
         restarts: args.restarts,
+        checkpoint: args.checkpoint,
         stalls: args.stalls,
         spares: parse_list(&args.spares),
         min_hosts: args.min_nodes,

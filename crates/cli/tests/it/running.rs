@@ -108,6 +108,24 @@ fn a_program_that_dies_is_started_again_until_it_ends_well() {
 }
 
 #[test]
+fn only_the_first_start_restores_the_checkpoint_that_was_asked_for() {
+    let place = Place::new();
+    let script = "echo \"from ${BACKSTAY_RESTORE_CHECKPOINT-newest}\" >> lives; exit 7";
+    let words = [
+        "--restarts",
+        "1",
+        "--checkpoint",
+        "12",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert_eq!(place.run(&words).status.code(), Some(7));
+    assert_eq!(place.text("lives"), "from 12\nfrom newest\n");
+}
+
+#[test]
 fn restarts_are_bounded_and_the_last_exit_code_is_told() {
     let place = Place::new();
     let output = place.run(&[

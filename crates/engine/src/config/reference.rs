@@ -64,7 +64,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 40] = [
+pub const REFERENCE: [Setting; 41] = [
     setting(
         "job",
         Form::Text,
@@ -258,6 +258,15 @@ pub const REFERENCE: [Setting; 40] = [
         "",
         "Take SIGTERM as the wish that the program takes a last checkpoint and leaves: `should_leave` then \
          says so. A file that `backstay run` names does the same.",
+    ),
+    setting(
+        "restore_checkpoint",
+        Form::Whole(1, i64::MAX as u64),
+        None,
+        "",
+        "Number of the checkpoint that the first `restore` of the program takes; later ones are abandoned. By \
+         default the newest. For one start: it is taken again whenever the program is started with it. \
+         `backstay run --checkpoint` sets it for its first start only.",
     ),
     setting(
         "archive",

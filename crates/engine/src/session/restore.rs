@@ -53,8 +53,12 @@ fn is_of_one_checkpoint(kind: ErrorKind) -> bool {
 impl Session {
     /// Restores the newest checkpoint that every rank can have whole into the protected variables.
     /// [`ErrorKind::NoCheckpoint`] says that there is none. When a newer one turns out damaged, all
-    /// ranks take the next older one. Collective.
+    /// ranks take the next older one. The first of a program that has `restore_checkpoint` set restores
+    /// that one. Collective.
     pub fn restore(&mut self) -> Result<Restored> {
+        if let (Some(number), false) = (self.config.restore_checkpoint, self.life_begun) {
+            return self.restore_from(number);
+        }
         let candidates: Vec<CheckpointId> = self.policy.complete.iter().rev().copied().collect();
         self.restore_one_of(&candidates)
     }

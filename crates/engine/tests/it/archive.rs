@@ -159,6 +159,32 @@ fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
 }
 
 #[test]
+fn a_setting_says_which_checkpoint_a_program_goes_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, &[0, 1], |rank| {
+        for _ in 0..3 {
+            archived(rank);
+        }
+    });
+    wipe_nodes(folder, &[0, 1]);
+    let from = |number| move |config: &mut Config| config.restore_checkpoint = Some(number);
+    life_with(folder, &[0, 1], from(9), |rank| {
+        let error = rank.session.restore().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life_with(folder, &[0, 1], from(2), |rank| {
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+        rank.check();
+        archived(rank);
+        let again = rank.session.restore().unwrap().checkpoint;
+        assert_eq!(again.number, 3, "only the first one");
+        rank.check();
+    });
+}
+
+#[test]
 fn damage_on_the_nodes_is_made_up_for_by_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -67,6 +67,8 @@ pub struct Options {
     pub leave_before_s: Option<u64>,
     /// Between a death and the next start.
     pub pause: Duration,
+    /// The checkpoint that the first start restores, if not the newest.
+    pub checkpoint: Option<u64>,
     /// In front of what is started, so that it ends with this process.
     pub wrapper: Vec<String>,
     /// Variables of the environment whose names begin so are passed on to all ranks.

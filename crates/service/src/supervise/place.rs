@@ -161,6 +161,9 @@ impl Supervisor {
                 self.summary.starts.to_string(),
             ),
         ];
+        if let (Some(number), 0) = (self.options.checkpoint, self.summary.starts) {
+            variables.push(("BACKSTAY_RESTORE_CHECKPOINT".to_owned(), number.to_string()));
+        }
         if let Some(file) = file {
             variables.push(("BACKSTAY_HOSTFILE".to_owned(), file.to_owned()));
         }
