@@ -261,7 +261,7 @@ pub const REFERENCE: [Setting; 41] = [
     ),
     setting(
         "restore_checkpoint",
-        Form::Whole(1, i64::MAX as u64),
+        Form::Whole(1, 1 << 50),
         None,
         "",
         "Number of the checkpoint that the first `restore` of the program takes; later ones are abandoned. By \
