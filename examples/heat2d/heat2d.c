@@ -262,7 +262,9 @@ static void take_checkpoint(void)
     FILE *file = NULL;
 
     if (checkpoint(&cost) != BACKSTAY_OK) {
-        fprintf(stderr, "heat2d: %s\n", backstay_message(session));
+        /* All processes have the same words; one says them. */
+        if (my.rank == 0)
+            fprintf(stderr, "heat2d: %s\n", backstay_message(session));
         return;
     }
     if (my.rank == 0 && run.progress) {
@@ -357,7 +359,7 @@ int main(int argc, char **argv)
     }
     if (run.output != NULL)
         write_plate(run.output);
-    if (backstay_close(session) != BACKSTAY_OK)
+    if (backstay_close(session) != BACKSTAY_OK && my.rank == 0)
         fprintf(stderr, "heat2d: %s\n", backstay_message(NULL));
     if (my.rank == 0)
         printf("finished at step %.0f, change %.3e\n", now.step, now.change);

@@ -241,7 +241,7 @@ class CephFs:
 
     def mds_state(self):
         try:
-            return self.ask("mds.a", "status").get("state")
+            return (self.ask("mds.a", "status") or {}).get("state")
         except (OSError, AdminError):
             return None
 

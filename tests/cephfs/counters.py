@@ -29,7 +29,11 @@ def ask(path, command, **words):
         connection.sendall(json.dumps({"prefix": command, **words}).encode() + b"\0")
         length, = struct.unpack(">I", receive(connection, 4))
         answer = receive(connection, length)
-    return json.loads(answer) if answer.strip() else None
+    try:
+        return json.loads(answer)
+    except ValueError:
+        # A daemon that is just starting says nothing, or something else.
+        return None
 
 
 def count_of(value):

@@ -64,6 +64,15 @@ allgather_in_pieces() {
         "mpirun.$mpi" -n 3 "$work/pieces-$mpi"
 }
 
+finalized_first() {
+    local mpi=$1
+    export BACKSTAY_STORE_PATH="$work/store of finalized-$mpi"
+    mkdir "$BACKSTAY_STORE_PATH"
+    flags --cflags --libs
+    "mpicc.$mpi" -std=c99 "${strict[@]}" -o "$work/finalized-$mpi" tests/install/finalized.c "${found[@]}" &&
+        "mpirun.$mpi" -n 2 "$work/finalized-$mpi"
+}
+
 example() {
     local mpi=$1 name=$2
     flags --cflags --libs
@@ -77,6 +86,15 @@ quickstart() {
     example "$mpi" quickstart &&
         "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100" &&
         "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100"
+}
+
+# Nothing of the quickstart is marked: what a job-wide setting would miss is found all the same.
+quickstart_marked() {
+    local mpi=$1
+    export BACKSTAY_STORE_PATH="$work/store of quickstart-marked-$mpi"
+    mkdir "$BACKSTAY_STORE_PATH"
+    BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100" &&
+        BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100"
 }
 
 # 4 processes to the end; or 3 for a while, 6 in blocks for a while, then 2: the same bytes.
@@ -131,7 +149,9 @@ for mpi in openmpi mpich; do
     check "pkg-config, C99, $mpi" with_pkg_config $mpi c99 "mpicc.$mpi"
     check "pkg-config, C++17, $mpi" with_pkg_config $mpi c++17 "mpicxx.$mpi"
     check "allgather in pieces, $mpi" allgather_in_pieces $mpi
+    check "MPI_Finalize first, $mpi" finalized_first $mpi
     check "quickstart, $mpi" quickstart $mpi
+    check "quickstart, all marked, $mpi" quickstart_marked $mpi
     check "heat2d on other numbers of processes, $mpi" heat2d_on_other_numbers $mpi
     check "CMake, C and C++, $mpi" with_cmake $mpi
 done

@@ -153,10 +153,12 @@ fn config_page() -> String {
         "{NOTE}\n\n# Settings\n\nA setting is taken from the last of these that has it: its default, the \
          TOML file that `BACKSTAY_CONFIG`\nnames, its variable in the environment, what the program \
          sets. An unknown key and a value out of its\nlimits are errors; nothing is changed in \
-         silence.\n\nAll ranks of a job must have the same settings. `BACKSTAY_LOG` (`quiet`, `warn` \
-         or `info`, which is\nthe default) is no setting of a session: it says how much is written to \
-         standard error.\n\n| key | what it sets | default | least | most | unit | variable |\n\
-         |---|---|---|---|---|---|---|\n"
+         silence. A variable that begins with `BACKSTAY_` and\nis no setting has no effect, which rank 0 \
+         says.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
+         session compares them,\nand all ranks get one error that names the setting. `BACKSTAY_LOG` \
+         (`quiet`, `warn` or `info`, which is\nthe default) is no setting of a session: it says how \
+         much is written to standard error.\n\n| key | what it sets | default | least | most | unit \
+         | variable | on all ranks |\n|---|---|---|---|---|---|---|---|\n"
     );
     for setting in &REFERENCE {
         let (low, high) = match setting.form {
@@ -187,6 +189,11 @@ fn config_page() -> String {
                 &high,
                 &unit,
                 &variable,
+                if setting.is_same_on_all_ranks {
+                    "the same"
+                } else {
+                    "may differ"
+                },
             ],
         );
     }

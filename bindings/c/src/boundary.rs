@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the wall between C and the engine: every call passes through `guard` or `on_session`.
 //! Invariants: a panic becomes `BACKSTAY_INTERNAL` and poisons its session; a pointer that is no open
-//! session is refused without being followed; two calls of one session at a time are refused.
+//! session is refused without being followed; two calls of one session at a time are refused, and so is
+//! every call in a child made by fork, which waits for no lock that a thread of its parent held.
 
 use crate::session::{Session, State};
 use crate::status::{BACKSTAY_OK, invalid};
@@ -11,10 +12,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The open sessions by the address C knows them by.
 static OPEN: Mutex<BTreeMap<usize, Arc<Session>>> = Mutex::new(BTreeMap::new());
+
+/// The process that opened the last of them.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
@@ -40,6 +45,9 @@ pub(crate) fn on_session(
     let Some(session) = find(pointer) else {
         return guard(operation, || Err(not_open(pointer)));
     };
+    if let Err(forked) = session.check_process() {
+        return guard(operation, || Err(forked));
+    }
     match caught(|| body(&mut *locked(&session)?)) {
         Ok(()) => BACKSTAY_OK,
         Err(error) => {
@@ -59,32 +67,39 @@ pub(crate) fn on_session(
 pub(crate) fn publish(session: Session) -> *mut Session {
     let session = Arc::new(session);
     let pointer = Arc::as_ptr(&session).cast_mut();
-    open_sessions().insert(pointer.addr(), session);
+    OPENED_BY.store(std::process::id(), Ordering::Release);
+    if let Some(mut open) = open_sessions() {
+        open.insert(pointer.addr(), session);
+    }
     pointer
 }
 
 /// Takes a session back from C, unless a call of it is running; the flag tells of a panic.
 pub(crate) fn withdraw(pointer: *const Session) -> Result<(State, bool)> {
     let session = find(pointer).ok_or_else(|| not_open(pointer))?;
+    session.check_process()?;
     let state = match session.state.try_lock() {
         Ok(mut state) => (state.take(), false),
         Err(TryLockError::Poisoned(poisoned)) => (poisoned.into_inner().take(), true),
         Err(TryLockError::WouldBlock) => return Err(busy()),
     };
-    open_sessions().remove(&pointer.addr());
+    if let Some(mut open) = open_sessions() {
+        open.remove(&pointer.addr());
+    }
     Ok(state)
 }
 
 /// The last message of a session, or of this thread where `pointer` is NULL.
 pub(crate) fn message(pointer: *const Session) -> *const c_char {
     match find(pointer) {
-        Some(session) => {
+        Some(session) if session.check_process().is_ok() => {
             let message = session
                 .message
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             message.as_ptr()
         }
+        Some(_of_the_parent) => MESSAGE.with_borrow(|message| message.as_ptr()),
         None if pointer.is_null() => MESSAGE.with_borrow(|message| message.as_ptr()),
         None => c"this is no open session".as_ptr(),
     }
@@ -119,7 +134,7 @@ fn panic_text(payload: &(dyn Any + Send)) -> &str {
 }
 
 fn find(pointer: *const Session) -> Option<Arc<Session>> {
-    open_sessions().get(&pointer.addr()).cloned()
+    open_sessions()?.get(&pointer.addr()).cloned()
 }
 
 fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
@@ -133,8 +148,16 @@ fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
     }
 }
 
-fn open_sessions() -> MutexGuard<'static, BTreeMap<usize, Arc<Session>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+/// `None` in a child made by fork, where another thread of the parent was in the table just then.
+fn open_sessions() -> Option<MutexGuard<'static, BTreeMap<usize, Arc<Session>>>> {
+    if OPENED_BY.load(Ordering::Acquire) == std::process::id() {
+        return Some(OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    match OPEN.try_lock() {
+        Ok(open) => Some(open),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 fn not_open(pointer: *const Session) -> Error {

@@ -297,7 +297,7 @@ pub extern "C" fn backstay_unpin(session: *mut Session, number: u64) -> i32 {
 }
 
 /// Reads what is stored of this process's variables and checks it; a damaged block is written anew
-/// from application memory where that still holds the same bytes. `scrubbed` may be NULL.
+/// from application memory where that still holds the same bytes. `scrubbed` may be NULL. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_scrub(session: *mut Session, scrubbed: *mut Scrubbed) -> i32 {
     on_session(session, "backstay_scrub", |state| {

@@ -19,7 +19,8 @@ pub const BACKSTAY_TRACKING_HASH: i32 = 2;
 /// Only pages the kernel saw written are hashed. For memory that no device and no other process
 /// writes: no MPI window, no RDMA receive buffer.
 pub const BACKSTAY_TRACKING_PAGES: i32 = 3;
-/// Only what backstay_mark_dirty named is hashed.
+/// Only what backstay_mark_dirty named is hashed, once that was all that changed. A variable of at most
+/// 64 KiB, and one that is never marked, is hashed.
 pub const BACKSTAY_TRACKING_MARKED: i32 = 4;
 
 /// Settings of a session. What is 0 or NULL stays as the environment (BACKSTAY_STORE_PATH and so

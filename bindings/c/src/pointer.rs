@@ -5,6 +5,11 @@ use crate::status::invalid;
 use engine::Result;
 use std::ffi::{CStr, c_char};
 
+/// Bytes that a text may have: more than any path or name.
+const TEXT_BYTES_MAX: usize = 4096;
+/// So much of a text that is too long is shown.
+const SHOWN_CHARS: usize = 40;
+
 /// The text at `from`, or `None` where it is NULL.
 ///
 /// # Safety
@@ -18,6 +23,15 @@ pub(crate) unsafe fn text_or_none<'a>(
     }
     // SAFETY: not NULL, so the caller says it is a C string that lives as long as 'a.
     let text = unsafe { CStr::from_ptr(from) };
+    let length = text.count_bytes();
+    if length > TEXT_BYTES_MAX {
+        let lossy = String::from_utf8_lossy(&text.to_bytes()[..4 * SHOWN_CHARS]);
+        let begin: String = lossy.chars().take(SHOWN_CHARS).collect();
+        return Err(invalid(format!(
+            "{argument} has {length} bytes, more than the {TEXT_BYTES_MAX} that any text may have; it \
+             begins with {begin:?}"
+        )));
+    }
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
         Err(_error) => Err(invalid(format!(

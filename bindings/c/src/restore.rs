@@ -53,8 +53,8 @@ pub unsafe extern "C" fn backstay_restore(session: *mut Session, restored: *mut 
     })
 }
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are
-/// abandoned.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints lists: all processes together.
+/// Newer ones are abandoned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_restore_from(
     session: *mut Session,
@@ -71,7 +71,9 @@ pub unsafe extern "C" fn backstay_restore_from(
 }
 
 /// The checkpoints that can be restored, newest last: at most `capacity` of them to `ids`, and always
-/// their number to `*count`. With `capacity` 0 it only counts.
+/// their number to `*count`. With `capacity` 0 it only counts. 0 of them says that the job begins: where
+/// something was stored and nothing can be had, it is the error that backstay_restore would be. Local: all processes
+/// agreed on them before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_stored_checkpoints(
     session: *mut Session,
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn backstay_stored_checkpoints(
     count: *mut usize,
 ) -> i32 {
     on_session(session, "backstay_stored_checkpoints", |state| {
-        let stored = state.engine()?.stored_checkpoints();
+        let stored = state.engine()?.stored_checkpoints()?;
         let stored: Vec<Id> = stored.into_iter().map(Into::into).collect();
         // SAFETY: the header asks for room for `capacity` ids and a place for the count.
         unsafe { pointer::fill(&stored, ids, capacity, count, "ids") }
@@ -89,7 +91,8 @@ pub unsafe extern "C" fn backstay_stored_checkpoints(
 
 /// The shape of `name` as `rank` stored it in the checkpoint that backstay_restore would take: at most
 /// `capacity` extents to `shape` (BACKSTAY_DIMENSIONS_MAX are always enough), and the number of
-/// dimensions to `*ndim`. For memory that has to be allocated first.
+/// dimensions to `*ndim`. For memory that has to be allocated first. Local: each process may ask for other
+/// names and ranks, or not at all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_stored_shape(
     session: *mut Session,

@@ -8,6 +8,7 @@ use crate::checkpoint::UnderWay;
 use crate::comm::{CallerComm, Comm};
 use crate::options::{self, Options};
 use crate::pointer;
+use crate::status::invalid;
 use engine::comm::Single;
 use engine::{Communicator, Error, ErrorKind, Result};
 use std::ffi::CString;
@@ -20,6 +21,23 @@ pub struct Session {
     pub(crate) state: Mutex<State>,
     /// Text of the last failure.
     pub(crate) message: Mutex<CString>,
+    /// The process that opened it.
+    process: u32,
+}
+
+impl Session {
+    /// Refuses a child made by fork: it has a copy of the session's memory, and no part in the job.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        let this = std::process::id();
+        if this == self.process {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "this is process {this}, a child made by fork; the session is that of process {}, which \
+             alone can use it",
+            self.process
+        )))
+    }
 }
 
 /// What an open session consists of.
@@ -71,14 +89,14 @@ pub unsafe extern "C" fn backstay_open(
         unsafe { place.write(std::ptr::null_mut()) };
         // SAFETY: options are NULL or as the header describes them.
         let config = unsafe { options::config(options) };
-        let config = agreed(&*comm, config)?;
-        let opened = engine::Session::open(comm, config)?;
+        let opened = engine::Session::open_with(comm, config)?;
         let pointer = boundary::publish(Session {
             state: Mutex::new(State {
                 session: Some(opened),
                 under_way: Vec::new(),
             }),
             message: Mutex::default(),
+            process: std::process::id(),
         });
         // SAFETY: as above.
         unsafe { place.write(pointer) };
@@ -88,7 +106,7 @@ pub unsafe extern "C" fn backstay_open(
 
 /// Ends a session: all processes together. Checkpoints under way are waited for. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
-/// Call it before MPI_Finalize.
+/// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 #[unsafe(no_mangle)]
 pub extern "C" fn backstay_close(session: *mut Session) -> i32 {
     guard("backstay_close", || {
@@ -111,22 +129,4 @@ pub extern "C" fn backstay_close(session: *mut Session) -> i32 {
         }
         engine.close()
     })
-}
-
-/// `mine` if every rank's settings are good; otherwise an error on every rank.
-fn agreed<T>(comm: &dyn Communicator, mine: Result<T>) -> Result<T> {
-    let code = mine
-        .as_ref()
-        .map_or_else(|error| error.kind().code(), |_good| 0);
-    let mut worst = [(i64::from(code) << 32) | i64::from(comm.rank())];
-    comm.allreduce_max(&mut worst)?;
-    let (kind, rank) = (worst[0] >> 32, worst[0] & 0xffff_ffff);
-    let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
-    match (mine, kind) {
-        (Ok(_good), Some(kind)) => Err(Error::new(
-            kind,
-            format!("the settings of rank {rank} are refused; it has the details"),
-        )),
-        (mine, _kind) => mine,
-    }
 }

@@ -9,6 +9,9 @@ use engine::{Error, ErrorKind, Result};
 use std::mem::{MaybeUninit, size_of};
 use std::ptr;
 
+/// No struct is longer, in whatever version.
+const SIZE_MAX: usize = 1 << 16;
+
 /// A struct of the C interface that begins with its size.
 ///
 /// # Safety
@@ -91,14 +94,16 @@ unsafe fn size_at<T: Sized>(from: *const T) -> Result<usize> {
     }
     // SAFETY: not NULL and aligned; the first field is a usize, as Sized says.
     let size = unsafe { from.cast::<usize>().read() };
-    if size < T::FIRST_SIZE || size > 1 << 16 {
-        return Err(invalid(format!(
-            "struct_size of {} is {size}, not at least {}: set it to sizeof, or begin with \
-             {}_default()",
-            T::NAME,
-            T::FIRST_SIZE,
-            T::NAME
-        )));
-    }
-    Ok(size)
+    let wrong = if size < T::FIRST_SIZE {
+        format!("less than the {} bytes that it has at least", T::FIRST_SIZE)
+    } else if size > SIZE_MAX {
+        format!("more than the {SIZE_MAX} bytes that any may have")
+    } else {
+        return Ok(size);
+    };
+    Err(invalid(format!(
+        "struct_size of {} is {size}, {wrong}: set it to sizeof, or begin with {}_default()",
+        T::NAME,
+        T::NAME
+    )))
 }

@@ -27,6 +27,8 @@ pub const BACKSTAY_STORE_BUSY: i32 = 21;
 pub const BACKSTAY_STORE_IO: i32 = 22;
 /// A sync failed: this session can write no more checkpoints.
 pub const BACKSTAY_STORE_FAILED: i32 = 23;
+/// What is stored could not be read. Nothing was given up: start again, or restore an older one by number.
+pub const BACKSTAY_UNREADABLE: i32 = 24;
 /// Bytes are not what their checksum says: restore an older checkpoint.
 pub const BACKSTAY_CORRUPT: i32 = 30;
 /// The checkpoint asked for is not retained, or not complete.
@@ -95,6 +97,7 @@ fn name(status: i32) -> &'static CStr {
         BACKSTAY_STORE_BUSY => c"store is in use",
         BACKSTAY_STORE_IO => c"store input/output error",
         BACKSTAY_STORE_FAILED => c"store failed",
+        BACKSTAY_UNREADABLE => c"could not be read",
         BACKSTAY_CORRUPT => c"damaged",
         BACKSTAY_NOT_RETAINED => c"checkpoint not retained",
         BACKSTAY_TIMEOUT => c"time limit reached",

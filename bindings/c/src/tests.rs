@@ -365,3 +365,72 @@ fn a_message_of_nobody_is_empty_text() {
         .unwrap();
     assert!(!message(ptr::without_provenance(8)).is_null());
 }
+
+#[test]
+fn a_struct_that_is_too_long_is_called_so() {
+    let mut options: Options = zeroed();
+    for (size, words) in [(8, "less than the"), (1 << 20, "more than the")] {
+        options.struct_size = size;
+        let mut session = ptr::null_mut();
+        // SAFETY: the size is looked at first, and refused.
+        let status = unsafe { backstay_open(ptr::null(), &raw const options, &raw mut session) };
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+        assert!(text(ptr::null()).contains(words), "{}", text(ptr::null()));
+    }
+}
+
+#[test]
+fn a_long_name_is_not_repeated_whole() {
+    let (_status, opened) = opened(None);
+    let session = opened.session;
+    for (length, known) in [(300, "255"), (70_000, "70000")] {
+        let name = CString::new("n".repeat(length)).unwrap();
+        let mut cell = 0.0f64;
+        let address = (&raw mut cell).cast();
+        // SAFETY: the name is refused before memory is used.
+        let status = unsafe { backstay_protect(session, name.as_ptr(), BACKSTAY_F64, address, 1) };
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+        let said = text(session);
+        assert!(said.len() < 600 && said.contains(known), "{said}");
+        // SAFETY: as above.
+        let status = unsafe { backstay_unprotect(session, name.as_ptr()) };
+        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+        assert!(text(session).len() < 600, "{}", text(session));
+    }
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+/// What a child made by fork is told: a number that says what went wrong, or 0.
+fn told_in_the_fork(session: *mut Session) -> i32 {
+    // SAFETY: the session is open, and nothing is handed over.
+    let status = unsafe { backstay_checkpoint(session, ptr::null_mut()) };
+    if status != BACKSTAY_INVALID_ARGUMENT || !text(session).contains("a child made by fork") {
+        return 1;
+    }
+    if backstay_close(session) != BACKSTAY_INVALID_ARGUMENT {
+        return 2;
+    }
+    i32::from(!text(ptr::null()).contains("a child made by fork")) * 3
+}
+
+#[test]
+fn a_forked_child_is_refused() {
+    let (_status, opened) = opened(None);
+    // SAFETY: the child calls what is under test, allocates (which the C library allows), and exits.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: ends the child without what the test's process would do at its end.
+        unsafe { libc::_exit(told_in_the_fork(opened.session)) };
+    }
+    let mut status = -1;
+    for _ in 0..3000 {
+        // SAFETY: `pid` is our child.
+        if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(status, 0);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+}

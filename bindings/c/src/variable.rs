@@ -83,7 +83,7 @@ unsafe impl sized::Sized for Array {
 
 /// Protects `count` elements of type `element` at `address` under `name`: checkpoints contain them
 /// from now on and restoring fills them. The memory stays yours and must stay there until the name is
-/// unprotected, protected anew (elsewhere or with another size, at any time), or the session closed.
+/// unprotected, protected anew (elsewhere or with another size, at any time), or the session closed. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_protect(
     session: *mut Session,
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn backstay_protect(
     })
 }
 
-/// Protects an array of any number of dimensions, of this process or part of a global one.
+/// Protects an array of any number of dimensions, of this process or part of a global one. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_protect_array(session: *mut Session, array: *const Array) -> i32 {
     on_session(session, "backstay_protect_array", |state| {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn backstay_protect_array(session: *mut Session, array: *c
     })
 }
 
-/// Later checkpoints do without `name`, and its memory may go.
+/// Later checkpoints do without `name`, and its memory may go. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_unprotect(session: *mut Session, name: *const c_char) -> i32 {
     on_session(session, "backstay_unprotect", |state| {
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn backstay_unprotect(session: *mut Session, name: *const 
 }
 
 /// Says that `length` bytes from byte `offset` of `name` changed since the last checkpoint, for a
-/// variable that is tracked with BACKSTAY_TRACKING_MARKED.
+/// variable that is tracked with BACKSTAY_TRACKING_MARKED. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_mark_dirty(
     session: *mut Session,

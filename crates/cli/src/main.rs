@@ -55,7 +55,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    backstay::io::on_demand::raise_file_limit();
+    output::settled(run(Arguments::parse().command))
+}
+
+fn run(command: Command) -> ExitCode {
+    match command {
         Command::Ls(args) => cmd::ls::run(&args),
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),

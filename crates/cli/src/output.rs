@@ -4,8 +4,8 @@
 //! Purpose: standard output for results (text, tables, JSON), standard error for everything else.
 //! In from: every command.
 //! Out to: the terminal or a pipe.
-//! Invariants: a closed pipe ends the command quietly and is not a panic; progress is drawn
-//! only on a terminal.
+//! Invariants: a closed pipe ends the command quietly and is not a panic; what else keeps a result from
+//! being written is said, and the exit status; progress is drawn only on a terminal.
 
 use backstay::{Error, ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything went well.
 pub(crate) const OK: ExitCode = ExitCode::SUCCESS;
@@ -25,8 +26,30 @@ pub(crate) fn bad_input() -> ExitCode {
 /// Prints a result with a line end.
 pub(crate) fn result(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that has gone away has seen what it wanted.
-    drop(writeln!(out, "{text}"));
+    note(writeln!(out, "{text}"));
+}
+
+/// A result could not be written.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Keeps in mind, and says once, that a result could not be written; false then. A reader that has gone
+/// away has seen what it wanted.
+fn note(written: std::io::Result<()>) -> bool {
+    let Err(error) = written else { return true };
+    let is_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if !is_gone && !LOST.swap(true, Ordering::Relaxed) {
+        complain(&format!("error: writing standard output: {error}"));
+    }
+    false
+}
+
+/// The exit status of a command that ended with `status`: it failed where its results were lost.
+pub(crate) fn settled(status: ExitCode) -> ExitCode {
+    note(std::io::stdout().flush());
+    if LOST.load(Ordering::Relaxed) {
+        return ExitCode::from(WRONG);
+    }
+    status
 }
 
 /// Prints a complaint with a line end.
@@ -101,7 +124,9 @@ impl From<Error> for Failure {
 pub(crate) fn print_json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => result(&text),
-        Err(error) => complain(&format!("error: {error}")),
+        Err(error) => {
+            note(Err(error.into()));
+        }
     }
 }
 
@@ -162,9 +187,7 @@ pub(crate) fn redraw(lines: &[String]) -> bool {
         text += end_of_line;
     }
     text += end;
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_ok()
+    note(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Bytes for people.

@@ -11,11 +11,11 @@ pub use reference::{Form, REFERENCE, Setting};
 
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::limits;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
 /// How changed blocks are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tracking {
     /// Every block is written every time.
@@ -25,12 +25,13 @@ pub enum Tracking {
     Hash,
     /// Only pages the kernel saw written are hashed (userfaultfd, Linux 6.7); else as `hash`.
     Pages,
-    /// Only what the program marked with `mark_dirty` is hashed.
+    /// Only what the program marked with `mark_dirty` is hashed, once marks have named all that
+    /// changed; a variable of at most 64 KiB, and one that is never marked, as `hash`.
     Marked,
 }
 
 /// How checkpoints survive the loss of nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redundancy {
     /// They do not: what a node stores dies with it.
@@ -71,7 +72,7 @@ pub enum ArchiveCodec {
 }
 
 /// Settings of a session.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Name of the job; by default the program's name and a hash of its working directory.
@@ -79,6 +80,7 @@ pub struct Config {
     /// Name of the node; by default the host name.
     pub node: Option<String>,
     /// Folder for the store; by default on `/dev/shm` where it is large enough.
+    #[serde(serialize_with = "as_text")]
     pub store_path: Option<PathBuf>,
     /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
     pub reserve_bytes: Option<u64>,
@@ -115,6 +117,7 @@ pub struct Config {
     /// What fails together with this node; by default the node alone.
     pub failure_domain: Option<String>,
     /// File that names the failure domain of each node: lines of a node's name and a domain.
+    #[serde(serialize_with = "as_text")]
     pub failure_domains: Option<PathBuf>,
     /// Threads of each node that gather and encode.
     pub encode_threads: u32,
@@ -129,6 +132,7 @@ pub struct Config {
     /// The checkpoint that the first `restore` takes; by default the newest.
     pub restore_checkpoint: Option<u64>,
     /// Folder on the parallel file system that checkpoints drain to.
+    #[serde(serialize_with = "as_text")]
     pub archive: Option<PathBuf>,
     /// Every so many checkpoints one is drained; by default those that the planner picks.
     pub archive_every: Option<u32>,
@@ -207,6 +211,16 @@ impl Default for Config {
     }
 }
 
+/// A path as it is shown: for comparing and telling, not for going there.
+#[expect(clippy::ref_option, reason = "what serde calls")]
+fn as_text<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let text = path.as_deref().map(Path::to_string_lossy);
+    text.serialize(serializer)
+}
+
 /// Limits of `key`.
 fn form(key: &str) -> Form {
     let found = REFERENCE.iter().find(|setting| setting.key == key);
@@ -264,6 +278,39 @@ impl Config {
     pub fn plans_archive(&self) -> bool {
         let fixed = self.interval_seconds().is_ok_and(|set| set.is_some());
         self.archive.is_some() && self.archive_every.is_none() && !fixed
+    }
+
+    /// The same with every path absolute: the program may change its working folder later.
+    pub fn absolute(mut self) -> Result<Self> {
+        let paths = [
+            ("store_path", &mut self.store_path),
+            ("archive", &mut self.archive),
+            ("failure_domains", &mut self.failure_domains),
+        ];
+        for (key, path) in paths {
+            let Some(path) = path else { continue };
+            *path = std::path::absolute(&*path).map_err(|error| {
+                let context = format!("{key} is {:?}", path.display());
+                Error::caused(ErrorKind::Configuration, context, error)
+            })?;
+        }
+        Ok(self)
+    }
+
+    /// Key and value of every setting that all ranks of a job must have the same of, in the order of
+    /// [`REFERENCE`].
+    pub fn same_on_all_ranks(&self) -> Vec<(&'static str, String)> {
+        let known = serde_json::to_value(self).unwrap_or_default();
+        let settings = REFERENCE
+            .iter()
+            .filter(|setting| setting.is_same_on_all_ranks);
+        let value = |key: &str| match &known[key] {
+            serde_json::Value::Null => "not set".to_owned(),
+            value => value.to_string(),
+        };
+        settings
+            .map(|setting| (setting.key, value(setting.key)))
+            .collect()
     }
 
     /// Checks every setting against its limits.
@@ -331,9 +378,66 @@ impl Config {
     }
 }
 
+/// Variables of `backstay run` and of deployments, which are no settings of a session.
+const OTHER_VARIABLES: [&str; 9] = [
+    "BACKSTAY_CONFIG",
+    "BACKSTAY_LOG",
+    crate::leave::LEAVE_FILE,
+    "BACKSTAY_RESTARTS",
+    "BACKSTAY_HOSTFILE",
+    "BACKSTAY_PROGRAM",
+    "BACKSTAY_RENDEZVOUS",
+    "BACKSTAY_AGENT_STATE",
+    "BACKSTAY_AGENT_GRACE_S",
+];
+
+/// What is wrong with variables of this process that look like settings and are none: a sentence for each.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = names.filter_map(|name| unknown_variable(&name)).collect();
+    unknown.sort_unstable();
+    unknown
+}
+
+fn unknown_variable(name: &str) -> Option<String> {
+    let known: Vec<String> = REFERENCE.iter().map(Setting::variable).collect();
+    let is_known = OTHER_VARIABLES.contains(&name) || known.iter().any(|known| known == name);
+    if !name.starts_with("BACKSTAY_") || is_known {
+        return None;
+    }
+    let nearest = known.iter().min_by_key(|known| distance(known, name));
+    let meant = nearest
+        .filter(|nearest| distance(nearest, name) <= 2)
+        .map_or(String::new(), |nearest| format!("; is {nearest} meant?"));
+    Some(format!(
+        "{name} in the environment is no setting and has no effect{meant}"
+    ))
+}
+
+/// Letters that have to be put in, taken out or changed to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut before: Vec<usize> = (0..=other.len()).collect();
+    for (row, letter) in (1..).zip(one.chars()) {
+        let mut now = vec![row];
+        for (column, theirs) in other.iter().enumerate() {
+            let changed = before[column] + usize::from(letter != *theirs);
+            now.push(changed.min(before[column + 1] + 1).min(now[column] + 1));
+        }
+        before = now;
+    }
+    before.last().copied().unwrap_or(0)
+}
+
 /// The file whose presence asks the program to leave, as `backstay run` names it.
 pub(crate) fn leave_file() -> Option<PathBuf> {
-    std::env::var_os(crate::leave::LEAVE_FILE).map(PathBuf::from)
+    let named = std::env::var_os(crate::leave::LEAVE_FILE).map(PathBuf::from)?;
+    Some(std::path::absolute(&named).unwrap_or(named))
+}
+
+/// The folder for the processes of the job to find each other, as `backstay run` names it.
+pub(crate) fn rendezvous() -> Option<PathBuf> {
+    std::env::var_os(crate::leave::RENDEZVOUS).map(PathBuf::from)
 }
 
 fn wrong(context: &str) -> Error {
@@ -388,6 +492,20 @@ fn environment_value(form: Form, text: &str, variable: &str) -> Result<toml::Val
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_variable_that_is_no_setting_is_named() {
+        let said = |name: &str| unknown_variable(name).unwrap_or_default();
+        assert!(said("BACKSTAY_TRACKIN").ends_with("is BACKSTAY_TRACKING meant?"));
+        assert!(said("BACKSTAY_RETANED").ends_with("is BACKSTAY_RETAINED meant?"));
+        assert!(said("BACKSTAY_STORE").ends_with("no effect"));
+        for setting in &REFERENCE {
+            assert_eq!(said(&setting.variable()), "");
+        }
+        for name in ["BACKSTAY_LOG", "BACKSTAY_CONFIG", "PATH", "BACKSTAYS"] {
+            assert_eq!(said(name), "");
+        }
+    }
+
     fn parse(text: &str) -> Result<Config> {
         Config::from_table(text.parse().unwrap(), "test")
     }
@@ -411,6 +529,22 @@ mod tests {
         }
         let named = unknown.matches('`').count() / 2;
         assert_eq!(named, REFERENCE.len() + 1, "{unknown}");
+    }
+
+    #[test]
+    fn every_setting_has_a_value_to_be_compared_by() {
+        let known = serde_json::to_value(Config::default()).unwrap();
+        for setting in &REFERENCE {
+            assert!(known.get(setting.key).is_some(), "{}", setting.key);
+        }
+        let compared = Config::default().same_on_all_ranks();
+        let keys: Vec<&str> = compared.iter().map(|(key, _)| *key).collect();
+        for key in ["job", "archive", "redundancy", "block_bytes", "timeout_ms"] {
+            assert!(keys.contains(&key), "{key}");
+        }
+        for key in ["node", "store_path", "cpu_set", "listen_address"] {
+            assert!(!keys.contains(&key), "{key}");
+        }
     }
 
     #[test]

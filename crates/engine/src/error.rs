@@ -48,6 +48,8 @@ pub enum ErrorKind {
     StoreIo = 22,
     /// A sync failed: this session can write no more checkpoints.
     StoreFailed = 23,
+    /// What is stored could not be read, so nothing is known of it, and nothing was given up.
+    Unreadable = 24,
     /// Bytes are not what their checksum says.
     Corrupt = 30,
     /// The checkpoint asked for is not retained, or not complete.
@@ -68,7 +70,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, in order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoCheckpoint,
         Self::InvalidArgument,
         Self::VariableMismatch,
@@ -77,6 +79,7 @@ impl ErrorKind {
         Self::StoreBusy,
         Self::StoreIo,
         Self::StoreFailed,
+        Self::Unreadable,
         Self::Corrupt,
         Self::NotRetained,
         Self::Timeout,
@@ -95,11 +98,30 @@ impl ErrorKind {
     pub fn from_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
+    /// Whether it proves that what was looked for cannot be had where it was looked for: what was read is
+    /// not what was written, or does not name it. Only this sends a job to an older checkpoint.
+    pub const fn proves_loss(self) -> bool {
+        matches!(self, Self::Corrupt | Self::NotRetained)
+    }
+    /// Whether a read could not be made, or somebody not be reached: nothing is known then of what is
+    /// stored. It is tried again, had from elsewhere, or said; nothing is given up for it.
+    pub const fn leaves_open(self) -> bool {
+        matches!(
+            self,
+            Self::StoreBusy
+                | Self::StoreIo
+                | Self::StoreFailed
+                | Self::Unreadable
+                | Self::Timeout
+                | Self::PeerFailed
+                | Self::PeerUnreachable
+        )
+    }
     /// What a caller can do about it.
     pub const fn advice(self) -> Advice {
         match self {
             Self::NoCheckpoint => Advice::StartFresh,
-            Self::StoreBusy | Self::Timeout => Advice::Retry,
+            Self::StoreBusy | Self::Unreadable | Self::Timeout => Advice::Retry,
             Self::Corrupt | Self::NotRetained => Advice::FallBack,
             Self::StoreFull | Self::StoreIo | Self::PeerUnreachable => Advice::Degrade,
             Self::InvalidArgument
@@ -121,6 +143,7 @@ impl ErrorKind {
             Self::StoreBusy => "BACKSTAY_STORE_BUSY",
             Self::StoreIo => "BACKSTAY_STORE_IO",
             Self::StoreFailed => "BACKSTAY_STORE_FAILED",
+            Self::Unreadable => "BACKSTAY_UNREADABLE",
             Self::Corrupt => "BACKSTAY_CORRUPT",
             Self::NotRetained => "BACKSTAY_NOT_RETAINED",
             Self::Timeout => "BACKSTAY_TIMEOUT",
@@ -157,6 +180,11 @@ impl ErrorKind {
                 "Go on without checkpoints, or stop and start again: the last checkpoint stays. \
                  Look for a failing device in the system's log."
             }
+            Self::Unreadable => {
+                "Start again when the device, the file system or the node that the message names can \
+                 be read: nothing was given up. To go on from an older checkpoint, and give up the \
+                 newer, name it: `restore_checkpoint`, or `restore_from`."
+            }
             Self::Corrupt => {
                 "After a restore: every older checkpoint was tried too. Restore from level 2 or 3 \
                  where there is one, or start from the beginning. The message names file, structure \
@@ -192,6 +220,7 @@ impl ErrorKind {
             Self::StoreBusy => "store is in use",
             Self::StoreIo => "store input/output error",
             Self::StoreFailed => "store failed",
+            Self::Unreadable => "could not be read",
             Self::Corrupt => "damaged",
             Self::NotRetained => "checkpoint not retained",
             Self::Timeout => "time limit reached",
@@ -236,7 +265,7 @@ impl Error {
             second_hand: false,
         }
     }
-    /// A file system error on `what`; a full disk is [`ErrorKind::StoreFull`]. A device that decodes what
+    /// A file system error on `what`; a full disk, and a file larger than may be, is [`ErrorKind::StoreFull`]. A device that decodes what
     /// it reads wraps an error of ours, whose kind counts.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
@@ -245,7 +274,9 @@ impl Error {
         }
         let full = matches!(
             source.kind(),
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+            std::io::ErrorKind::StorageFull
+                | std::io::ErrorKind::QuotaExceeded
+                | std::io::ErrorKind::FileTooLarge
         );
         let kind = if full {
             ErrorKind::StoreFull
@@ -265,6 +296,48 @@ impl Error {
     /// The context without the kind and the cause.
     pub fn context(&self) -> &str {
         &self.context
+    }
+    /// Whether the same may go well a little later: a read or a peer that failed, and not because the file
+    /// system said for good that there is no such file, or no right to it.
+    pub fn may_pass(&self) -> bool {
+        use std::io::ErrorKind as Io;
+        let for_good = |error: &std::io::Error| {
+            matches!(
+                error.kind(),
+                Io::NotFound
+                    | Io::PermissionDenied
+                    | Io::IsADirectory
+                    | Io::NotADirectory
+                    | Io::InvalidInput
+                    | Io::Unsupported
+            )
+        };
+        let source = self.source.as_ref();
+        let cause = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+        self.kind.leaves_open() && !cause.is_some_and(for_good)
+    }
+    /// The same for somebody else: its kind, and its causes in words.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        self.as_kind(self.kind)
+    }
+    /// The same words, causes among them, as an error of `kind`.
+    #[must_use]
+    pub fn as_kind(&self, kind: ErrorKind) -> Self {
+        Self {
+            second_hand: self.second_hand,
+            ..Self::new(kind, self.words())
+        }
+    }
+    /// Its context and its causes, without the kind.
+    pub fn words(&self) -> String {
+        let mut text = self.context.clone();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
     }
     /// Marks an error that only says that another rank has one, whose words are better.
     #[must_use]
@@ -286,13 +359,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.meaning(), self.context)?;
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        write!(f, "{}: {}", self.kind.meaning(), self.words())
     }
 }
 
@@ -312,6 +379,22 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(ErrorKind::from_code(0), None);
+    }
+
+    #[test]
+    fn what_proves_a_loss_leaves_nothing_open() {
+        for kind in ErrorKind::ALL {
+            assert!(!(kind.proves_loss() && kind.leaves_open()), "{kind:?}");
+        }
+        for errno in [4, 5, 11, 24, 103, 110, 116] {
+            let error = Error::io("x", std::io::Error::from_raw_os_error(errno));
+            assert!(error.kind().leaves_open(), "{error}");
+        }
+        let inner = Error::new(ErrorKind::Timeout, "no answer");
+        let error = Error::io("reading x", std::io::Error::other(inner));
+        assert_eq!(error.again().to_string(), error.to_string());
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(error.as_kind(ErrorKind::Unreadable).words(), error.words());
     }
 
     #[test]

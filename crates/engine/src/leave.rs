@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: whether somebody wishes that the program takes a last checkpoint and leaves: SIGTERM, where
-//! the program opted in, or the file that `backstay run` names in `BACKSTAY_LEAVE_FILE`.
-//! In from: `session`. Out to: the same, which has all ranks agree.
-//! Invariants: a signal only sets a flag; the file is looked at, never written.
+//! the program opted in, or the file that `backstay run` names in `BACKSTAY_LEAVE_FILE`; and what
+//! `backstay run` is told when the newest checkpoint could not be read.
+//! In from: `session`. Out to: the same, which has all ranks agree; `backstay run`.
+//! Invariants: a signal only sets a flag; the leave file is looked at, never written.
 
 use crate::clock::Stopwatch;
 use crate::config::Config;
@@ -14,6 +15,10 @@ use std::time::Duration;
 
 /// Names the file whose presence is the wish.
 pub const LEAVE_FILE: &str = "BACKSTAY_LEAVE_FILE";
+/// Names the folder for the processes of a job to find each other, and `backstay run` them.
+pub const RENDEZVOUS: &str = "BACKSTAY_RENDEZVOUS";
+/// What is written there when the newest checkpoint could not be read: why, in one line.
+pub const UNREADABLE_FILE: &str = "unreadable";
 /// The file is looked for no more often than this.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -54,6 +59,16 @@ impl LeaveWish {
         }
         self.wished
     }
+}
+
+/// Tells `backstay run`, if it started this program, why nothing was restored.
+pub fn say_unreadable(why: &str) -> Result<()> {
+    let Some(folder) = crate::config::rendezvous() else {
+        return Ok(());
+    };
+    let path = folder.join(UNREADABLE_FILE);
+    std::fs::write(&path, format!("{why}\n"))
+        .map_err(|error| Error::io(format!("writing {}", path.display()), error))
 }
 
 #[cfg(test)]

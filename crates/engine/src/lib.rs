@@ -90,6 +90,7 @@ pub mod clock;
 pub mod metrics;
 pub mod notice;
 pub mod cpu;
+pub mod fanout;
 
 pub use backstay_format as format;
 pub use backstay_format::{CheckpointId, ElementType, Slab, VariableDescriptor};

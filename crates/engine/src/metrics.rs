@@ -69,6 +69,19 @@ pub struct CheckpointCosts {
     pub bytes_changed: Measured,
 }
 
+/// How the changes of a variable are found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VariableTracking {
+    /// How: `full`, `hash`, `pages` or `marked`.
+    pub now: String,
+    /// How the program or the settings want it.
+    pub asked: String,
+    /// Why it is another way, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
 /// What a job measured of itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -105,6 +118,8 @@ pub struct Metrics {
     pub changed_share: f64,
     /// The same for each rank of this node, of the newest checkpoint.
     pub changed_share_by_rank: BTreeMap<u32, f64>,
+    /// How the changes of each variable of the node's leader are found.
+    pub tracking: BTreeMap<String, VariableTracking>,
     /// What a checkpoint costs.
     pub checkpoint: CheckpointCosts,
     /// Time of a restore.
@@ -158,16 +173,15 @@ impl MetricsFile {
         }
     }
 
+    /// Whether the last writing is long enough ago.
+    pub fn is_due(&self) -> bool {
+        let written = self.written.as_ref();
+        written.is_none_or(|written| written.elapsed() >= self.interval)
+    }
+
     /// Writes the file if the last writing is long enough ago.
     pub fn write_when_due(&mut self) -> Result<()> {
-        if self
-            .written
-            .as_ref()
-            .is_some_and(|written| written.elapsed() < self.interval)
-        {
-            return Ok(());
-        }
-        self.write()
+        if self.is_due() { self.write() } else { Ok(()) }
     }
 
     /// Writes the file.
@@ -176,9 +190,7 @@ impl MetricsFile {
         self.written = Some(Stopwatch::start());
         let text = serde_json::to_string_pretty(&self.metrics)
             .map_err(|error| Error::caused(crate::ErrorKind::Internal, "metrics", error))?;
-        let fresh = self.path.with_extension("json.new");
-        std::fs::write(&fresh, text + "\n")
-            .and_then(|()| std::fs::rename(&fresh, &self.path))
+        crate::io::open::replace(&self.path, &(text + "\n"))
             .map_err(|error| Error::io(format!("writing {}", self.path.display()), error))
     }
 }

@@ -22,8 +22,12 @@ fn loudness() -> &'static Loudness {
 }
 
 fn line(text: &str) {
-    // Nowhere to report that standard error is closed.
-    drop(writeln!(std::io::stderr().lock(), "backstay: {text}"));
+    let mut stream = std::io::stderr().lock();
+    let line = format!("backstay: {text}\n");
+    // Nowhere to report that standard error is closed, and no reason to end the program by a signal.
+    if crate::io::open::can_take(&stream, line.len()) {
+        drop(stream.write_all(line.as_bytes()));
+    }
 }
 
 /// Says what a user wants to know: where the store is, what was restored.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the memory of a variable on this rank, as something to copy out of and into.
-//! In from: the application's pointers. Out to: `store::tree` (copy out), `session` (copy in).
+//! In from: the application's pointers. Out to: `store::capture` (copy out), `session` (copy in).
 //! Invariants: application memory is never seen as a Rust slice, since the application may write it
 //! while we read; it is copied out first, and only the copy is hashed and kept.
 #![expect(
@@ -55,6 +55,12 @@ impl Region {
     /// Where it stands, for change tracking by page.
     pub fn address(&self) -> *mut u8 {
         self.address
+    }
+
+    /// The addresses of its bytes.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.address.addr();
+        start..start.saturating_add(self.length)
     }
 
     fn check(&self, offset: u64, count: usize) -> usize {

@@ -10,14 +10,15 @@ use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
     CARRIED_BYTES_MAX, COUNTER_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX,
-    PARITY_MAX, RANKS_MAX, REPORT_BYTES_MAX, REVISIONS_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
+    PARITY_MAX, RECORD_BYTES_MAX, REPORT_BYTES_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
 };
+pub use crate::record_part::RecordPart;
 use crate::stripe::{
-    Extent, PIECE_BYTES, Round, STRIPE_BYTES_MIN, Stripe, StripeId, StripePiece, check_counts,
-    each_once, record_length, take_segment,
+    Extent, PIECE_BYTES, STRIPE_BYTES_MIN, Stripe, StripeId, StripePiece, check_counts, each_once,
+    take_segment,
 };
+pub use crate::survey::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
 use crate::width::index;
-use std::sync::Arc;
 
 const REQUEST: &str = "request to an agent";
 const REQUEST_MAGIC: [u8; 8] = *b"BKSTAREQ";
@@ -27,8 +28,6 @@ const ANSWER_MAGIC: [u8; 8] = *b"BKSTAANS";
 const KIND_MAX: u32 = i32::MAX.unsigned_abs();
 /// Least bytes of a planned stripe: its id, two counts, one piece.
 const PLAN_BYTES_MIN: usize = 10 + PIECE_BYTES;
-/// Least bytes of a survey: of an empty store without a group.
-const SURVEY_BYTES_MIN: usize = 34;
 
 /// One member of a group and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,66 +53,6 @@ pub struct StripePlan {
     pub holders: Vec<u8>,
 }
 
-/// What a store has of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SurveyedRevision {
-    /// Which.
-    pub checkpoint: CheckpointId,
-    /// Known to be committed by every rank.
-    pub complete: bool,
-    /// Ranks of the job.
-    pub world_size: u32,
-    /// The ranks whose parts are here, ascending; shared with the revision before if they are the same.
-    pub ranks: Arc<[u32]>,
-}
-
-/// What the stripe log of a store says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SurveyedGroup {
-    /// Composition of the group.
-    pub epoch: u64,
-    /// Last round.
-    pub round: u64,
-    /// Losses covered.
-    pub parity: u8,
-    /// Most pieces of a stripe.
-    pub pieces_max: u8,
-    /// Newest protected checkpoint.
-    pub protected: CheckpointId,
-    /// The members by column: store, node, domain, and the checkpoints and ranks they had.
-    pub members: Vec<SurveyedMember>,
-}
-
-/// What a stripe log knows of a member of its group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SurveyedMember {
-    /// Its store.
-    pub store: StoreId,
-    /// Its node.
-    pub node: String,
-    /// What fails together with it.
-    pub domain: String,
-    /// The checkpoints of its root, oldest first.
-    pub checkpoints: Vec<CheckpointId>,
-}
-
-/// What a node has, as a restart sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Survey {
-    /// The store.
-    pub store: StoreId,
-    /// Which run of the job it is of.
-    pub run: u32,
-    /// Bytes of its file.
-    pub length_bytes: u64,
-    /// Made again from a group's parity, for reading only.
-    pub rebuilt: bool,
-    /// What it retains, oldest first.
-    pub revisions: Vec<SurveyedRevision>,
-    /// What protects it.
-    pub group: Option<SurveyedGroup>,
-}
-
 /// What a member has for a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
@@ -132,10 +71,12 @@ pub struct Collected {
 pub enum Request {
     /// What stores are on the node?
     Survey,
-    /// The whole stripe log of a store, as one record.
+    /// The whole stripe log of a store, as one record, of which this part.
     Table {
         /// Which store's.
         store: StoreId,
+        /// Which part, from 0.
+        part: u32,
     },
     /// Be a member of this group.
     Join {
@@ -156,6 +97,20 @@ pub enum Request {
         round: u64,
         /// The checkpoint to protect.
         want: CheckpointId,
+        /// All members were in the rounds from this one on, and all have recorded those of them of which
+        /// anybody was sent a record.
+        known_from: u64,
+    },
+    /// Make room in the stripe log for the record that this round will have.
+    MakeRoom {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// Bytes of the record.
+        record_bytes: u64,
+        /// Bytes of the whole table with it.
+        table_bytes: u64,
     },
     /// Gather the pieces of these stripes, encode, and send parity to its holders.
     Encode {
@@ -188,8 +143,8 @@ pub enum Request {
         /// Of the group.
         round: u64,
     },
-    /// Append this record to the stripe log, durably.
-    Record(Round),
+    /// Append this record to the stripe log, durably, when its last part is here.
+    Record(RecordPart),
     /// The round is recorded everywhere; `protected` is the newest checkpoint protected in all groups.
     Settle {
         /// Of the group.
@@ -241,7 +196,7 @@ pub enum Answer {
     /// To `Survey`: every store on the node, the node's own first.
     Surveys(Vec<Survey>),
     /// To `Table`.
-    Table(Round),
+    Table(RecordPart),
     /// To `Collect`.
     Collected(Collected),
     /// To `Encode`: the stripes, whole.
@@ -267,8 +222,8 @@ impl Request {
             Self::Survey => {
                 body.u8(1);
             }
-            Self::Table { store } => {
-                body.u8(2).raw(&store.0);
+            Self::Table { store, part } => {
+                body.u8(2).raw(&store.0).u32(*part);
             }
             Self::Join {
                 epoch,
@@ -279,8 +234,9 @@ impl Request {
                 body.u8(3).u64(*epoch).u8(*parity).u8(*pieces_max);
                 put_seats(&mut body, seats);
             }
-            Self::Record(record) => {
-                body.u8(8).raw(&record.encode());
+            Self::Record(part) => {
+                body.u8(8);
+                part.encode(&mut body);
             }
             Self::Report { round, kind, text } => {
                 body.u8(10).u64(*round);
@@ -307,6 +263,7 @@ impl Request {
                 body.u8(13).raw(&store.0);
             }
             Self::Collect { .. }
+            | Self::MakeRoom { .. }
             | Self::Encode { .. }
             | Self::Take { .. }
             | Self::Flush { .. }
@@ -318,9 +275,24 @@ impl Request {
     /// The requests of a round, each with its epoch and number.
     fn put_of_round(&self, body: &mut Encoder) {
         match self {
-            Self::Collect { epoch, round, want } => {
+            Self::Collect {
+                epoch,
+                round,
+                want,
+                known_from,
+            } => {
                 body.u8(4).u64(*epoch).u64(*round);
                 put_checkpoint(body, *want);
+                body.u64(*known_from);
+            }
+            Self::MakeRoom {
+                epoch,
+                round,
+                record_bytes,
+                table_bytes,
+            } => {
+                body.u8(14).u64(*epoch).u64(*round);
+                body.u64(*record_bytes).u64(*table_bytes);
             }
             Self::Encode {
                 epoch,
@@ -366,6 +338,7 @@ impl Request {
             1 => Self::Survey,
             2 => Self::Table {
                 store: StoreId(body.array("store id")?),
+                part: body.u32("part")?,
             },
             3 => Self::Join {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
@@ -377,6 +350,7 @@ impl Request {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
                 want: take_checkpoint(&mut body)?,
+                known_from: body.u64_max("known from", COUNTER_MAX)?,
             },
             5 => Self::Encode {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
@@ -395,7 +369,7 @@ impl Request {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
             },
-            8 => Self::Record(take_record(&mut body)?),
+            8 => Self::Record(RecordPart::decode(&mut body)?),
             9 => Self::Settle {
                 epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 round: body.u64_max("round", COUNTER_MAX)?,
@@ -419,7 +393,13 @@ impl Request {
             13 => Self::SetAside {
                 store: StoreId(body.array("store id")?),
             },
-            other => return Err(body.refuse("kind", 1, "1 to 13", other)),
+            14 => Self::MakeRoom {
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
+                round: body.u64_max("round", COUNTER_MAX)?,
+                record_bytes: body.u64_max("bytes of the record", RECORD_BYTES_MAX)?,
+                table_bytes: body.u64_max("bytes of the table", RECORD_BYTES_MAX)?,
+            },
+            other => return Err(body.refuse("kind", 1, "1 to 14", other)),
         };
         body.end()?;
         Ok(request)
@@ -438,11 +418,12 @@ impl Answer {
                 body.u8(2);
                 put_count(&mut body, surveys.len());
                 for survey in surveys {
-                    put_survey(&mut body, survey);
+                    survey.encode(&mut body);
                 }
             }
-            Self::Table(record) => {
-                body.u8(3).raw(&record.encode());
+            Self::Table(part) => {
+                body.u8(3);
+                part.encode(&mut body);
             }
             Self::Collected(collected) => {
                 body.u8(4);
@@ -491,10 +472,10 @@ impl Answer {
             2 => Self::Surveys(take_list(
                 &mut body,
                 "surveys",
-                SURVEY_BYTES_MIN,
-                take_survey,
+                Survey::BYTES_MIN,
+                Survey::decode,
             )?),
-            3 => Self::Table(take_record(&mut body)?),
+            3 => Self::Table(RecordPart::decode(&mut body)?),
             4 => Self::Collected(Collected {
                 superblock: take_bytes(&mut body, "superblock")?,
                 root: take_bytes(&mut body, "root")?,
@@ -549,48 +530,6 @@ fn put_plan(body: &mut Encoder, plan: &StripePlan) {
     body.raw(&plan.holders);
 }
 
-fn put_survey(body: &mut Encoder, survey: &Survey) {
-    body.raw(&survey.store.0)
-        .u32(survey.run)
-        .u64(survey.length_bytes)
-        .u8(u8::from(survey.rebuilt));
-    put_count(body, survey.revisions.len());
-    let mut former: Arc<[u32]> = Arc::default();
-    for revision in &survey.revisions {
-        put_checkpoint(body, revision.checkpoint);
-        body.u8(u8::from(revision.complete))
-            .u32(revision.world_size);
-        // Nearly always the ranks of the revision before.
-        let same = revision.ranks == former;
-        body.u8(u8::from(same));
-        if !same {
-            put_count(body, revision.ranks.len());
-            for rank in &*revision.ranks {
-                body.u32(*rank);
-            }
-        }
-        former = Arc::clone(&revision.ranks);
-    }
-    body.u8(u8::from(survey.group.is_some()));
-    if let Some(group) = &survey.group {
-        body.u64(group.epoch)
-            .u64(group.round)
-            .u8(group.parity)
-            .u8(group.pieces_max);
-        put_checkpoint(body, group.protected);
-        put_count(body, group.members.len());
-        for member in &group.members {
-            body.raw(&member.store.0)
-                .text(&member.node)
-                .text(&member.domain);
-            put_count(body, member.checkpoints.len());
-            for id in &member.checkpoints {
-                put_checkpoint(body, *id);
-            }
-        }
-    }
-}
-
 /// A count, and so many things of at least `each_bytes`.
 pub(crate) fn take_list<T>(
     body: &mut Decoder<'_>,
@@ -626,21 +565,13 @@ fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
     StripePiece::decode(body, 1).map(|piece| piece.extent)
 }
 
-/// A stripe log record in its own frame.
-fn take_record(body: &mut Decoder<'_>) -> Result<Round, FormatError> {
-    let mut ahead = body.clone();
-    let rest = ahead.raw("record", ahead.remaining())?;
-    let length = record_length(rest).unwrap_or(0);
-    Round::decode(body.raw("record", length)?)
-}
-
 /// A byte that is 0 or 1.
-fn take_flag(body: &mut Decoder<'_>, field: &'static str) -> Result<bool, FormatError> {
+pub(crate) fn take_flag(body: &mut Decoder<'_>, field: &'static str) -> Result<bool, FormatError> {
     take_small(body, field, 0, 1).map(|byte| byte == 1)
 }
 
 /// A byte in `low..=high`.
-fn take_small(
+pub(crate) fn take_small(
     body: &mut Decoder<'_>,
     field: &'static str,
     low: u8,
@@ -673,101 +604,6 @@ fn take_plan(body: &mut Decoder<'_>) -> Result<StripePlan, FormatError> {
         id,
         pieces,
         holders,
-    })
-}
-
-fn take_survey(body: &mut Decoder<'_>) -> Result<Survey, FormatError> {
-    let store = StoreId(body.array("store id")?);
-    let run = body.u32("run")?;
-    let length_bytes = body.u64("length")?;
-    let rebuilt = take_flag(body, "rebuilt")?;
-    let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
-    let count = body.u32_in("revisions", 0, most)?;
-    let mut revisions: Vec<SurveyedRevision> = Vec::new();
-    let mut former: Arc<[u32]> = Arc::default();
-    for _ in 0..count {
-        let checkpoint = take_checkpoint(body)?;
-        if revisions.last().is_some_and(|r| r.checkpoint >= checkpoint) {
-            return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
-        }
-        let complete = take_flag(body, "complete")?;
-        let world_size = body.u32_in("ranks of the job", 1, RANKS_MAX)?;
-        let ranks = take_ranks(body, world_size, &former)?;
-        former = Arc::clone(&ranks);
-        revisions.push(SurveyedRevision {
-            checkpoint,
-            complete,
-            world_size,
-            ranks,
-        });
-    }
-    let group = if take_flag(body, "group")? {
-        Some(take_group(body)?)
-    } else {
-        None
-    };
-    Ok(Survey {
-        store,
-        run,
-        length_bytes,
-        rebuilt,
-        revisions,
-        group,
-    })
-}
-
-/// The ranks of a revision: those of the one before, or ascending ones that differ from them.
-fn take_ranks(
-    body: &mut Decoder<'_>,
-    world_size: u32,
-    former: &Arc<[u32]>,
-) -> Result<Arc<[u32]>, FormatError> {
-    let ranks = if take_flag(body, "same ranks")? {
-        Arc::clone(former)
-    } else {
-        let ranks = take_list(body, "ranks", 4, |body| body.u32("rank"))?;
-        if ranks == **former || ranks.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(body.refuse("ranks", 0, "ascending, and others than before", "these"));
-        }
-        ranks.into()
-    };
-    match ranks.last() {
-        Some(&last) if last >= world_size => {
-            Err(body.refuse("rank", 4, format!("below {world_size}"), last))
-        }
-        _ => Ok(ranks),
-    }
-}
-
-fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {
-    let epoch = body.u64_max("epoch", COUNTER_MAX)?;
-    let round = body.u64_max("round", COUNTER_MAX)?;
-    let parity = take_small(body, "parity", 0, PARITY_MAX)?;
-    let pieces_max = take_small(body, "pieces of a stripe", 0, GROUP_MEMBERS_MAX)?;
-    let protected = take_checkpoint(body)?;
-    let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
-    let count = body.u32_in("members", 0, most)?;
-    let member = |body: &mut Decoder<'_>| {
-        let member = SurveyedMember {
-            store: StoreId(body.array("store id")?),
-            node: body.text("node", LABEL_BYTES_MAX)?,
-            domain: body.text("domain", LABEL_BYTES_MAX)?,
-            checkpoints: take_list(body, "checkpoints", 16, take_checkpoint)?,
-        };
-        if member.checkpoints.len() > REVISIONS_MAX {
-            let expected = format!("at most {REVISIONS_MAX}");
-            return Err(body.refuse("checkpoints", 0, expected, member.checkpoints.len()));
-        }
-        Ok(member)
-    };
-    let members = (0..count).map(|_| member(body)).collect::<Result<_, _>>()?;
-    Ok(SurveyedGroup {
-        epoch,
-        round,
-        parity,
-        pieces_max,
-        protected,
-        members,
     })
 }
 

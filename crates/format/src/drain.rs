@@ -51,6 +51,8 @@ pub struct DrainJob {
     pub aggregators: u32,
     /// The life that drains.
     pub incarnation: u64,
+    /// The epoch of the catalog that records it: of two coordinators of one life the later one counts.
+    pub catalog: u32,
     /// The checkpoint.
     pub checkpoint: CheckpointId,
     /// What the aggregator's store shall still hold afterwards, beside the checkpoint.
@@ -85,8 +87,11 @@ pub enum DrainRequest {
     Begin(DrainJob),
     /// How far is it?
     Progress,
-    /// Stop what is under way.
-    Cancel,
+    /// Stop what is under way, unless it is of a later life.
+    Cancel {
+        /// The life that asks.
+        incarnation: u64,
+    },
     /// This checkpoint is in the archive as a whole, or `kind` kept it from getting there.
     Archived {
         /// Which.
@@ -138,12 +143,16 @@ pub struct DrainProgress {
     pub bytes_equal: u64,
     /// Bytes of these that an interrupted drain had stored.
     pub bytes_resumed: u64,
+    /// Bytes that were read and compared before they were taken for either.
+    pub bytes_compared: u64,
     /// Bytes of these that were encoded.
     pub bytes_encoded: u64,
     /// Bytes stored for them.
     pub bytes_stored: u64,
     /// Times that the file had to grow.
     pub growths: u64,
+    /// Counts what was done: reads, writes, syncs, blocks gathered. One that stands still does nothing.
+    pub steps: u64,
     /// The kind of the error that ended it.
     pub kind: u32,
     /// What it says.
@@ -195,8 +204,8 @@ impl DrainRequest {
             Self::Progress => {
                 body.u8(5);
             }
-            Self::Cancel => {
-                body.u8(6);
+            Self::Cancel { incarnation } => {
+                body.u8(6).u64(*incarnation);
             }
             Self::Archived { checkpoint, kind } => {
                 body.u8(7);
@@ -228,7 +237,9 @@ impl DrainRequest {
             },
             4 => Self::Begin(DrainJob::take(&mut body)?),
             5 => Self::Progress,
-            6 => Self::Cancel,
+            6 => Self::Cancel {
+                incarnation: body.u64("incarnation")?,
+            },
             7 => Self::Archived {
                 checkpoint: take_checkpoint(&mut body)?,
                 kind: body.u32("kind")?,
@@ -248,7 +259,8 @@ impl DrainJob {
             .u32(self.run)
             .u32(self.aggregator)
             .u32(self.aggregators)
-            .u64(self.incarnation);
+            .u64(self.incarnation)
+            .u32(self.catalog);
         put_checkpoint(body, self.checkpoint);
         put_count(body, self.retain.len());
         for &id in &self.retain {
@@ -273,6 +285,7 @@ impl DrainJob {
             aggregator: body.u32("aggregator")?,
             aggregators: body.u32("aggregators")?,
             incarnation: body.u64("incarnation")?,
+            catalog: body.u32("epoch of the catalog")?,
             checkpoint: take_checkpoint(body)?,
             retain: take_list(body, "retained checkpoints", 16, take_checkpoint)?,
             sources: take_list(body, "sources", SEAT_BYTES_MIN, take_seat)?,
@@ -370,9 +383,11 @@ impl DrainProgress {
             self.bytes_changed,
             self.bytes_equal,
             self.bytes_resumed,
+            self.bytes_compared,
             self.bytes_encoded,
             self.bytes_stored,
             self.growths,
+            self.steps,
         ] {
             body.u64(number);
         }
@@ -394,9 +409,11 @@ impl DrainProgress {
             bytes_changed: body.u64("bytes of changed blocks")?,
             bytes_equal: body.u64("bytes of equal blocks")?,
             bytes_resumed: body.u64("bytes of resumed blocks")?,
+            bytes_compared: body.u64("bytes compared")?,
             bytes_encoded: body.u64("bytes encoded")?,
             bytes_stored: body.u64("bytes stored")?,
             growths: body.u64("growths")?,
+            steps: body.u64("steps")?,
             world_size: body.u32("ranks of the job")?,
             kind: body.u32("kind")?,
             text: body.text("text", REPORT_BYTES_MAX)?,

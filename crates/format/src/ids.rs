@@ -24,6 +24,12 @@ impl CheckpointId {
             number,
         }
     }
+
+    /// Whether what holds for `other` holds for this one: `other` is it or a later one, and of the same
+    /// or a later life. An earlier life's checkpoint of a higher number was abandoned, and says nothing.
+    pub const fn is_covered_by(self, other: Self) -> bool {
+        other.number >= self.number && other.incarnation >= self.incarnation
+    }
 }
 
 impl Ord for CheckpointId {

@@ -3,8 +3,8 @@
 //! In: values of the engine, or bytes somebody handed us. Out: bytes, or values that were checked.
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
-//! Format: docs/format/store.md; `wire`: docs/format/wire.md; `archive`, `archived` and `catalog`:
-//! docs/format/archive.md; `scheme`: docs/format/codec.md.
+//! Format: docs/format/store.md; `wire` and `mac`: docs/format/wire.md; `archive`, `archived`, `catalog`
+//! and `heir`: docs/format/archive.md; `scheme`: docs/format/codec.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -23,13 +23,17 @@ pub mod descriptor;
 pub mod root;
 pub mod stripe;
 pub mod agent;
+pub mod record_part;
+pub mod survey;
 pub mod local;
 pub mod drain;
 pub mod merge;
 pub mod archive;
 pub mod archived;
 pub mod catalog;
+pub mod heir;
 pub mod wire;
+pub mod mac;
 pub mod scheme;
 
 pub use archive::{
@@ -44,6 +48,7 @@ pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};
+pub use heir::Heir;
 pub use ids::{Address, CheckpointId, SegmentId, StoreId};
 pub use merge::Merge;
 pub use page::{BlockRef, Page};

@@ -52,6 +52,8 @@ pub const PARITY_MAX: usize = 8;
 /// Most stripes that one record of a stripe log adds or removes, and most things of any other list of a
 /// message without a limit of its own.
 pub const STRIPES_MAX: u32 = 1 << 24;
+/// Most bytes of one record of a stripe log, and so of all the stripes of a group; it travels in parts.
+pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 /// Most bytes of an address of an agent, as text.
 pub const ENDPOINT_BYTES_MAX: usize = 255;
 /// Most bytes of a superblock or root slot in a record or a message.

@@ -14,7 +14,7 @@ use crate::limits::{
     SEGMENT_BYTES_MAX, STRIPES_MAX,
 };
 use crate::segment::SegmentClass;
-use crate::width::index;
+use crate::width::{index, to_u64};
 
 const HEAD: &str = "head of a stripe log";
 const HEAD_MAGIC: [u8; 8] = *b"BKSTSTRH";
@@ -149,6 +149,17 @@ pub struct Round {
 }
 
 impl Round {
+    /// Bytes that it has encoded.
+    pub fn encoded_bytes(&self) -> u64 {
+        let members = self.members.iter().map(|member| {
+            let carried = member.superblock.len() + member.root.len();
+            MEMBER_BYTES_MIN + member.node.len() + member.domain.len() + carried
+        });
+        let stripes = self.added.iter().map(Stripe::encoded_bytes);
+        let fixed = to_u64(ROUND_BYTES_MIN + 8 * self.removed.len() + members.sum::<usize>());
+        fixed + stripes.sum::<u64>()
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Encoder::new();
@@ -275,6 +286,9 @@ fn decode_removed(body: &mut Decoder<'_>, whole: bool) -> Result<Vec<StripeId>, 
     Ok(removed)
 }
 
+/// Least bytes of a record, and of a member in it.
+const ROUND_BYTES_MIN: usize = 84;
+const MEMBER_BYTES_MIN: usize = 28;
 /// Bytes of a piece.
 pub(crate) const PIECE_BYTES: usize = 36;
 /// Least bytes of a stripe: its id, two counts, one piece.
@@ -330,6 +344,16 @@ impl Member {
 }
 
 impl Stripe {
+    /// Bytes of a stripe of so many pieces and parities.
+    pub fn bytes_of(pieces: usize, parity: usize) -> u64 {
+        to_u64(STRIPE_BYTES_MIN + PIECE_BYTES * (pieces + parity).saturating_sub(1))
+    }
+
+    /// Bytes that it has encoded.
+    pub fn encoded_bytes(&self) -> u64 {
+        Self::bytes_of(self.pieces.len(), self.parity.len())
+    }
+
     /// Appends its bytes.
     pub fn encode(&self, body: &mut Encoder) {
         let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);

@@ -3,23 +3,26 @@
 //! In: messages, or bytes that somebody sent. Out: frames, or messages that were checked.
 //! Invariants: the head of a frame has a checksum of its own, so no length is believed that was not
 //! sent; each kind has a longest body, and short ones have short ones; the job secret is in no frame.
+//! What authenticates frames after the handshake is in `mac`.
 //! Format: docs/format/wire.md.
 
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::hash::{Digest, checksum, checksum_of};
 use crate::limits::LABEL_BYTES_MAX;
+use crate::mac::SECRET_ID_BYTES;
 use crate::width::{index, to_u64};
 
-const STRUCTURE: &str = "frame";
+pub(crate) const STRUCTURE: &str = "frame";
 /// What every frame begins with.
 pub const MAGIC: [u8; 8] = *b"BKSTWIRE";
 /// Major version of the protocol. An endpoint talks to no other one.
-pub const WIRE_VERSION_MAJOR: u16 = 1;
+pub const WIRE_VERSION_MAJOR: u16 = 2;
 /// Minor version of the protocol.
 pub const WIRE_VERSION_MINOR: u16 = 0;
 /// Bytes of a frame before its body.
 pub const HEAD_BYTES: usize = 32;
-/// Bytes of a frame after its body: XXH3-64 of the body. A piece has none.
+/// Bytes of a frame of the handshake after its body: XXH3-64 of the body. Frames of a session have a
+/// [MAC](crate::mac::MAC_BYTES) there.
 pub const TAIL_BYTES: usize = 8;
 /// Longest request and longest answer, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -42,9 +45,9 @@ pub enum Kind {
     Welcome = 2,
     /// [`Proof`]: the answer to that.
     Proof = 3,
-    /// Nothing more: calls and pulls may begin.
+    /// Nothing more: calls and pulls may begin. The first frame with a MAC; every later one has one.
     Accepted = 4,
-    /// [`Refused`]: the sender closes the connection.
+    /// [`Refused`]: the sender closes the connection. Before `Accepted` without a MAC.
     Refused = 5,
     /// [`Call`].
     Call = 16,
@@ -54,7 +57,7 @@ pub enum Kind {
     Failure = 18,
     /// [`Pull`].
     Pull = 19,
-    /// The next bytes of a pull, as they are, without a checksum behind them.
+    /// The next bytes of a pull, as they are.
     Piece = 20,
     /// [`Pulled`]: the end of a pull.
     Pulled = 21,
@@ -94,12 +97,12 @@ impl Kind {
         }
     }
 
-    /// Bytes after the body.
-    pub const fn tail_bytes(self) -> usize {
-        match self {
-            Self::Piece => 0,
-            _ => TAIL_BYTES,
-        }
+    /// Whether it has a place in the handshake, before anybody is known.
+    pub const fn is_of_handshake(self) -> bool {
+        matches!(
+            self,
+            Self::Hello | Self::Welcome | Self::Proof | Self::Accepted | Self::Refused
+        )
     }
 }
 
@@ -214,23 +217,21 @@ pub fn tail(parts: &[&[u8]]) -> [u8; TAIL_BYTES] {
     checksum_of(parts).to_le_bytes()
 }
 
-/// A whole frame of this version.
+/// A whole frame of the handshake of this version.
 pub fn seal(kind: Kind, body: &[u8]) -> Vec<u8> {
     let mut frame = Encoder::with_capacity(HEAD_BYTES + body.len() + TAIL_BYTES);
     frame.raw(&Head::new(kind, body.len()).encode()).raw(body);
-    frame.raw(&tail(&[body])[..kind.tail_bytes()]);
+    frame.raw(&tail(&[body]));
     frame.finish()
 }
 
-/// The frame that `bytes` are, all of them: its head, its kind, its body.
+/// The frame of a handshake that `bytes` are, all of them: its head, its kind, its body.
 pub fn open(bytes: &[u8]) -> Result<(Head, Kind, &[u8]), FormatError> {
     let head = Head::decode(bytes)?;
     let kind = head.check()?;
     let mut rest = Decoder::new(STRUCTURE, &bytes[HEAD_BYTES..]);
     let body = rest.raw("body", index(head.body_bytes))?;
-    if kind.tail_bytes() > 0 {
-        head.check_body(body, rest.array("checksum")?)?;
-    }
+    head.check_body(body, rest.array("checksum")?)?;
     rest.end()?;
     Ok((head, kind, body))
 }
@@ -276,6 +277,8 @@ fn clip(text: &str) -> &str {
 pub struct Hello {
     /// Drawn for this connection.
     pub nonce: [u8; 32],
+    /// [Names](crate::mac::secret_id) the secret it knows.
+    pub secret: [u8; SECRET_ID_BYTES],
     /// The job it belongs to.
     pub job: String,
     /// Name of the endpoint.
@@ -286,7 +289,8 @@ impl Hello {
     /// Its body.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Encoder::new();
-        body.raw(&self.nonce).text(&self.job).text(&self.name);
+        body.raw(&self.nonce).raw(&self.secret);
+        body.text(&self.job).text(&self.name);
         body.finish()
     }
 
@@ -295,6 +299,7 @@ impl Hello {
         let mut body = head.body("hello", body);
         let hello = Self {
             nonce: body.array("nonce")?,
+            secret: body.array("name of the secret")?,
             job: body.text("job", LABEL_BYTES_MAX)?,
             name: body.text("name", LABEL_BYTES_MAX)?,
         };

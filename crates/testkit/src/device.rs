@@ -8,6 +8,7 @@ use crate::bytes::SharedBytes;
 use backstay::io::Device;
 use backstay_format::width::to_u64;
 use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest simulated device: as with a file system, there is an end somewhere.
@@ -77,6 +78,11 @@ struct State {
     /// Longest length, and the errno beyond it.
     limit: Option<(u64, i32)>,
     memory: bool,
+    /// Syncs to let pass until who uses the device is killed.
+    syncs_left: Option<u64>,
+    killed: bool,
+    /// Ranges that cannot be read, and with which errno.
+    unreadable: Vec<(Range<u64>, i32)>,
 }
 
 /// A device in memory. Copies are handles of the same device.
@@ -140,6 +146,26 @@ impl SimDevice {
         self.lock().syncs.faults.push(Fault { pass, errno });
     }
 
+    /// Who uses the device is killed when it begins its `nth` sync from now (1 is the next): that sync and
+    /// all that it does after it come to nothing, until [`SimDevice::revive`]. The device did not crash:
+    /// what was written before is read again.
+    pub fn kill_at_sync(&self, nth: u64) {
+        self.lock().syncs_left = Some(nth.saturating_sub(1));
+    }
+    /// Another one uses the device from now on.
+    pub fn revive(&self) {
+        let mut state = self.lock();
+        (state.killed, state.syncs_left) = (false, None);
+    }
+    /// From now on reads that touch `range` fail with `errno`, until [`SimDevice::make_readable`].
+    pub fn make_unreadable(&self, range: Range<u64>, errno: i32) {
+        self.lock().unreadable.push((range, errno));
+    }
+    /// All can be read again.
+    pub fn make_readable(&self) {
+        self.lock().unreadable.clear();
+    }
+
     /// Flips the bits of `mask` in the byte at `offset`, unrecorded: damage.
     ///
     /// Returns false if there is no such byte.
@@ -193,7 +219,16 @@ impl SimDevice {
 }
 
 impl State {
+    /// What a process that was killed does comes to nothing.
+    fn alive(&self) -> Result<()> {
+        if self.killed {
+            return Err(Error::other("the process was killed"));
+        }
+        Ok(())
+    }
+
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.alive()?;
         let end = offset.checked_add(to_u64(bytes.len()));
         if end.is_none_or(|end| end > self.bytes.length_bytes()) {
             return Err(Error::new(
@@ -229,8 +264,14 @@ impl Device for SimDevice {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let mut state = self.lock();
+        state.alive()?;
         if let Some(error) = state.reads.enter() {
             return Err(error);
+        }
+        let end = offset.saturating_add(to_u64(buffer.len()));
+        let meets = |(range, _): &&(Range<u64>, i32)| range.start < end && offset < range.end;
+        if let Some((_, errno)) = state.unreadable.iter().find(meets) {
+            return Err(Error::from_raw_os_error(*errno));
         }
         if state.bytes.read(buffer, offset) {
             Ok(())
@@ -245,6 +286,11 @@ impl Device for SimDevice {
 
     fn sync(&self) -> Result<()> {
         let mut state = self.lock();
+        if state.syncs_left == Some(0) {
+            state.killed = true;
+        }
+        state.syncs_left = state.syncs_left.map(|left| left.saturating_sub(1));
+        state.alive()?;
         let fault = state.syncs.enter();
         state.log.push(match fault {
             None => Operation::Sync,
@@ -255,6 +301,7 @@ impl Device for SimDevice {
 
     fn reserve(&self, length_bytes: u64) -> Result<()> {
         let mut state = self.lock();
+        state.alive()?;
         let length = state.bytes.length_bytes();
         if length_bytes < length {
             return Err(Error::new(
@@ -353,6 +400,28 @@ mod tests {
             device.read_count(),
         );
         assert_eq!(counts, (3, 2, 2));
+    }
+
+    #[test]
+    fn what_a_killed_process_does_comes_to_nothing_and_what_it_wrote_is_read() {
+        let device = SimDevice::from_bytes(vec![0; 8]);
+        device.kill_at_sync(2);
+        device.write_at(&[1], 0).unwrap();
+        device.sync().unwrap();
+        device.write_at(&[2], 1).unwrap();
+        assert!(device.sync().is_err() && device.sync().is_err());
+        assert!(device.write_at(&[3], 2).is_err() && device.reserve(9).is_err());
+        device.revive();
+        let mut found = [0; 3];
+        device.read_at(&mut found, 0).unwrap();
+        assert_eq!(found, [1, 2, 0]);
+        assert_eq!(device.log().len(), 3, "two writes and a sync");
+        device.make_unreadable(1..2, EIO);
+        device.read_at(&mut found, 2).unwrap();
+        assert_eq!(errno(device.read_at(&mut found, 0)), Some(EIO));
+        device.make_readable();
+        device.read_at(&mut found, 0).unwrap();
+        device.sync().unwrap();
     }
 
     #[test]

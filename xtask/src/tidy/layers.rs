@@ -21,7 +21,7 @@ pub(crate) enum Role {
 }
 
 /// Every module of the engine, in the order of a block's path. A stage may be listed before it exists.
-pub(crate) const MODULES: [(&str, Role); 23] = [
+pub(crate) const MODULES: [(&str, Role); 24] = [
     ("session", Role::Composer),
     ("agent", Role::Composer),
     ("drain", Role::Composer),
@@ -45,6 +45,7 @@ pub(crate) const MODULES: [(&str, Role); 23] = [
     ("leave", Role::Service),
     ("notice", Role::Service),
     ("cpu", Role::Service),
+    ("fanout", Role::Service),
 ];
 
 /// An import of one stage by another that is allowed.
@@ -97,8 +98,8 @@ pub(crate) const ALLOWED: [Edge; 6] = [
             "RunningLock",
             "STATUS_FILE",
             "fetch",
+            "publish_secret",
             "self",
-            "shared_secret",
         ],
         why: "a session says what drains, and reads what the archive has",
     },

@@ -10,10 +10,14 @@ const LINES_MAX: usize = 800;
 const BLOB_BYTES_MAX: usize = 1 << 20;
 
 /// Where `unsafe` may stand, and what for. A path that ends in a slash is a folder.
-const UNSAFE: [(&str, &str); 16] = [
+const UNSAFE: [(&str, &str); 21] = [
     (
         "crates/engine/src/region.rs",
         "application memory is reached by pointer",
+    ),
+    (
+        "crates/engine/src/track/mappings.rs",
+        "asks the kernel for a mapping by PROCMAP_QUERY",
     ),
     (
         "crates/engine/src/track/pages.rs",
@@ -28,10 +32,26 @@ const UNSAFE: [(&str, &str); 16] = [
         "writes a mapping of the store",
     ),
     (
+        "crates/engine/src/io/sealed.rs",
+        "says what may be borrowed of a device",
+    ),
+    (
+        "crates/engine/src/io/file.rs",
+        "its tests borrow what they wrote",
+    ),
+    (
+        "crates/engine/src/store/sealed.rs",
+        "vouches for what is sealed",
+    ),
+    (
         "crates/engine/src/io/shared.rs",
         "maps the words that a node's ranks share",
     ),
     ("crates/engine/src/io/stream.rs", "stores past the caches"),
+    (
+        "crates/engine/src/session/process.rs",
+        "what belongs to another process is not dropped",
+    ),
     (
         "crates/engine/src/redundancy/gf256/x86.rs",
         "vector instructions take pointers",

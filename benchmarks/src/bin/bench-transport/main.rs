@@ -155,7 +155,7 @@ fn map_and_sendfile(file: &File, length: usize, stream: &TcpStream) -> Outcome<(
 
 fn endpoint(name: &str, same_node: bool) -> Outcome<TcpEndpoint> {
     let mut options = TcpOptions::new(name, "bench", Secret::from_bytes([1; 32]));
-    options.listen = ([127, 0, 0, 1], 0).into();
+    options.listen = Some(([127, 0, 0, 1], 0).into());
     options.same_node = same_node;
     Ok(TcpEndpoint::open(options)?)
 }

@@ -13,7 +13,8 @@
  * - They return BACKSTAY_OK or the number of what went wrong; backstay_message has the text. Nothing
  *   aborts, exits or throws. After a failed checkpoint the program may go on.
  * - Calls that say "all processes together" are made by every process of the job in the same order and
- *   return the same status on each.
+ *   return the same status on each, with the words of the process that failed: one of them prints it.
+ *   Calls that say "local" concern this process alone. A child made by fork is refused.
  * - A session is used by one thread at a time, not always the same one. Two at once are refused.
  * - Pointers are valid for the call, strings end in a zero byte and are UTF-8. Protected memory stays
  *   where it is until it is unprotected or protected elsewhere, or the session is closed; it is read
@@ -61,6 +62,9 @@
 /// A sync failed: this session can write no more checkpoints.
 #define BACKSTAY_STORE_FAILED 23
 
+/// What is stored could not be read. Nothing was given up: start again, or restore an older one by number.
+#define BACKSTAY_UNREADABLE 24
+
 /// Bytes are not what their checksum says: restore an older checkpoint.
 #define BACKSTAY_CORRUPT 30
 
@@ -107,7 +111,8 @@
 /// writes: no MPI window, no RDMA receive buffer.
 #define BACKSTAY_TRACKING_PAGES 3
 
-/// Only what backstay_mark_dirty named is hashed.
+/// Only what backstay_mark_dirty named is hashed, once that was all that changed. A variable of at most
+/// 64 KiB, and one that is never marked, is hashed.
 #define BACKSTAY_TRACKING_MARKED 4
 
 /// int8_t.
@@ -404,27 +409,27 @@ int32_t backstay_open(const struct backstay_comm *comm,
 
 /// Ends a session: all processes together. Checkpoints under way are waited for. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
-/// Call it before MPI_Finalize.
+/// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 int32_t backstay_close(struct backstay_session *session);
 
 /// Protects `count` elements of type `element` at `address` under `name`: checkpoints contain them
 /// from now on and restoring fills them. The memory stays yours and must stay there until the name is
-/// unprotected, protected anew (elsewhere or with another size, at any time), or the session closed.
+/// unprotected, protected anew (elsewhere or with another size, at any time), or the session closed. Local.
 int32_t backstay_protect(struct backstay_session *session,
                          const char *name,
                          int32_t element,
                          void *address,
                          uint64_t count);
 
-/// Protects an array of any number of dimensions, of this process or part of a global one.
+/// Protects an array of any number of dimensions, of this process or part of a global one. Local.
 int32_t backstay_protect_array(struct backstay_session *session,
                                const struct backstay_array *array);
 
-/// Later checkpoints do without `name`, and its memory may go.
+/// Later checkpoints do without `name`, and its memory may go. Local.
 int32_t backstay_unprotect(struct backstay_session *session, const char *name);
 
 /// Says that `length` bytes from byte `offset` of `name` changed since the last checkpoint, for a
-/// variable that is tracked with BACKSTAY_TRACKING_MARKED.
+/// variable that is tracked with BACKSTAY_TRACKING_MARKED. Local.
 int32_t backstay_mark_dirty(struct backstay_session *session,
                             const char *name,
                             uint64_t offset,
@@ -481,7 +486,7 @@ int32_t backstay_pin(struct backstay_session *session, uint64_t number);
 int32_t backstay_unpin(struct backstay_session *session, uint64_t number);
 
 /// Reads what is stored of this process's variables and checks it; a damaged block is written anew
-/// from application memory where that still holds the same bytes. `scrubbed` may be NULL.
+/// from application memory where that still holds the same bytes. `scrubbed` may be NULL. Local.
 int32_t backstay_scrub(struct backstay_session *session, struct backstay_scrubbed *scrubbed);
 
 /// Fills everything protected from the newest checkpoint that is complete on all nodes: all processes
@@ -490,14 +495,16 @@ int32_t backstay_scrub(struct backstay_session *session, struct backstay_scrubbe
 int32_t backstay_restore(struct backstay_session *session,
                          struct backstay_restored *restored);
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists. Newer ones are
-/// abandoned.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints lists: all processes together.
+/// Newer ones are abandoned.
 int32_t backstay_restore_from(struct backstay_session *session,
                               uint64_t number,
                               struct backstay_restored *restored);
 
 /// The checkpoints that can be restored, newest last: at most `capacity` of them to `ids`, and always
-/// their number to `*count`. With `capacity` 0 it only counts.
+/// their number to `*count`. With `capacity` 0 it only counts. 0 of them says that the job begins: where
+/// something was stored and nothing can be had, it is the error that backstay_restore would be. Local: all processes
+/// agreed on them before.
 int32_t backstay_stored_checkpoints(struct backstay_session *session,
                                     struct backstay_checkpoint_id *ids,
                                     size_t capacity,
@@ -505,7 +512,8 @@ int32_t backstay_stored_checkpoints(struct backstay_session *session,
 
 /// The shape of `name` as `rank` stored it in the checkpoint that backstay_restore would take: at most
 /// `capacity` extents to `shape` (BACKSTAY_DIMENSIONS_MAX are always enough), and the number of
-/// dimensions to `*ndim`. For memory that has to be allocated first.
+/// dimensions to `*ndim`. For memory that has to be allocated first. Local: each process may ask for other
+/// names and ranks, or not at all.
 int32_t backstay_stored_shape(struct backstay_session *session,
                               const char *name,
                               uint32_t rank,

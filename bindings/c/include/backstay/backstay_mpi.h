@@ -52,6 +52,17 @@ static inline int32_t backstay_mpi_status(int code, const char *call)
     return backstay_refuse(BACKSTAY_COMMUNICATOR, text);
 }
 
+/* Private: whether MPI can still be called: after MPI_Finalize it would end the program. */
+static inline int32_t backstay_mpi_is_there(void)
+{
+    int finalized = 0;
+
+    MPI_Finalized(&finalized);
+    if (!finalized)
+        return BACKSTAY_OK;
+    return backstay_refuse(BACKSTAY_COMMUNICATOR, "MPI_Finalize was called before backstay_close");
+}
+
 /* Private: allgather in pieces, each of which a derived type puts where it belongs in `all`. */
 static inline int32_t backstay_mpi_allgather(void *context, const void *mine, size_t bytes, void *all)
 {
@@ -60,6 +71,8 @@ static inline int32_t backstay_mpi_allgather(void *context, const void *mine, si
     size_t done = 0;
     int code = MPI_SUCCESS;
 
+    if (backstay_mpi_is_there() != BACKSTAY_OK)
+        return BACKSTAY_COMMUNICATOR;
     if (most == 0)
         most = 1;
     while (done < bytes && code == MPI_SUCCESS) {
@@ -91,6 +104,8 @@ static inline int32_t backstay_mpi_allreduce_max(void *context, int64_t *values,
     size_t done = 0;
     int code = MPI_SUCCESS;
 
+    if (backstay_mpi_is_there() != BACKSTAY_OK)
+        return BACKSTAY_COMMUNICATOR;
     while (done < count && code == MPI_SUCCESS) {
         int piece = count - done < INT_MAX ? (int)(count - done) : INT_MAX;
         code = MPI_Allreduce(MPI_IN_PLACE, values + done, piece, MPI_INT64_T, MPI_MAX, mpi->comm);
@@ -102,6 +117,8 @@ static inline int32_t backstay_mpi_allreduce_max(void *context, int64_t *values,
 /* Private. */
 static inline int32_t backstay_mpi_barrier(void *context)
 {
+    if (backstay_mpi_is_there() != BACKSTAY_OK)
+        return BACKSTAY_COMMUNICATOR;
     return backstay_mpi_status(MPI_Barrier(((backstay_mpi_context *)context)->comm), "MPI_Barrier");
 }
 
@@ -136,6 +153,8 @@ static inline int32_t backstay_mpi_open(MPI_Comm comm, const backstay_options *o
     MPI_Initialized(&initialized);
     if (!initialized)
         return backstay_refuse(BACKSTAY_COMMUNICATOR, "backstay_mpi_open: call MPI_Init first");
+    if (backstay_mpi_is_there() != BACKSTAY_OK)
+        return BACKSTAY_COMMUNICATOR;
     mpi = (backstay_mpi_context *)malloc(sizeof *mpi);
     if (mpi == NULL)
         return backstay_refuse(BACKSTAY_COMMUNICATOR, "backstay_mpi_open: no memory");

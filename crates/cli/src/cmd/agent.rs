@@ -37,6 +37,7 @@ pub(crate) fn run(args: &AgentArgs) -> ExitCode {
                 Ended::JobOver => "its job is over",
                 Ended::Alone => "no application came",
                 Ended::Asked => "it was told to",
+                Ended::Removed => "its place in the folder of the store was removed",
             };
             complain(&format!("backstay: the agent ends: {why}"));
             ExitCode::SUCCESS

@@ -243,3 +243,49 @@ fn stores_of_several_jobs_are_listed_and_not_mixed() {
     );
     assert_eq!(backstay(&["verify"], &[folder.path()]).status, 0);
 }
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    use std::process::Stdio;
+    let folder = tempfile::tempdir().unwrap();
+    run_job(folder.path(), 2, 2);
+    let stored = folder.path().to_str().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["ls", stored],
+        &["ls", "--json", stored],
+        &["inspect", stored],
+        &["verify", stored],
+        &[
+            "plan",
+            "--json",
+            "--simulated-intervals=20000",
+            "--job-hours=100",
+        ],
+    ];
+    for words in commands {
+        let full = || {
+            std::fs::OpenOptions::new()
+                .write(true)
+                .open("/dev/full")
+                .unwrap()
+        };
+        let output = command().args(words).stdout(full()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(
+            said.contains("writing standard output"),
+            "{words:?}: {said}"
+        );
+        // A reader that has gone away has seen what it wanted.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command()
+            .args(words)
+            .stdout(Stdio::from(writer))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {said}");
+        assert!(!said.contains("standard output"), "{words:?}: {said}");
+    }
+}

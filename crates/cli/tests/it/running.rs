@@ -154,6 +154,15 @@ fn restarts_are_bounded_and_the_last_exit_code_is_told() {
         text.contains("2 times with no newer checkpoint") && place.events("start").len() == 2,
         "{text}"
     );
+    let unread = "echo no sector 5 > $BACKSTAY_RENDEZVOUS/unreadable; exit 7";
+    let output = place.run(&["--stalls", "2", "--", "sh", "-c", unread]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(place.events("start").len(), 2, "{text}");
+    assert!(text.contains("no sector 5; --checkpoint"), "{text}");
+    let once = "[ -e said ] || echo x > $BACKSTAY_RENDEZVOUS/unreadable; echo x > said; exit 7";
+    let output = place.run(&["--restarts", "3", "--stalls", "2", "--", "sh", "-c", once]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(place.events("start").len(), 4, "not twice in a row: {text}");
     let output = place.run(&["--", "/no/such/program"]);
     assert_eq!(output.status.code(), Some(127));
     assert_eq!(

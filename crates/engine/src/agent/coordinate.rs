@@ -8,19 +8,21 @@
 
 pub use super::round::RoundReport;
 use super::round::{GroupState, all, each, numbers, unexpected};
-use super::{Agent, Ask, peer};
+use super::{Agent, Ask, lock, peer, record};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fanout;
 use crate::notice::{self, SaidOnce};
 use crate::redundancy::group::{self, Scheme};
+use crate::restart::locate::newest_groups;
 use crate::store::control::{Control, wait_until};
 use crate::store::stripe_log::StripeTable;
 use crate::transport::Peer;
 use backstay_format::agent::{Answer, Request, Seat, Survey, SurveyedGroup};
 use backstay_format::{CheckpointId, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -64,8 +66,9 @@ pub struct Coordinator {
     groups: Vec<GroupState>,
     /// Nodes that nobody protects, and why.
     bare: Vec<String>,
-    protected: CheckpointId,
     rounds: u64,
+    /// Rounds of groups that were given up: theirs are above.
+    former_round: u64,
     said: SaidOnce,
 }
 
@@ -79,8 +82,8 @@ impl Coordinator {
             group_size,
             groups: Vec::new(),
             bare: Vec::new(),
-            protected: CheckpointId::default(),
             rounds: 0,
+            former_round: 0,
             said: SaidOnce::default(),
         }
     }
@@ -92,7 +95,12 @@ impl Coordinator {
     /// Protects checkpoint `want`, which all nodes have committed or are committing.
     pub fn protect(&mut self, want: CheckpointId) -> Result<RoundReport> {
         self.rounds += 1;
-        let outcome = self.try_protect(want);
+        let caught = fanout::catch(|| Ok(self.try_protect(want)));
+        let outcome = caught.unwrap_or_else(|panic| {
+            // Something is half done.
+            self.forget_groups();
+            Err(panic)
+        });
         match &outcome {
             Ok(_) => {
                 if self.said.clear() {
@@ -112,7 +120,14 @@ impl Coordinator {
 
     fn is_overtaken(&self, want: CheckpointId) -> bool {
         let control = self.agent.control();
-        control.is_some_and(|control| control.committed() > want)
+        control.is_some_and(|control| control.committed() != want)
+    }
+
+    /// The next round forms them anew, of what the members have.
+    fn forget_groups(&mut self) {
+        let rounds = self.groups.iter().map(|group| group.round);
+        self.former_round = rounds.fold(self.former_round, u64::max);
+        self.groups.clear();
     }
 
     /// Tells all nodes what went wrong; those that cannot be reached are the reason, perhaps.
@@ -134,27 +149,24 @@ impl Coordinator {
         }
         let agent = Arc::clone(&self.agent);
         let within = self.within();
-        let outcomes: Vec<Result<RoundReport>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .groups
-                .iter_mut()
-                .map(|group| {
-                    let agent = &agent;
-                    scope.spawn(move || {
-                        agent.settings().background();
-                        group.round(agent, want, within)
-                    })
-                })
-                .collect();
-            let panicked = || Error::new(ErrorKind::Internal, "a round panicked");
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
-                .collect()
+        let groups: Vec<Mutex<&mut GroupState>> = self.groups.iter_mut().map(Mutex::new).collect();
+        let panicked = AtomicBool::new(false);
+        let outcomes = each(&groups, |_, group| {
+            let caught = fanout::catch(|| Ok(lock(group).round(&agent, want, within)));
+            caught.unwrap_or_else(|panic| {
+                panicked.store(true, Ordering::Relaxed);
+                Err(panic)
+            })
         });
+        drop(groups);
         let done = outcomes.iter().all(Result::is_ok) && self.bare.is_empty();
-        let protected = if done { want } else { self.protected };
-        self.settle(&outcomes, protected)?;
+        // Where a group failed nothing new is protected, and what was before is known.
+        let protected = if done { want } else { CheckpointId::default() };
+        let settled = self.settle(&outcomes, protected);
+        if panicked.into_inner() {
+            self.forget_groups();
+        }
+        settled?;
         let mut total = RoundReport {
             checkpoint: want,
             ..RoundReport::default()
@@ -168,12 +180,11 @@ impl Coordinator {
         if !self.bare.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, self.bare.join("; ")));
         }
-        self.protected = want;
         Ok(total)
     }
 
     /// Tells the members of groups that recorded their round.
-    fn settle(&mut self, outcomes: &[Result<RoundReport>], protected: CheckpointId) -> Result<()> {
+    fn settle(&self, outcomes: &[Result<RoundReport>], protected: CheckpointId) -> Result<()> {
         let within = self.within();
         let recorded: Vec<(Seat, u64, u64)> = self
             .groups
@@ -193,15 +204,8 @@ impl Coordinator {
             };
             self.agent.ask(&peer(seat), &request, within)
         });
-        // It is recorded; who was not told learns it from the next record.
-        let untold = told.into_iter().find_map(Result::err);
-        if let Some(error) = untold {
-            for group in &mut self.groups {
-                group.whole = true;
-            }
-            return Err(error);
-        }
-        Ok(())
+        // It is recorded; who was not told is told with the next round.
+        all(told).map(drop)
     }
 
     /// What every node's own store is; waits for nodes that are still making theirs.
@@ -291,19 +295,10 @@ impl Coordinator {
             .enumerate()
             .map(|(at, s)| (s.store, at))
             .collect();
-        let mut newest: BTreeMap<StoreId, (u64, u64, &SurveyedGroup, usize)> = BTreeMap::new();
-        for (at, survey) in own.iter().enumerate() {
-            let Some(group) = &survey.group else { continue };
-            for member in &group.members {
-                let known = newest.get(&member.store).map_or((0, 0), |k| (k.0, k.1));
-                if (group.epoch, group.round) > known {
-                    newest.insert(member.store, (group.epoch, group.round, group, at));
-                }
-            }
-        }
+        let newest = newest_groups(own);
         let mut groups: Vec<GroupState> = Vec::new();
         let mut taken = BTreeSet::new();
-        for &(_, _, group, authority) in newest.values() {
+        for &(group, authority) in newest.values() {
             let members: Option<Vec<usize>> = group
                 .members
                 .iter()
@@ -313,8 +308,11 @@ impl Coordinator {
             let whole = members.iter().all(|&at| {
                 newest
                     .get(&own[at].store)
-                    .is_some_and(|n| (n.0, n.1) == (group.epoch, group.round))
+                    .is_some_and(|(n, _)| (n.epoch, n.round) == (group.epoch, group.round))
             });
+            let Some(&authority) = places.get(&authority) else {
+                continue;
+            };
             if taken.contains(&members[0]) || !whole || !self.keeps(group, &members) {
                 continue;
             }
@@ -343,23 +341,23 @@ impl Coordinator {
         authority: usize,
     ) -> Result<GroupState> {
         let node = &self.nodes[authority];
-        let request = Request::Table {
-            store: own[authority].store,
-        };
-        let mut table = StripeTable::default();
-        match self.agent.ask(&node.peer(), &request, self.within())? {
-            Answer::Table(round) => table.apply(&round),
-            other => return Err(unexpected(&node.peer(), &other)),
-        }
+        let table = record::fetch(
+            &self.agent,
+            &node.peer(),
+            own[authority].store,
+            self.within(),
+        )?;
         let seats = members.iter().map(|&at| self.nodes[at].seat(own[at].store));
         Ok(GroupState {
             epoch: group.epoch,
-            round: group.round,
+            round: group.round.max(self.former_round),
             scheme: self.scheme.within(members.len()),
             asked: self.scheme.parities(),
             seats: seats.collect(),
             table,
             whole: true,
+            unrecorded: None,
+            known_from: None,
         })
     }
 
@@ -388,7 +386,7 @@ impl Coordinator {
                 .map(|g| g.round);
             groups.push(GroupState {
                 epoch,
-                round: round.max().unwrap_or(0),
+                round: round.max().unwrap_or(0).max(self.former_round),
                 scheme: formed.scheme,
                 asked: self.scheme.parities(),
                 seats: nodes
@@ -397,6 +395,8 @@ impl Coordinator {
                     .collect(),
                 table: StripeTable::default(),
                 whole: true,
+                unrecorded: None,
+                known_from: None,
             });
         }
         Ok(bare)
@@ -405,66 +405,112 @@ impl Coordinator {
 
 /// How often an idle coordinator looks for a commit.
 const IDLE: Duration = Duration::from_millis(1);
-/// How long after a failed round the next is tried.
+/// How long after a failed round the next is tried; doubled with each that fails in a row.
 const AGAIN: Duration = Duration::from_millis(500);
+/// At most so long.
+const AGAIN_MAX: Duration = Duration::from_secs(4);
+
+/// Rounds that failed, one after the other.
+#[derive(Debug)]
+struct Failed {
+    checkpoint: CheckpointId,
+    since: Stopwatch,
+    pause: Duration,
+}
+
+impl Failed {
+    fn again(checkpoint: CheckpointId, before: Option<&Self>) -> Self {
+        let pause = before.map_or(AGAIN, |before| (before.pause * 2).min(AGAIN_MAX));
+        Self {
+            checkpoint,
+            since: Stopwatch::start(),
+            pause,
+        }
+    }
+}
+
+/// What the thread that protects shares with whoever ends it.
+#[derive(Debug, Default)]
+struct Ending {
+    stop: AtomicBool,
+    /// Leave at once, protected or not.
+    now: AtomicBool,
+}
+
+/// Protects what is committed, until it is told to end.
+fn watch(agent: &Agent, coordinator: &mut Coordinator, ending: &Ending) {
+    // And with it all threads that it starts.
+    agent.settings().background();
+    let mut done = CheckpointId::default();
+    let mut failed: Option<Failed> = None;
+    while !ending.now.load(Ordering::Acquire) {
+        let control = agent.control();
+        let committed = control.as_ref().map_or(done, Control::committed);
+        let waits = failed.as_ref().is_some_and(|failed| {
+            failed.checkpoint == committed && failed.since.elapsed() < failed.pause
+        });
+        // After a return to an older one it is another, and not a newer one.
+        if committed != done && committed.number > 0 && !waits {
+            if let Some(control) = &control {
+                control.set_encoding(committed);
+            }
+            let watch = Stopwatch::start();
+            let outcome = fanout::catch(|| {
+                let want = if agent.application_lives() {
+                    committed
+                } else {
+                    coordinator.newest_common()?.unwrap_or(committed)
+                };
+                coordinator.protect(want)
+            });
+            match outcome {
+                Ok(_) => {
+                    (done, failed) = (committed, None);
+                    if let Some(control) = &control {
+                        control.set_protect_seconds(watch.seconds());
+                    }
+                }
+                Err(_) if ending.stop.load(Ordering::Acquire) => break,
+                Err(_) => failed = Some(Failed::again(committed, failed.as_ref())),
+            }
+        } else if ending.stop.load(Ordering::Acquire) {
+            break;
+        } else {
+            std::thread::sleep(IDLE);
+        }
+    }
+}
 
 /// The thread that protects what is committed.
 #[derive(Debug)]
 pub struct CoordinatorThread {
     thread: JoinHandle<()>,
-    stop: Arc<AtomicBool>,
-    /// Leave at once, protected or not.
-    now: Arc<AtomicBool>,
+    ending: Arc<Ending>,
 }
 
 impl CoordinatorThread {
     /// Starts it; without a thread nothing is protected, which is said.
     pub fn start(agent: Arc<Agent>, mut coordinator: Coordinator) -> Option<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let now = Arc::new(AtomicBool::new(false));
-        let (stopped, at_once) = (Arc::clone(&stop), Arc::clone(&now));
+        let ending = Arc::new(Ending::default());
+        let of_thread = Arc::clone(&ending);
         let work = move || {
-            let mut done = CheckpointId::default();
-            let mut failed: Option<(CheckpointId, Stopwatch)> = None;
-            while !at_once.load(Ordering::Acquire) {
-                let control = agent.control();
-                let committed = control.as_ref().map_or(done, Control::committed);
-                let waits = failed
-                    .as_ref()
-                    .is_some_and(|(id, since)| *id == committed && since.elapsed() < AGAIN);
-                if committed > done && !waits {
-                    if let Some(control) = &control {
-                        control.set_encoding(committed);
-                    }
-                    let want = if agent.application_lives() {
-                        Ok(committed)
-                    } else {
-                        let common = coordinator.newest_common();
-                        common.map(|id| id.unwrap_or(committed))
-                    };
-                    let watch = Stopwatch::start();
-                    match want.and_then(|want| coordinator.protect(want)) {
-                        Ok(_) => {
-                            (done, failed) = (committed, None);
-                            if let Some(control) = &control {
-                                control.set_protect_seconds(watch.seconds());
-                            }
-                        }
-                        Err(_) if stopped.load(Ordering::Acquire) => break,
-                        Err(_) => failed = Some((committed, Stopwatch::start())),
-                    }
-                } else if stopped.load(Ordering::Acquire) {
-                    break;
-                } else {
-                    std::thread::sleep(IDLE);
-                }
+            // A round that panics is one that failed; this is the rest.
+            while let Err(error) = fanout::catch(|| {
+                watch(&agent, &mut coordinator, &of_thread);
+                Ok(())
+            }) {
+                notice::warn(&format!(
+                    "what protects checkpoints is started again: {error}"
+                ));
+                coordinator.forget_groups();
+                std::thread::sleep(AGAIN);
             }
         };
         let spawned = std::thread::Builder::new()
             .name("backstay-protect".to_owned())
             .spawn(work);
         match spawned {
-            Ok(thread) => Some(Self { thread, stop, now }),
+            Ok(thread) => Some(Self { thread, ending }),
             Err(error) => {
                 notice::warn(&format!("nothing is protected: no thread for it: {error}"));
                 None
@@ -474,12 +520,12 @@ impl CoordinatorThread {
 
     /// Ends it: when what is committed is protected, or after `limit` when the round under way is over.
     pub fn stop(self, limit: Duration) {
-        self.stop.store(true, Ordering::Release);
+        self.ending.stop.store(true, Ordering::Release);
         let over = wait_until("the last protection round", limit, || {
             self.thread.is_finished()
         });
         if over.is_err() {
-            self.now.store(true, Ordering::Release);
+            self.ending.now.store(true, Ordering::Release);
         }
         // A round has its own limits.
         drop(self.thread.join());

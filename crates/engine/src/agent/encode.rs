@@ -8,17 +8,17 @@
 
 use super::member::Pace;
 use super::view::{ExtentView, SegmentView};
-use super::{Agent, Ask, lock, peer};
+use super::{Agent, Ask, peer};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fanout;
 use crate::redundancy::code::Code;
 use crate::store::reserve::Reserve;
 use crate::transport::{Exposed, ExposureId};
 use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
 use backstay_format::width::index;
 use backstay_format::{Address, Digest, Extent, Stripe, StripeId, StripePiece, Superblock};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a worker needs to know of its round.
@@ -58,34 +58,7 @@ impl Agent {
                 pace: Pace::new(settings.rate_bytes),
             })
         })?;
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Stripe>> = Mutex::new(Vec::with_capacity(plans.len()));
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let threads = settings.threads.clamp(1, plans.len().max(1));
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    settings.background();
-                    while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        match work.stripe(plan) {
-                            Ok(stripe) => lock(&done).push(stripe),
-                            Err(error) => {
-                                next.store(plans.len(), Ordering::Relaxed);
-                                lock(&failed).get_or_insert(error);
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        match failed.into_inner() {
-            Ok(None) => Ok(done.into_inner().unwrap_or_default()),
-            Ok(Some(error)) => Err(error),
-            Err(_) => Err(Error::new(
-                ErrorKind::Internal,
-                "an encoding thread panicked",
-            )),
-        }
+        fanout::all(plans, settings.threads.max(1), |_, plan| work.stripe(plan))
     }
 }
 
@@ -143,7 +116,7 @@ impl Work<'_> {
             start: super::view::place(extent.segment, extent.offset_bytes),
             length_bytes: u64::from(extent.length_bytes),
         };
-        let exposed = Exposed::Device(Arc::new(view));
+        let exposed = Exposed::Sealed(Arc::new(view));
         let name = (id, 0);
         let copy = self.offer(name, holder, exposed, extent.length_bytes)?;
         let digest = copy.extent.digest;
@@ -176,7 +149,12 @@ impl Work<'_> {
         let at = Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX));
         let offset = self.reserve.reader().offset_of(at, length)?;
         let device = self.reserve.reader().device();
-        if let Some(bytes) = device.lend(offset, length) {
+        let slot = self.reserve.reader().slot_of(extent.segment);
+        let sealed = slot.and_then(|slot| {
+            let within = u64::from(extent.offset_bytes);
+            self.reserve.sealed_range(slot, within, length)
+        });
+        if let Some(bytes) = sealed.and_then(|range| device.lend(range)) {
             return Ok((Content::Lent(bytes), Digest::of(bytes)));
         }
         let mut buffer = self.agent.buffers.take(length);

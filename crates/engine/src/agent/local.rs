@@ -3,18 +3,22 @@
 //! other: a locked file that names the agent, and a socket, both in the folder of the node's store.
 //! In from: `session` (client), the agent process (server). Out to: Unix sockets.
 //! Invariants: only processes of the same user are talked to; every wait has a limit; an agent that does
-//! not let go of a store in time is ended before anybody else writes it.
+//! not let go of a store in time is ended before anybody else writes it, and nobody else ever is.
 //! Format: docs/format/agent.md.
 
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use crate::notice;
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, getuid, kill_process};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,7 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The place of an agent process in a folder: held as long as it lives.
 #[derive(Debug)]
 pub struct AgentPlace {
-    _file: File,
+    file: File,
+    path: PathBuf,
     listener: UnixListener,
     socket: PathBuf,
 }
@@ -40,33 +45,32 @@ impl AgentPlace {
     pub fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(AGENT_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        let mut file = options.open(&path).map_err(failed)?;
+        let mut file = open::open_own(&path).map_err(failed)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut text = String::new();
             drop(file.read_to_string(&mut text));
             let context = format!("node's agent is already process {}", text.trim());
             return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(failed)?;
+        open::inscribe(&mut file, &format!("{}\n", std::process::id())).map_err(failed)?;
         let socket = directory.join(SOCKET);
         drop(std::fs::remove_file(&socket));
-        let listener = UnixListener::bind(short(directory, &socket)?.path())
+        let place = short(directory, &socket)?;
+        let listener = open::above_standard(|| UnixListener::bind(place.path()))
             .map_err(|error| Error::io(format!("listening on {}", socket.display()), error))?;
         Ok(Self {
-            _file: file,
+            file,
+            path,
             listener,
             socket,
         })
+    }
+
+    /// Whether leaders find this agent: nobody removed its file, or the whole folder.
+    pub fn stands(&self) -> bool {
+        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let held = self.file.metadata().map(inode).ok();
+        held.is_some() && std::fs::metadata(&self.path).map(inode).ok() == held
     }
 
     /// The next leader that calls, if one does within `limit`.
@@ -74,7 +78,8 @@ impl AgentPlace {
         self.listener.set_nonblocking(true).ok()?;
         let deadline = Deadline::after(limit);
         while deadline.left().is_some() {
-            if let Ok((stream, _)) = self.listener.accept() {
+            let accept = || self.listener.accept().map(|(stream, _)| stream);
+            if let Ok(stream) = accept().and_then(open::moved_above) {
                 stream.set_nonblocking(false).ok()?;
                 return is_ours(&stream).then_some(stream);
             }
@@ -110,7 +115,7 @@ fn short(directory: &Path, socket: &Path) -> Result<Short> {
             _folder: None,
         });
     }
-    let folder = File::open(directory)
+    let folder = open::open_read(directory)
         .map_err(|error| Error::io(format!("opening {}", directory.display()), error))?;
     let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()));
     Ok(Short {
@@ -124,10 +129,23 @@ fn is_ours(stream: &UnixStream) -> bool {
 }
 
 /// Sends one message: its length, and its frame.
-pub fn send(mut stream: &UnixStream, frame: &[u8]) -> std::io::Result<()> {
+pub fn send(stream: &UnixStream, frame: &[u8]) -> std::io::Result<()> {
     let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-    stream.write_all(&length.to_le_bytes())?;
-    stream.write_all(frame)
+    send_all(stream, &length.to_le_bytes())?;
+    send_all(stream, frame)
+}
+
+/// Sends bytes; an error, and no signal that ends the program, where nobody receives them any more.
+fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Receives one message; `None` at the end of the connection.
@@ -164,7 +182,7 @@ impl AgentClient {
         let pid = living(directory)?;
         let socket = directory.join(SOCKET);
         let path = short(directory, &socket).ok()?;
-        let stream = match UnixStream::connect(path.path()) {
+        let stream = match open::above_standard(|| UnixStream::connect(path.path())) {
             Ok(stream) if is_ours(&stream) => stream,
             _ => {
                 notice::warn(&format!(
@@ -179,7 +197,7 @@ impl AgentClient {
     /// Ends it: it said that it let go, but a thread of it did not.
     pub fn end(self, directory: &Path) -> Result<()> {
         notice::warn(&format!("agent {} is ended: it still encodes", self.pid));
-        end(directory, self.pid)
+        end(directory, self.pid, PATIENCE)
     }
 
     /// Asks, and waits for the answer.
@@ -214,11 +232,9 @@ impl AgentClient {
 
 /// The process that holds the agent's file.
 fn living(directory: &Path) -> Option<i32> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(directory.join(AGENT_FILE))
-        .ok()?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let mut file = open::open(&options, &directory.join(AGENT_FILE)).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
     }
@@ -245,22 +261,28 @@ pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
             Err(error) => notice::warn(&format!("agent {pid} is ended: {error}")),
         }
     }
-    end(directory, pid)?;
+    end(directory, pid, PATIENCE)?;
     Ok(None)
 }
 
-/// Ends an agent process that does not let go.
-fn end(directory: &Path, pid: i32) -> Result<()> {
-    if let Some(process) = Pid::from_raw(pid)
-        && let Err(error) = kill_process(process, Signal::KILL)
-    {
-        tracing::debug!("agent {pid}: {error}");
+/// Ends an agent process that does not let go. `pid` is what its file says.
+fn end(directory: &Path, pid: i32, patience: Duration) -> Result<()> {
+    match holder(directory, pid) {
+        Some(process) => {
+            if let Err(error) = pidfd_send_signal(&process, Signal::KILL) {
+                tracing::debug!("agent {pid}: {error}");
+            }
+        }
+        None => notice::warn(&format!(
+            "process {pid} of this node is not its agent, though the agent's file says so: it is left alone"
+        )),
     }
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(patience);
     while living(directory).is_some() {
         if deadline.left().is_none() {
             let context = format!(
-                "agent {pid} holds the store in {} and cannot be ended; end it by hand",
+                "an agent holds the store in {} and cannot be ended; end it by hand: its file names \
+                 process {pid}, perhaps of another container",
                 directory.display()
             );
             return Err(Error::new(ErrorKind::StoreBusy, context));
@@ -268,4 +290,69 @@ fn end(directory: &Path, pid: i32) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Process `pid`, if it has the agent's file open. The number alone proves nothing: the file may be of an
+/// agent before this one, or of one that counts processes otherwise, as in a container.
+fn holder(directory: &Path, pid: i32) -> Option<OwnedFd> {
+    // First, so that it cannot become another process while it is looked at.
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let file = std::fs::metadata(directory.join(AGENT_FILE)).ok()?;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let is_file = |entry: std::fs::DirEntry| {
+        std::fs::metadata(entry.path())
+            .is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
+    };
+    open.flatten().any(is_file).then_some(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// Whether it was killed is known when it is waited for.
+    fn sleeper(command: &mut Command) -> Child {
+        command.spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_that_only_has_the_number_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut stranger = sleeper(Command::new("sleep").arg("1000"));
+        let path = folder.path().join(AGENT_FILE);
+        std::fs::write(&path, format!("{}\n", stranger.id())).unwrap();
+        // Whoever holds the place has another number here.
+        let holds = File::open(&path).unwrap();
+        flock(&holds, FlockOperation::LockExclusive).unwrap();
+        let pid = i32::try_from(stranger.id()).unwrap();
+        let error = end(folder.path(), pid, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreBusy);
+        assert!(stranger.try_wait().unwrap().is_none(), "it lives");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn the_process_that_has_the_place_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(AGENT_FILE);
+        std::fs::write(&path, "").unwrap();
+        let mut agent = sleeper(Command::new("flock").args([
+            "--no-fork".as_ref(),
+            path.as_os_str(),
+            "sleep".as_ref(),
+            "1000".as_ref(),
+        ]));
+        std::fs::write(&path, format!("{}\n", agent.id())).unwrap();
+        let deadline = Deadline::after(PATIENCE);
+        while living(folder.path()).is_none() {
+            assert!(deadline.left().is_some(), "it never took the place");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let pid = i32::try_from(agent.id()).unwrap();
+        // Until it is waited for it is still there, without its files.
+        end(folder.path(), pid, PATIENCE).unwrap();
+        assert!(!agent.wait().unwrap().success());
+    }
 }

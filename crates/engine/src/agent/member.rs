@@ -2,9 +2,9 @@
 //! Purpose: a node's part in its group: what of its store waits for protection, the parity it keeps
 //! for others, and its stripe log.
 //! In from: the coordinator's requests. Out to: the store's space, the log, the words the ranks share.
-//! Invariants: parity that a log names is never overwritten, and neither is what it covers; what a
-//! round took that was never recorded is free again at the next; a retired segment is free when no
-//! stripe names it.
+//! Invariants: parity that a log names, this member's or another's, is never overwritten, and neither is
+//! what it covers; what a round took that nobody can have recorded is free again at the next; a retired
+//! segment is free when no stripe names it in any log.
 
 use super::{Agent, AgentSettings, lock};
 use crate::clock::Deadline;
@@ -17,7 +17,7 @@ use crate::store::reserve::Reserve;
 use crate::store::space::Space;
 use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
 use crate::transport::ExposureId;
-use backstay_format::agent::{Collected, Seat};
+use backstay_format::agent::{Collected, Request, Seat};
 use backstay_format::width::index;
 use backstay_format::{
     Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, StoreId, Stripe,
@@ -51,6 +51,12 @@ pub(super) struct Member {
     /// Round under way, and the parity taken in it.
     round: u64,
     taken: Vec<Extent>,
+    /// Of parity that was taken: what is still on its way here, also of a round that is over.
+    arriving: Vec<Extent>,
+    /// Segments whose extents this round may put into stripes.
+    offered: BTreeSet<SegmentId>,
+    /// Segments that logs of other members may name though this one's does not.
+    unsettled: BTreeSet<SegmentId>,
     /// It was made durable, so that other members may have recorded the round.
     flushed: bool,
     /// Parity that is free once the round is settled.
@@ -90,15 +96,15 @@ impl Member {
             covered: BTreeMap::new(),
             round: table.round,
             taken: Vec::new(),
+            arriving: Vec::new(),
+            offered: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             flushed: false,
             freed: Vec::new(),
             table,
         };
         member.claim();
-        member
-            .reserve
-            .control()
-            .set_protected(member.table.protected);
+        member.publish_protected(member.table.protected);
         Ok(member)
     }
 
@@ -179,7 +185,7 @@ impl Member {
     }
 
     /// Becomes a member of a group: the one of the table if the epoch is the same.
-    pub(super) fn join(&mut self, epoch: u64, scheme: (u8, u8), seats: &[Seat]) -> Result<()> {
+    fn join(&mut self, epoch: u64, scheme: (u8, u8), seats: &[Seat]) -> Result<()> {
         let store = self.store();
         let Some(column) = seats.iter().position(|seat| seat.store == store) else {
             let context = format!("store {store} is not in the group it shall join");
@@ -197,6 +203,31 @@ impl Member {
         Ok(())
     }
 
+    /// Does what a request asks of this member alone.
+    pub(super) fn answer(&mut self, request: &Request) -> Result<()> {
+        match request {
+            Request::Join {
+                epoch,
+                parity,
+                pieces_max,
+                seats,
+            } => self.join(*epoch, (*parity, *pieces_max), seats),
+            Request::MakeRoom {
+                epoch,
+                round,
+                record_bytes,
+                table_bytes,
+            } => self.make_room((*epoch, *round), *record_bytes, *table_bytes),
+            Request::Flush { epoch, round } => self.flush(*epoch, *round),
+            Request::Settle {
+                epoch,
+                round,
+                protected,
+            } => self.settle(*epoch, *round, *protected),
+            _ => Err(Error::new(ErrorKind::Internal, "not a member's request")),
+        }
+    }
+
     /// That a request is of the group and, where it matters, of the round under way.
     pub(super) fn check(&self, epoch: u64, round: Option<u64>) -> Result<()> {
         if epoch == self.epoch && round.is_none_or(|round| round == self.round) {
@@ -209,27 +240,37 @@ impl Member {
         Err(Error::new(ErrorKind::InvalidArgument, context))
     }
 
-    /// Begins a round: parity of a round that was never recorded is given up.
-    fn begin(&mut self, epoch: u64, round: u64) -> Result<()> {
+    /// Begins a round. What the one before took, and was not recorded here, is given up: at once where
+    /// nobody can have recorded it, which is known of rounds from `known_from` on.
+    fn begin(&mut self, (epoch, round): (u64, u64), known_from: u64) -> Result<()> {
         self.check(epoch, None)?;
         if round < self.round || (round == self.round && self.table.epoch == epoch) {
             return self.check(epoch, Some(u64::MAX));
         }
-        self.round = round;
-        let taken = std::mem::take(&mut self.taken);
-        if std::mem::replace(&mut self.flushed, false) {
+        let before = std::mem::replace(&mut self.round, round);
+        let arriving = &self.arriving;
+        let taken = std::mem::take(&mut self.taken).into_iter();
+        let taken: Vec<Extent> = taken.filter(|one| !arriving.contains(one)).collect();
+        let offered = std::mem::take(&mut self.offered);
+        if std::mem::replace(&mut self.flushed, false) && before < known_from {
             // A log that is newer than this member's may name it, until the next round is settled.
             self.freed.extend(taken);
+            self.unsettled.extend(offered);
         } else {
             for extent in taken {
-                self.space
-                    .replace(address(&extent), index(extent.length_bytes));
+                self.give_up(&extent);
             }
         }
         self.release();
         Ok(())
     }
 
+    fn give_up(&mut self, extent: &Extent) {
+        self.space
+            .replace(address(extent), index(extent.length_bytes));
+    }
+
+    /// Gives back the space that no log of the group can name.
     fn release(&mut self) {
         self.space.settle();
         self.space.release_empty(&self.reserve.pool(Owner::Parity));
@@ -243,10 +284,13 @@ impl Member {
         }
     }
 
-    /// Whether a stripe of the table, or of the log that is going to be replaced, names a segment.
+    /// Whether a stripe of the table, or of the log that is going to be replaced, or one that others may
+    /// have recorded, names a segment.
     fn is_named(&self, segment: SegmentId) -> bool {
         // While the epoch changes, what the log names stays as well.
         self.covered.contains_key(&segment)
+            || self.offered.contains(&segment)
+            || self.unsettled.contains(&segment)
             || self.epoch != self.table.epoch
                 && self.table.stripes.values().any(|stripe| {
                     let column = self.table.column(self.store()).unwrap_or(u8::MAX);
@@ -254,11 +298,29 @@ impl Member {
                 })
     }
 
+    /// Tells the node's ranks what is protected, if it is a checkpoint of this store: one that was
+    /// abandoned meanwhile protects nothing.
+    fn publish_protected(&self, protected: CheckpointId) {
+        let control = self.reserve.control();
+        let is_here = || {
+            let root = self.reserve.reader().newest_root();
+            root.is_ok_and(|(root, _)| root.revisions.iter().any(|r| r.checkpoint == protected))
+        };
+        if protected <= control.protected() || !is_here() {
+            return;
+        }
+        control.set_protected(protected);
+        // A restore that abandons it may have come between.
+        if !is_here() {
+            control.forget_protection_after(CheckpointId::default());
+        }
+    }
+
     /// What waits for protection. The root goes first: what it refers to was sealed before it.
     fn collect(&mut self) -> Result<Collected> {
-        let reader = self.reserve.reader();
+        let reserve = self.reserve.clone();
+        let (reader, control) = (reserve.reader(), reserve.control());
         let (root, _) = reader.newest_root()?;
-        let control = self.reserve.control();
         let (mut waiting, mut dead) = (Vec::new(), Vec::new());
         let slots = control.slots();
         self.reserve.refresh();
@@ -275,6 +337,7 @@ impl Member {
             }
             let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
             if control.is_of_revisions(slot) && sealed > covered.bytes {
+                self.offered.insert(segment);
                 waiting.push(Extent {
                     segment,
                     class,
@@ -304,6 +367,7 @@ impl Member {
             digest: Digest::default(),
         };
         self.taken.push(extent);
+        self.arriving.push(extent);
         let offset = self
             .reserve
             .reader()
@@ -311,8 +375,30 @@ impl Member {
         Ok((extent, offset))
     }
 
+    /// A parity extent stands in the store, or never will; an error if its round is over meanwhile.
+    fn arrived(&mut self, (epoch, round): (u64, u64), extent: &Extent) -> Result<()> {
+        self.arriving.retain(|other| other != extent);
+        let outcome = self.check(epoch, Some(round));
+        if outcome.is_err() {
+            self.give_up(extent);
+        }
+        outcome
+    }
+
+    /// Has space in the log for the record of this round.
+    fn make_room(
+        &mut self,
+        (epoch, round): (u64, u64),
+        record_bytes: u64,
+        table_bytes: u64,
+    ) -> Result<()> {
+        self.check(epoch, Some(round))?;
+        let whole = epoch != self.table.epoch || record_bytes >= table_bytes;
+        self.log.make_room(whole, record_bytes, table_bytes)
+    }
+
     /// Makes what was taken durable.
-    pub(super) fn flush(&mut self, epoch: u64, round: u64) -> Result<()> {
+    fn flush(&mut self, epoch: u64, round: u64) -> Result<()> {
         self.check(epoch, Some(round))?;
         self.flushed = true;
         if self.taken.is_empty() {
@@ -321,9 +407,14 @@ impl Member {
         self.reserve.sync()
     }
 
-    /// Records a round of this group, durably.
+    /// Records a round of this group, durably; one that is recorded already is left as it is.
     fn record(&mut self, round: &Round) -> Result<()> {
         self.check(round.epoch, Some(round.round))?;
+        // While a record is sent again and again, the ranks go on.
+        self.release();
+        if (self.table.epoch, self.table.round) == (round.epoch, round.round) {
+            return Ok(());
+        }
         if round.members.len() != self.seats.len() {
             let context = format!("a record of {} members", round.members.len());
             return Err(Error::new(ErrorKind::InvalidArgument, context));
@@ -379,22 +470,29 @@ impl Member {
         }
         self.freed.extend(freed);
         self.taken.clear();
+        self.offered.clear();
+        let pieces = removed.iter().flat_map(|stripe| &stripe.pieces);
+        let mine = pieces.filter(|piece| Some(piece.column) == former);
+        self.unsettled
+            .extend(mine.map(|piece| piece.extent.segment));
         self.flushed = false;
         Ok(())
     }
 
     /// The round is recorded by all members: what it replaced is free.
-    pub(super) fn settle(&mut self, epoch: u64, round: u64, protected: CheckpointId) -> Result<()> {
+    fn settle(&mut self, epoch: u64, round: u64, protected: CheckpointId) -> Result<()> {
         self.check(epoch, Some(round))?;
+        if (self.table.epoch, self.table.round) != (epoch, round) {
+            let context = format!("round {round} is settled, and not recorded here");
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
         for extent in std::mem::take(&mut self.freed) {
-            self.space
-                .replace(address(&extent), index(extent.length_bytes));
+            self.give_up(&extent);
         }
+        self.unsettled.clear();
         self.release();
+        self.publish_protected(protected);
         let control = self.reserve.control();
-        if protected > control.protected() {
-            control.set_protected(protected);
-        }
         let (reported, _) = control.round();
         control.set_round(reported, 0);
         Ok(())
@@ -405,13 +503,13 @@ impl Agent {
     /// Begins a round here once `want` is committed.
     pub(super) fn collect(
         &self,
-        epoch: u64,
-        round: u64,
+        (epoch, round): (u64, u64),
+        known_from: u64,
         want: CheckpointId,
         within: Duration,
     ) -> Result<Collected> {
         let control = self.with_member(|member| {
-            member.begin(epoch, round)?;
+            member.begin((epoch, round), known_from)?;
             Ok(member.reserve().control().clone())
         })?;
         control.set_encoding(want);
@@ -427,9 +525,12 @@ impl Agent {
                 !StoreLock::is_held(&directory)
             }
         };
-        wait_until("the node to commit", limit, || {
-            control.committed() >= want || dead()
-        })?;
+        // In a later life it is there or abandoned.
+        let is_due = || {
+            let committed = control.committed();
+            committed.incarnation > want.incarnation || want.is_covered_by(committed)
+        };
+        wait_until("the node to commit", limit, || is_due() || dead())?;
         self.with_member(|member| {
             member.check(epoch, Some(round))?;
             let (root, _) = member.reserve().reader().newest_root()?;
@@ -463,15 +564,18 @@ impl Agent {
         let peer = super::peer(&seat);
         let mut buffer = self.buffers.take(index(length_bytes));
         let bytes = &mut buffer[..index(length_bytes)];
-        let endpoint = &self.endpoint;
-        let pulled = endpoint.pull(&peer, exposure, 0, bytes, within)?;
-        if digest != Digest::default() && pulled != digest {
-            let context = format!("parity from {peer}: expected digest {digest}, found {pulled}");
-            return Err(Error::new(ErrorKind::Corrupt, context));
-        }
-        reserve.write_at(bytes, offset)?;
+        let pulled = self.endpoint.pull(&peer, exposure, 0, bytes, within);
+        let written = pulled.and_then(|pulled| {
+            if digest != Digest::default() && pulled != digest {
+                let context = format!("parity from {peer}: expected {digest}, found {pulled}");
+                return Err(Error::new(ErrorKind::Corrupt, context));
+            }
+            reserve.write_at(bytes, offset).map(|()| pulled)
+        });
         self.buffers.give(buffer);
-        extent.digest = pulled;
+        // Until now nobody else was given its place, whatever became of the round.
+        self.with_member(|member| member.arrived((epoch, round), &extent))?;
+        extent.digest = written?;
         Ok(extent)
     }
 

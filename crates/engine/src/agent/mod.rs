@@ -11,6 +11,7 @@
 //! | `coordinate` | the rounds of the job, on the node of rank 0: groups, rounds, settling |
 //! | `round` | one round of one group: collect, form stripes, encode, flush, record |
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
+//! | `record` | stripe log records and tables, which travel in parts |
 //! | `encode` | gathers the pieces of stripes and sends their parity away |
 //! | `local` | how a node's leader and an agent process find and talk to each other |
 //! | `process` | the agent as a process of its own |
@@ -25,6 +26,7 @@ pub mod local;
 mod member;
 pub mod process;
 mod rebuild;
+mod record;
 pub mod restart;
 mod round;
 pub mod survey;
@@ -89,10 +91,16 @@ impl AgentSettings {
     pub fn in_background<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let panicked = || Error::new(ErrorKind::Internal, "starting background threads panicked");
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
+            let work = || {
                 self.background();
                 what()
-            });
+            };
+            let thread = std::thread::Builder::new()
+                .spawn_scoped(scope, work)
+                .map_err(|error| {
+                    let context = "no thread to start background threads in";
+                    Error::caused(ErrorKind::Internal, context, error)
+                })?;
             thread.join().unwrap_or_else(|_| Err(panicked()))
         })
     }
@@ -116,6 +124,10 @@ pub struct Agent {
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
     buffers: Buffers,
+    /// The parts of a record to make.
+    arriving: Mutex<record::Arriving>,
+    /// A table whose parts are asked for.
+    asked: Mutex<record::Asked>,
 }
 
 fn peer(seat: &Seat) -> Peer {
@@ -145,6 +157,8 @@ impl Agent {
             stores: Mutex::default(),
             member: Mutex::default(),
             buffers: Buffers::default(),
+            arriving: Mutex::default(),
+            asked: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
         agent.endpoint.serve(handler);
@@ -187,7 +201,7 @@ impl Agent {
     fn expose(&self, reserve: &Reserve, store: StoreId) {
         let segments = view::SegmentView::of_reserve(reserve);
         self.endpoint
-            .expose(store.into(), Exposed::Device(Arc::new(segments)));
+            .expose(store.into(), Exposed::Sealed(Arc::new(segments)));
         let file = Arc::clone(reserve.reader().device());
         self.endpoint
             .expose(file_exposure(store), Exposed::Device(file));
@@ -251,17 +265,14 @@ impl Agent {
         let done = |()| Answer::Done;
         match request {
             Request::Survey => Ok(Answer::Surveys(self.survey())),
-            Request::Table { store } => self.table(*store).map(Answer::Table),
-            Request::Join {
+            Request::Table { store, part } => self.table_part(*store, *part).map(Answer::Table),
+            Request::Collect {
                 epoch,
-                parity,
-                pieces_max,
-                seats,
+                round,
+                want,
+                known_from,
             } => self
-                .with_member(|member| member.join(*epoch, (*parity, *pieces_max), seats))
-                .map(done),
-            Request::Collect { epoch, round, want } => self
-                .collect(*epoch, *round, *want, within)
+                .collect((*epoch, *round), *known_from, *want, within)
                 .map(Answer::Collected),
             Request::Encode {
                 epoch,
@@ -282,17 +293,7 @@ impl Agent {
                 self.take((*epoch, *round), *from, what, within)
                     .map(Answer::Taken)
             }
-            Request::Flush { epoch, round } => self
-                .with_member(|member| member.flush(*epoch, *round))
-                .map(done),
-            Request::Record(record) => self.record(record).map(done),
-            Request::Settle {
-                epoch,
-                round,
-                protected,
-            } => self
-                .with_member(|member| member.settle(*epoch, *round, *protected))
-                .map(done),
+            Request::Record(part) => self.take_record(part).map(done),
             Request::Report { round, kind, text } => {
                 self.take_report(*round, *kind, text);
                 Ok(Answer::Done)
@@ -314,6 +315,10 @@ impl Agent {
             }
             Request::Repair { seats } => self.repair(seats, within),
             Request::SetAside { store } => self.set_aside(*store).map(done),
+            Request::Join { .. }
+            | Request::MakeRoom { .. }
+            | Request::Flush { .. }
+            | Request::Settle { .. } => self.with_member(|member| member.answer(request)).map(done),
         }
     }
 

@@ -49,6 +49,8 @@ pub enum Ended {
     Alone,
     /// It was told to.
     Asked,
+    /// Somebody removed its place in the folder of the store: no leader finds it any more.
+    Removed,
 }
 
 /// What the connections of leaders share.
@@ -57,12 +59,15 @@ struct State {
     agent: Option<Arc<Agent>>,
     coordinator: Option<CoordinatorThread>,
     archive: Option<ArchiveThread>,
+    /// The store's file, as often as it was opened.
+    held: Vec<Arc<FileDevice>>,
     timeout: Duration,
     goodbye: bool,
 }
 
 /// Runs an agent until its job is over, it has been alone for too long, or `stop` is set.
 pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
+    crate::io::on_demand::raise_file_limit();
     let place = AgentPlace::take(&options.directory)?;
     notice::info(&format!(
         "agent of the store in {}",
@@ -74,7 +79,13 @@ pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
         loop {
             if let Some(stream) = place.accept(Duration::from_millis(100)) {
                 let state = &state;
-                scope.spawn(move || serve(&stream, state, stop));
+                let serving = std::thread::Builder::new()
+                    .spawn_scoped(scope, move || serve(&stream, state, stop));
+                if let Err(error) = serving {
+                    notice::warn(&format!(
+                        "a rank is not answered: no thread for it: {error}"
+                    ));
+                }
             }
             if StoreLock::is_held(&options.directory) {
                 alone = Stopwatch::start();
@@ -83,8 +94,10 @@ pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
                 Some(Ended::Asked)
             } else if lock(&state).goodbye || options.over.as_ref().is_some_and(|p| p.exists()) {
                 Some(Ended::JobOver)
-            } else {
+            } else if place.stands() {
                 (alone.elapsed() > options.linger).then_some(Ended::Alone)
+            } else {
+                Some(Ended::Removed)
             };
             if let Some(ended) = ended {
                 stop.store(true, Ordering::Release);
@@ -148,6 +161,7 @@ fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
             let (coordinator, archive, agent) = {
                 let mut state = lock(state);
                 let (coordinator, archive) = (state.coordinator.take(), state.archive.take());
+                state.held.clear();
                 (coordinator, archive, state.agent.take())
             };
             if let Some(coordinator) = coordinator {
@@ -291,10 +305,11 @@ fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
     };
     let mut options = TcpOptions::new(node, job, Secret::from_bytes(*secret));
     if !listen.is_empty() {
-        options.listen = listen.parse().map_err(|error| {
+        let address = listen.parse().map_err(|error| {
             let context = format!("listen_address is {listen:?}");
             Error::caused(ErrorKind::Configuration, context, error)
         })?;
+        options.listen = Some(address);
     }
     let settings = AgentSettings {
         within: Duration::from_millis(*timeout_ms),
@@ -320,6 +335,9 @@ fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Res
     let timeout = lock(state).timeout;
     agent.set_directory(store_directory);
     let path = store_directory.join(STORE_FILE);
+    if !path.exists() && !lock(state).held.is_empty() {
+        return put_back(state, &path);
+    }
     if !path.exists() {
         // Before the first checkpoint there is nothing to hold.
         return Ok(LocalAnswer::Done);
@@ -338,7 +356,30 @@ fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Res
         reserve_bytes_max: None,
         wait: timeout,
     };
-    let reserve = Reserve::attach(Arc::new(device), control, settings)?;
+    let device = Arc::new(device);
+    lock(state).held.push(Arc::clone(&device));
+    let reserve = Reserve::attach(device, control, settings)?;
     agent.attach(&reserve, store_directory)?;
+    Ok(LocalAnswer::Done)
+}
+
+/// The store that is held was deleted: its ranks wait, and this process, which may be writing parity into
+/// it, copies it to its path again.
+fn put_back(state: &Mutex<State>, path: &Path) -> Result<LocalAnswer> {
+    let held = lock(state).held.clone();
+    let failed = |error| {
+        Error::io(
+            format!("copying the open store to {}", path.display()),
+            error,
+        )
+    };
+    for (number, device) in held.iter().enumerate() {
+        let done = if number == 0 {
+            device.put_back(path)
+        } else {
+            device.follow()
+        };
+        done.map_err(failed)?;
+    }
     Ok(LocalAnswer::Done)
 }

@@ -6,9 +6,10 @@
 //! stripe has; a damaged piece counts as lost; the superblock, which makes a file a store, goes last.
 
 use super::survey::REBUILT_PREFIX;
-use super::{Agent, Ask, file_exposure, lock, peer};
+use super::{Agent, file_exposure, lock, peer};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fanout;
 use crate::io::Device;
 use crate::io::file::FileDevice;
 use crate::notice;
@@ -19,18 +20,17 @@ use crate::store::reader::StoreReader;
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
 use crate::store::stripe_log::{StripeLog, StripeTable};
-use backstay_format::agent::{Answer, Request, Seat};
+use backstay_format::agent::{Answer, Seat};
 use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
-    CheckpointId, Digest, Extent, Geometry, Member, RootSlot, SegmentClass, SegmentId,
-    SegmentRecord, StoreId, Stripe, StripePiece, Superblock,
+    BlockRef, CheckpointId, Digest, Extent, Geometry, Member, RevisionEntry, RootSlot,
+    SegmentClass, SegmentId, SegmentRecord, StoreId, Stripe, StripePiece, Superblock,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A store to make again.
@@ -56,6 +56,8 @@ struct Work<'a> {
     code: Code,
     column: u8,
     deadline: Deadline,
+    /// Why a piece that a member has could not be had from it: then nothing proves that it is lost.
+    unread: Mutex<Option<Error>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,8 @@ struct Counts {
     extents: AtomicU64,
     bytes: AtomicU64,
     lost: AtomicU64,
+    /// The store's own data that could not be made again, and why.
+    beyond: Mutex<Vec<(Extent, Error)>>,
 }
 
 impl Agent {
@@ -81,6 +85,7 @@ impl Agent {
             seats,
             column,
             deadline: Deadline::after(within),
+            unread: Mutex::default(),
         };
         let (directory, aside) = self.rebuild_directory(lost)?;
         let counts = work.make_store(&directory, lost).inspect_err(|_| {
@@ -118,18 +123,7 @@ impl Agent {
             let context = "the member whose log is to be followed is not named";
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         };
-        let request = Request::Table { store: authority };
-        match self.ask(&peer(seat), &request, within)? {
-            Answer::Table(round) => {
-                let mut table = StripeTable::default();
-                table.apply(&round);
-                Ok(table)
-            }
-            other => {
-                let context = format!("{} was asked for its stripe log: {other:?}", peer(seat));
-                Err(Error::new(ErrorKind::PeerUnreachable, context))
-            }
-        }
+        super::record::fetch(self, &peer(seat), authority, within)
     }
 
     /// An empty folder for the store; what cannot be read, or is behind, and stands in its way is moved
@@ -170,6 +164,7 @@ impl Agent {
             seats,
             column,
             deadline: Deadline::after(within),
+            unread: Mutex::default(),
         };
         let counts = Counts::default();
         work.each_stripe(|stripe, piece, extent| {
@@ -208,11 +203,14 @@ impl Agent {
                 device.name()
             ));
         }
-        Ok(Answer::Rebuilt {
-            extents,
-            bytes: counts.bytes.load(Ordering::Relaxed),
-            lost,
-        })
+        match lock(&work.unread).take() {
+            Some(error) if lost > 0 => Err(error),
+            _ => Ok(Answer::Rebuilt {
+                extents,
+                bytes: counts.bytes.load(Ordering::Relaxed),
+                lost,
+            }),
+        }
     }
 
     /// This node's own store with its stripes, attached or not, and a device to write it.
@@ -283,31 +281,11 @@ impl Work<'_> {
             .values()
             .flat_map(|stripe| on_column(stripe, self.column).map(move |(p, e)| (stripe, p, e)))
             .collect();
-        let next = AtomicUsize::new(0);
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let threads = self.agent.settings().threads.clamp(1, stripes.len().max(1));
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while let Some((stripe, piece, extent)) =
-                        stripes.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        if let Err(error) = what(stripe, *piece, extent) {
-                            next.store(stripes.len(), Ordering::Relaxed);
-                            lock(&failed).get_or_insert(error);
-                        }
-                    }
-                });
-            }
-        });
-        match failed.into_inner() {
-            Ok(None) => Ok(()),
-            Ok(Some(error)) => Err(error),
-            Err(_) => Err(Error::new(
-                ErrorKind::Internal,
-                "a rebuilding thread panicked",
-            )),
-        }
+        let threads = self.agent.settings().threads.max(1);
+        fanout::all(&stripes, threads, |_, (stripe, piece, extent)| {
+            what(stripe, *piece, extent)
+        })?;
+        Ok(())
     }
 
     /// The bytes of one piece from the others of its stripe.
@@ -328,7 +306,10 @@ impl Work<'_> {
         let within = self.deadline.left().unwrap_or(Duration::from_millis(1));
         let offset = super::view::place(extent.segment, extent.offset_bytes);
         let endpoint = &self.agent.endpoint;
-        let digest = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within)?;
+        let pulled = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within);
+        let digest = pulled.inspect_err(|error| {
+            lock(&self.unread).get_or_insert_with(|| error.as_kind(ErrorKind::PeerUnreachable));
+        })?;
         Ok((bytes, digest))
     }
 
@@ -362,7 +343,23 @@ impl Work<'_> {
                 write(&*device, &superblock.encode(), offset)?;
             }
             sync(&*device)?;
-            verify(&device, lost.checkpoint)?;
+            let beyond = std::mem::take(&mut *lock(&counts.beyond));
+            let gone = verify(&device, lost.checkpoint, &beyond)?;
+            leave_out(&*device, root, &gone)?;
+            if let Some((_, first)) = beyond.first() {
+                let count = beyond.len();
+                let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
+                let without = match gone.len() {
+                    0 => String::new(),
+                    _ => format!(", and which {} needed, so it lists them no more", gone.join(", ")),
+                };
+                notice::warn(&format!(
+                    "{}: {count} extents of data could not be made again, of which checkpoint {} needs \
+                     none{without}: {first}",
+                    device.name(),
+                    lost.checkpoint
+                ));
+            }
             Ok(counts)
         });
         if counts.is_err() {
@@ -420,7 +417,15 @@ impl Work<'_> {
                     counts.lost.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                (Err(error), Piece::Data(_)) => return Err(error),
+                (Err(error), Piece::Data(_)) if self.deadline.left().is_none() => {
+                    return Err(error);
+                }
+                (Err(error), Piece::Data(_)) => {
+                    // Up to half of a stripe is of no checkpoint any more: what is whole decides.
+                    counts.lost.fetch_add(1, Ordering::Relaxed);
+                    lock(&counts.beyond).push((*extent, error));
+                    return Ok(());
+                }
             };
             let slot = slots.get(&extent.segment).map_or(0, |&(slot, _)| slot);
             let offset = geometry.slot_offset(slot) + u64::from(extent.offset_bytes);
@@ -441,8 +446,27 @@ fn sync(device: &dyn Device) -> Result<()> {
         .map_err(|error| Error::io(format!("{}: syncing", device.name()), error))
 }
 
-/// That every table and page of `checkpoint` is there and has the digest its parent says.
-fn verify(device: &Arc<dyn Device>, checkpoint: CheckpointId) -> Result<()> {
+/// Writes a root without the checkpoints in `gone`, so that no store lists what it cannot give back.
+fn leave_out(device: &dyn Device, root: RootSlot, gone: &BTreeSet<CheckpointId>) -> Result<()> {
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let mut next = RootSlot {
+        sequence: root.sequence + 1,
+        ..root
+    };
+    next.revisions
+        .retain(|revision| !gone.contains(&revision.checkpoint));
+    write(device, &next.encode(), ROOT_OFFSETS[1])?;
+    sync(device)
+}
+
+/// Checks that `checkpoint` is whole; which others are not, for want of what is `beyond` repair.
+fn verify(
+    device: &Arc<dyn Device>,
+    checkpoint: CheckpointId,
+    beyond: &[(Extent, Error)],
+) -> Result<BTreeSet<CheckpointId>> {
     let reader = StoreReader::open(Arc::clone(device))?;
     reader.read_records(|_, _, _| {})?;
     let (root, _) = reader.newest_root()?;
@@ -451,13 +475,42 @@ fn verify(device: &Arc<dyn Device>, checkpoint: CheckpointId) -> Result<()> {
         let context = format!("the lost store did not have checkpoint {checkpoint}");
         return Err(Error::new(ErrorKind::NotRetained, context));
     };
-    let mut damage = None;
-    for entry in read_ranks(&reader, revision)? {
-        walk_part(&reader, &entry.root, &mut |_, _| {}, &mut |_, error| {
+    is_whole(&reader, revision, beyond)?;
+    if beyond.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let others = root.revisions.iter().filter(|r| r.checkpoint != checkpoint);
+    let gone = others.filter(|other| is_whole(&reader, other, beyond).is_err());
+    Ok(gone.map(|other| other.checkpoint).collect())
+}
+
+/// That every table and page of a revision is there and has the digest its parent says, and that it needs
+/// nothing of what could not be made again.
+fn is_whole(
+    reader: &StoreReader,
+    revision: &RevisionEntry,
+    beyond: &[(Extent, Error)],
+) -> Result<()> {
+    let (mut damage, mut needed) = (None, None);
+    let mut visit = |block: &BlockRef, length: usize| {
+        let start = block.address.offset_bytes();
+        let end = u64::from(start) + to_u64(length);
+        let overlaps = |(extent, _): &&(Extent, Error)| {
+            extent.segment == block.address.segment()
+                && u64::from(extent.offset_bytes) < end
+                && start < extent.offset_bytes + extent.length_bytes
+        };
+        needed = needed.or_else(|| beyond.iter().find(overlaps));
+    };
+    for entry in read_ranks(reader, revision)? {
+        walk_part(reader, &entry.root, &mut visit, &mut |_, error| {
             damage.get_or_insert(error);
         });
     }
-    damage.map_or(Ok(()), Err)
+    match needed {
+        Some((_, error)) => Err(error.again()),
+        None => damage.map_or(Ok(()), Err),
+    }
 }
 
 impl Agent {

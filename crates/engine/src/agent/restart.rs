@@ -7,14 +7,13 @@
 
 use super::coordinate::NodeSeat;
 use super::round::each;
-use super::{Ask, SLOWEST_BYTES_A_SECOND, peer};
+use super::{Ask, SLOWEST_BYTES_A_SECOND, peer, record};
 use crate::clock::Stopwatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use crate::restart::locate::{Here, Located, Rebuild, locate};
+use crate::restart::locate::{Here, Located, Rebuild, locate, newest_groups};
 use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat, Survey};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// So often lost stores are made again before what is here has to do.
@@ -104,29 +103,18 @@ fn align_logs(
             !stale.any(|stale| stale.node == *node && stale.store == survey.store)
         })
     };
-    let mut newest: BTreeMap<StoreId, (u64, u64, usize, StoreId)> = BTreeMap::new();
+    let newest = newest_groups(own().map(|(_, survey)| survey));
     for (node, survey) in own() {
-        let Some(group) = &survey.group else { continue };
-        for member in &group.members {
-            let known = newest.get(&member.store).map_or((0, 0), |k| (k.0, k.1));
-            if (group.epoch, group.round) > known {
-                let entry = (group.epoch, group.round, node, survey.store);
-                newest.insert(member.store, entry);
-            }
-        }
-    }
-    for (node, survey) in own() {
-        let Some(&(epoch, round, authority, store)) = newest.get(&survey.store) else {
+        let Some(&(group, authority)) = newest.get(&survey.store) else {
             continue;
         };
         let known = survey.group.as_ref().map_or((0, 0), |g| (g.epoch, g.round));
-        if known >= (epoch, round) {
+        let has = own().find(|(_, survey)| survey.store == authority);
+        let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {
             continue;
-        }
-        let asked = agent.ask(&nodes[authority].peer(), &Request::Table { store }, within)?;
-        if let Answer::Table(record) = asked {
-            agent.ask(&nodes[node].peer(), &Request::Record(record), within)?;
-        }
+        };
+        let table = record::fetch(agent, &nodes[has].peer(), authority, within)?;
+        record::send(agent, &nodes[node].peer(), &table.whole(0), within)?;
     }
     Ok(())
 }

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: one protection round of one group: collect, form stripes, encode, flush, record.
 //! In from: `coordinate`. Out to: the group's members.
-//! Invariants: a record names what is durable; a round that failed leaves the table as it was, and the
-//! next record carries everything.
+//! Invariants: a record names what is durable; once one was sent to anybody, it is sent again as it is
+//! until all members have it, and no other round begins before; a round that failed earlier leaves the
+//! table as it was.
 //!
 //! A stripe goes when all its extents are dead. When more than half of its bytes are, the living ones
 //! are encoded anew with the others that wait, and the old stripe goes with the same record.
 
 use super::coordinate::STORE_PAUSE;
-use super::{Agent, Ask, peer};
+use super::{Agent, Ask, peer, record};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fanout;
 use crate::redundancy::group::Scheme;
 use crate::redundancy::stripe::{self, Contribution};
 use crate::store::stripe_log::StripeTable;
 use crate::transport::Peer;
 use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
+use backstay_format::limits::RECORD_BYTES_MAX;
 use backstay_format::{
     CheckpointId, Extent, Member, Round, SegmentId, Stripe, StripeId, StripePiece,
 };
@@ -34,6 +37,10 @@ pub(super) struct GroupState {
     pub(super) table: StripeTable,
     /// The next record must carry everything: members may differ.
     pub(super) whole: bool,
+    /// A record, in the table already, that some members may not have.
+    pub(super) unrecorded: Option<Round>,
+    /// The first round that all members were in at the bidding of this coordinator.
+    pub(super) known_from: Option<u64>,
 }
 
 /// What one round of the job did.
@@ -49,31 +56,15 @@ pub struct RoundReport {
     pub removed: u64,
 }
 
-/// Runs `what` for each of `items` at the same time; the results in order.
+/// Most stripes that a member is asked to encode at a time.
+const PLANS_MAX: usize = 1 << 15;
+
+/// Runs `what` for each of `items`, as many as may be at the same time; the results in order.
 pub(super) fn each<I: Sync, T: Send>(
     items: &[I],
     what: impl Fn(usize, &I) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    if let [only] = items {
-        return vec![what(0, only)];
-    }
-    let panicked = || Error::new(ErrorKind::Internal, "a thread of a round panicked");
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = items
-            .iter()
-            .enumerate()
-            .map(|(at, item)| {
-                scope.spawn({
-                    let what = &what;
-                    move || what(at, item)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
-            .collect()
-    })
+    fanout::each(items, fanout::THREADS_MAX, what)
 }
 
 pub(super) fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
@@ -116,32 +107,25 @@ impl GroupState {
         Ok(())
     }
 
-    /// One round; on an error the next one starts over with a higher number.
+    /// One round; on an error the next one starts over with a higher number, when all members have what
+    /// was sent to any.
     pub(super) fn round(
         &mut self,
         agent: &Agent,
         want: CheckpointId,
         within: Duration,
     ) -> Result<RoundReport> {
-        self.round += 1;
-        let outcome = self.try_round(agent, want, within);
-        if outcome.is_err() {
-            self.whole = true;
+        if let Some(record) = self.unrecorded.take() {
+            self.record(agent, record, within)?;
         }
-        outcome
-    }
-
-    fn try_round(
-        &mut self,
-        agent: &Agent,
-        want: CheckpointId,
-        within: Duration,
-    ) -> Result<RoundReport> {
-        let (epoch, round) = (self.epoch, self.round);
+        self.round += 1;
         let collected = self.collect(agent, want, within)?;
         let (removed, queues) = self.queues(&collected);
         let plans = self.plan(&super::encode::fitting(queues, &collected))?;
+        let empty = self.delta(want, &collected, removed, Vec::new());
+        self.make_room(agent, &empty, &plans, within)?;
         let added = self.encode(agent, &plans)?;
+        let (epoch, round) = (self.epoch, self.round);
         all(each(&self.seats, |_, seat| {
             let request = Request::Flush { epoch, round };
             agent.ask(&peer(seat), &request, within)
@@ -150,52 +134,76 @@ impl GroupState {
             checkpoint: want,
             stripes: backstay_format::width::to_u64(added.len()),
             bytes: bytes_of(&added),
-            removed: backstay_format::width::to_u64(removed.len()),
+            removed: backstay_format::width::to_u64(empty.removed.len()),
         };
-        let delta = self.delta(want, &collected, removed, added);
-        let former = self.apply(&delta);
+        let delta = Round { added, ..empty };
+        self.table.apply(&delta);
         let record = if self.whole || delta.whole {
             self.table.whole(0)
         } else {
-            delta.clone()
+            delta
         };
-        let request = Request::Record(record);
-        let recorded = all(each(&self.seats, |_, seat| {
-            agent.ask(&peer(seat), &request, within)
-        }));
-        if let Err(error) = recorded {
-            self.take_back(&delta, former);
-            return Err(error);
-        }
-        self.whole = false;
+        self.record(agent, record, within)?;
         Ok(report)
     }
 
-    /// Takes a round into the table; returns what is needed to take it back: the head and the stripes
-    /// that went.
-    fn apply(&mut self, delta: &Round) -> StripeTable {
-        let mut former = self.table.clone_head();
-        if delta.whole {
-            former.stripes = std::mem::take(&mut self.table.stripes);
-        } else {
-            let gone = delta.removed.iter();
-            let gone = gone.filter_map(|id| self.table.stripes.remove_entry(id));
-            former.stripes = gone.collect();
+    /// Has all members record what the table has; what some may not have is kept for the next time.
+    fn record(&mut self, agent: &Agent, record: Round, within: Duration) -> Result<()> {
+        let sent = each(&self.seats, |_, seat| {
+            record::send(agent, &peer(seat), &record, within)
+        });
+        if let Err(error) = all(sent) {
+            self.unrecorded = Some(record);
+            return Err(error);
         }
-        self.table.apply(delta);
-        former
+        self.whole = false;
+        Ok(())
     }
 
-    fn take_back(&mut self, delta: &Round, mut former: StripeTable) {
-        for stripe in &delta.added {
-            self.table.stripes.remove(&stripe.id);
+    /// Has the members make room in their logs, before parity is made for a record that they cannot keep.
+    fn make_room(
+        &self,
+        agent: &Agent,
+        empty: &Round,
+        plans: &[(usize, StripePlan)],
+        within: Duration,
+    ) -> Result<()> {
+        if plans.is_empty() {
+            return Ok(());
         }
-        former.stripes.append(&mut self.table.stripes);
-        self.table = former;
+        let bytes = |(_, plan): &(usize, StripePlan)| {
+            Stripe::bytes_of(plan.pieces.len(), plan.holders.len())
+        };
+        let added: u64 = plans.iter().map(bytes).sum();
+        let record_bytes = empty.encoded_bytes() + added;
+        let known = if empty.whole {
+            0
+        } else {
+            self.table.whole_bytes()
+        };
+        let table_bytes = known + record_bytes;
+        if table_bytes > RECORD_BYTES_MAX {
+            let context = format!(
+                "the stripes of a group would take {table_bytes} bytes of its logs, of at most \
+                 {RECORD_BYTES_MAX}: checkpoint less, or take smaller groups or larger segments"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let whole = self.whole || empty.whole;
+        let request = Request::MakeRoom {
+            epoch: self.epoch,
+            round: self.round,
+            record_bytes: if whole { table_bytes } else { record_bytes },
+            table_bytes,
+        };
+        let made = each(&self.seats, |_, seat| {
+            agent.ask(&peer(seat), &request, within)
+        });
+        all(made).map(drop)
     }
 
     fn collect(
-        &self,
+        &mut self,
         agent: &Agent,
         want: CheckpointId,
         within: Duration,
@@ -204,13 +212,16 @@ impl GroupState {
             epoch: self.epoch,
             round: self.round,
             want,
+            known_from: self.known_from.unwrap_or(self.round),
         };
-        all(each(&self.seats, |_, seat| {
+        let collected = all(each(&self.seats, |_, seat| {
             match agent.ask(&peer(seat), &request, within)? {
                 Answer::Collected(collected) => Ok(collected),
                 other => Err(unexpected(&peer(seat), &other)),
             }
-        }))
+        }))?;
+        self.known_from.get_or_insert(self.round);
+        Ok(collected)
     }
 
     /// The stripes that go, and what waits on each member: what is in no stripe, and what lives in
@@ -295,16 +306,21 @@ impl GroupState {
                 return Ok(Vec::new());
             }
             let seat = &self.seats[column];
-            let request = Request::Encode {
-                epoch: self.epoch,
-                round: self.round,
-                stripes: share.clone(),
-            };
-            let within = settings.within_for(planned_bytes(share));
-            match agent.ask(&peer(seat), &request, within)? {
-                Answer::Encoded(stripes) if matches(&stripes, share) => Ok(stripes),
-                other => Err(unexpected(&peer(seat), &other)),
+            let mut made = Vec::with_capacity(share.len());
+            // As many as fit into a message.
+            for plans in share.chunks(PLANS_MAX) {
+                let request = Request::Encode {
+                    epoch: self.epoch,
+                    round: self.round,
+                    stripes: plans.to_vec(),
+                };
+                let within = settings.within_for(planned_bytes(plans));
+                match agent.ask(&peer(seat), &request, within)? {
+                    Answer::Encoded(stripes) if matches(&stripes, plans) => made.extend(stripes),
+                    other => return Err(unexpected(&peer(seat), &other)),
+                }
             }
+            Ok(made)
         });
         let mut stripes: Vec<Stripe> = all(encoded)?.into_iter().flatten().collect();
         stripes.sort_by_key(|stripe| stripe.id);

@@ -5,7 +5,7 @@
 
 use super::view::SegmentView;
 use super::{Agent, lock};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::io::file::FileDevice;
 use crate::notice;
 use crate::store::place::STORE_FILE;
@@ -15,7 +15,7 @@ use crate::store::revision::read_ranks;
 use crate::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
 use crate::transport::{Exposed, file_exposure};
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
-use backstay_format::{Member, RootSlot, Round, StoreId};
+use backstay_format::{Member, RootSlot, StoreId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,6 +93,7 @@ fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Surve
     Ok(Survey {
         store: superblock.store,
         run: superblock.run,
+        incarnation: root.incarnation,
         length_bytes: length.map_err(|error| Error::io(reader.device().name(), error))?,
         rebuilt,
         revisions: revisions.collect(),
@@ -108,16 +109,18 @@ pub fn read_log(directory: &Path, store: StoreId) -> Option<StripeTable> {
 }
 
 fn surveyed_group(table: &StripeTable) -> SurveyedGroup {
-    let checkpoints = |member: &Member| {
-        let root = RootSlot::decode(&member.root, member.store);
-        root.map(|root| root.revisions.iter().map(|r| r.checkpoint).collect())
+    let surveyed = |member: &Member| {
+        let root = RootSlot::decode(&member.root, member.store).ok();
+        let revisions = root.iter().flat_map(|root| &root.revisions);
+        SurveyedMember {
+            store: member.store,
+            node: member.node.clone(),
+            domain: member.domain.clone(),
+            incarnation: root.as_ref().map_or(0, |root| root.incarnation),
+            checkpoints: revisions.map(|r| r.checkpoint).collect(),
+        }
     };
-    let members = table.members.iter().map(|member| SurveyedMember {
-        store: member.store,
-        node: member.node.clone(),
-        domain: member.domain.clone(),
-        checkpoints: checkpoints(member).unwrap_or_default(),
-    });
+    let members = table.members.iter().map(surveyed);
     SurveyedGroup {
         epoch: table.epoch,
         round: table.round,
@@ -160,7 +163,7 @@ impl Agent {
             if attached != Some(id) {
                 let segments = SegmentView::of_reader(Arc::clone(&store.reader));
                 self.endpoint
-                    .expose(id.into(), Exposed::Device(Arc::new(segments)));
+                    .expose(id.into(), Exposed::Sealed(Arc::new(segments)));
                 let file = Arc::clone(store.reader.device());
                 self.endpoint
                     .expose(file_exposure(id), Exposed::Device(file));
@@ -175,23 +178,5 @@ impl Agent {
     /// The stores that the last survey found.
     pub fn local_stores(&self) -> Vec<LocalStore> {
         lock(&self.stores).clone()
-    }
-
-    /// The whole stripe log of a store on this node.
-    pub(super) fn table(&self, store: StoreId) -> Result<Round> {
-        if let Some(member) = lock(&self.member).as_ref()
-            && member.store() == store
-        {
-            return Ok(member.table().whole(0));
-        }
-        let found = lock(&self.stores)
-            .iter()
-            .find(|found| found.survey.store == store)
-            .and_then(|found| read_log(&found.directory, store));
-        let none = || {
-            let context = format!("node {} has no stripe log of store {store}", self.node);
-            Error::new(ErrorKind::NotRetained, context)
-        };
-        found.map(|table| table.whole(0)).ok_or_else(none)
     }
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: our stores as others see them: their segments by their ids, and extents of these.
-//! Invariants: read only; nobody but the store itself knows where a segment stands.
+//! Invariants: read only; nobody but the store itself knows where a segment stands; what is not sealed is
+//! copied, never lent.
 
 use crate::io::Device;
+use crate::io::sealed::SealedView;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::Reserve;
 use backstay_format::SegmentId;
@@ -75,10 +77,6 @@ impl Device for SegmentView {
         let place = self.file_offset(offset, buffer.len())?;
         self.reader.device().read_at(buffer, place)
     }
-    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        let place = self.file_offset(offset, length).ok()?;
-        self.reader.device().lend(place, length)
-    }
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
         Err(read_only())
     }
@@ -90,6 +88,21 @@ impl Device for SegmentView {
     }
     fn name(&self) -> String {
         self.reader.device().name()
+    }
+}
+
+impl SealedView for SegmentView {
+    fn lend_sealed(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        self.file_offset(offset, length).ok()?;
+        let slot = self
+            .reader
+            .slot_of(SegmentId(offset / u64::from(SEGMENT_BYTES_MAX)))?;
+        let within = offset % u64::from(SEGMENT_BYTES_MAX);
+        let range = match &self.reserve {
+            Some(reserve) => reserve.sealed_range(slot, within, length)?,
+            None => self.reader.still_range(slot, within, length),
+        };
+        self.reader.device().lend(range)
     }
 }
 
@@ -108,9 +121,6 @@ impl Device for ExtentView {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.segments.read_at(buffer, self.start + offset)
     }
-    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        self.segments.lend(self.start + offset, length)
-    }
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
         Err(read_only())
     }
@@ -122,5 +132,11 @@ impl Device for ExtentView {
     }
     fn name(&self) -> String {
         self.segments.name()
+    }
+}
+
+impl SealedView for ExtentView {
+    fn lend_sealed(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        self.segments.lend_sealed(self.start + offset, length)
     }
 }

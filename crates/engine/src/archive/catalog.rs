@@ -2,24 +2,25 @@
 //! Purpose: the catalog of an archive: the one record of which checkpoints are whole.
 //! In from: the composer, when all stores have committed their parts. Out to: everybody who restores.
 //! Invariants: a change is one write of the whole state into the other slot, and one sync; the file with
-//! the highest epoch that has a valid state counts; one process writes a catalog file, ever.
+//! the highest epoch that has a valid state counts, and one that cannot be read is not passed over; one
+//! process writes a catalog file, ever.
 //! Format: docs/format/archive.md, section "Catalog".
 
-use super::fence::Fence;
-use super::queue::Failure;
-use super::{Folder, Identity, Place, catalog_file, head, make};
+use super::fence::{self, Fence};
+use super::heir::{self, Watch};
+use super::{Folder, Identity, Place, catalog_file, make, private};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::{AlignedBytes, SharedFile};
-use backstay_format::archive::GRAIN_BYTES;
-use backstay_format::bytes::FRAME_HEAD_BYTES;
+use crate::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots};
+use crate::notice;
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX};
-use backstay_format::width::{index, to_u64, to_usize};
+use backstay_format::width::{index, to_u64};
 use backstay_format::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
-    CheckpointId, StoreId,
+    CheckpointId, FormatError, StoreId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,8 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes of a slot where nothing else is asked for: enough for hundreds of checkpoints of a thousand
 /// stores.
 pub const SLOT_BYTES: u32 = SLOT_BYTES_DEFAULT;
-/// Bytes of a slot read at first.
-const READ_BYTES: usize = 64 << 10;
 /// Takeovers at once that are evaded.
 const TRIES: u32 = 64;
 
@@ -59,50 +58,70 @@ pub struct NewCheckpoint {
     pub parts: Vec<NewPart>,
 }
 
+/// The slots of a catalog file.
+#[derive(Debug, Clone, Copy)]
+struct StateSlots {
+    catalog: StoreId,
+    offsets: [u64; 2],
+    bytes: usize,
+}
+
+impl StateSlots {
+    fn of(superblock: &CatalogSuperblock) -> Self {
+        Self {
+            catalog: superblock.catalog,
+            offsets: [0, 1].map(|slot| superblock.slot_offset(slot)),
+            bytes: index(superblock.slot_bytes),
+        }
+    }
+}
+
+impl SlotFormat for StateSlots {
+    type State = CatalogState;
+    fn what(&self) -> &'static str {
+        "catalog state"
+    }
+    fn offset(&self, slot: usize) -> u64 {
+        self.offsets[slot]
+    }
+    fn slot_bytes(&self) -> usize {
+        self.bytes
+    }
+    fn sequence(&self, state: &CatalogState) -> u64 {
+        state.sequence
+    }
+    fn encode(&self, state: &CatalogState) -> std::result::Result<Vec<u8>, FormatError> {
+        Ok(state.encode(self.catalog))
+    }
+    fn decode(&self, bytes: &[u8]) -> std::result::Result<CatalogState, FormatError> {
+        CatalogState::decode(bytes, self.catalog)
+    }
+}
+
 /// The catalog, for looking.
 #[derive(Debug)]
 pub struct CatalogReader {
     superblock: CatalogSuperblock,
     file: String,
     state: CatalogState,
-    slot: usize,
     damaged: Option<Error>,
 }
 
 impl CatalogReader {
     /// The state on a device whose file is called `file`.
     pub fn on(device: &dyn Device, file: &str) -> Result<Self> {
-        let superblock = read_superblock(device)?;
-        let mut newest: Option<(CatalogState, usize)> = None;
-        let mut damaged = None;
-        for slot in 0..2 {
-            match read_slot(device, &superblock, slot) {
-                Ok(Some(state)) => {
-                    if newest
-                        .as_ref()
-                        .is_none_or(|(other, _)| other.sequence < state.sequence)
-                    {
-                        newest = Some((state, slot));
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => damaged = damaged.or(Some(error)),
-            }
-        }
-        match (newest, damaged) {
-            (Some((state, slot)), damaged) => Ok(Self {
-                superblock,
-                file: file.to_owned(),
-                state,
-                slot,
-                damaged,
-            }),
-            (None, Some(damaged)) => Err(damaged),
-            (None, None) => {
-                let context = format!("{}: both slots are empty", device.name());
-                Err(Error::new(ErrorKind::Corrupt, context))
-            }
-        }
+        let superblock = superblock_copy(device)?.value;
+        let format = StateSlots::of(&superblock);
+        let found = two_slots::look(device, &format).found(&format)?;
+        let Some((state, _)) = found.states.into_iter().next() else {
+            return Err(Error::new(ErrorKind::Internal, "no slot is good"));
+        };
+        Ok(Self {
+            superblock,
+            file: file.to_owned(),
+            state,
+            damaged: found.damaged,
+        })
     }
 
     /// What the file says of itself.
@@ -128,22 +147,10 @@ impl CatalogReader {
     }
 }
 
-fn read_superblock(device: &dyn Device) -> Result<CatalogSuperblock> {
-    let mut first = None;
-    for offset in SUPERBLOCK_OFFSETS {
-        let mut bytes = AlignedBytes::new(SUPERBLOCK_BYTES);
-        let found = head::read(device, &mut bytes, offset, "catalog superblock").and_then(|()| {
-            CatalogSuperblock::decode(&bytes).map_err(|error| {
-                let place = format!("{}: superblock at byte {offset}", device.name());
-                Error::corrupt(place, error)
-            })
-        });
-        match found {
-            Ok(superblock) => return Ok(superblock),
-            Err(error) => first = first.or(Some(error)),
-        }
-    }
-    Err(first.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
+fn superblock_copy(device: &dyn Device) -> Result<Copied<CatalogSuperblock>> {
+    let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
+    let decode = CatalogSuperblock::decode;
+    two_slots::first_copy(device, places, "catalog superblock", decode)
 }
 
 /// Whether the making of the file never came to its superblocks, which are written last.
@@ -156,35 +163,6 @@ fn is_half_made(device: &dyn Device) -> bool {
         length < offset + to_u64(SUPERBLOCK_BYTES)
             || device.read_at(&mut bytes, offset).is_ok() && bytes.iter().all(|&byte| byte == 0)
     })
-}
-
-/// The state in a slot; `None` if nothing was ever written there.
-fn read_slot(
-    device: &dyn Device,
-    superblock: &CatalogSuperblock,
-    slot: usize,
-) -> Result<Option<CatalogState>> {
-    let offset = superblock.slot_offset(slot);
-    let most = index(superblock.slot_bytes);
-    let mut bytes = AlignedBytes::new(READ_BYTES.min(most));
-    head::read(device, &mut bytes, offset, "catalog state")?;
-    let head = &bytes[..FRAME_HEAD_BYTES];
-    if head.iter().all(|&byte| byte == 0) {
-        return Ok(None);
-    }
-    let stated = head[12..]
-        .first_chunk()
-        .map_or(0, |b| u32::from_le_bytes(*b));
-    if index(stated) > bytes.len() {
-        let whole = index(stated).next_multiple_of(to_usize(GRAIN_BYTES));
-        bytes = AlignedBytes::new(whole.min(most));
-        head::read(device, &mut bytes, offset, "catalog state")?;
-    }
-    let state = CatalogState::decode(&bytes, superblock.catalog).map_err(|error| {
-        let place = format!("{}: slot {slot} at byte {offset}", device.name());
-        Error::corrupt(place, error)
-    })?;
-    Ok(Some(state))
 }
 
 /// The epochs of the catalog files in `folder`, highest first.
@@ -214,17 +192,10 @@ pub struct Catalog {
     device: Arc<dyn Device>,
     superblock: CatalogSuperblock,
     file: String,
-    writing: Mutex<Writing>,
+    slots: Mutex<TwoSlots<StateSlots>>,
+    /// Whether another catalog goes on from this one.
+    watch: Watch,
     _fence: Option<Fence>,
-}
-
-#[derive(Debug)]
-struct Writing {
-    state: CatalogState,
-    slot: usize,
-    /// The sequence of the last state that was tried.
-    tried: u64,
-    failed: Option<Failure>,
 }
 
 impl Catalog {
@@ -238,7 +209,7 @@ impl Catalog {
             let context = format!("{what} is there already; open it or take it over");
             return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        Self::make_in(folder, identity, slot_bytes, CatalogState::default())
+        Self::make_in(folder, identity, slot_bytes)
     }
 
     /// Reads the catalog in `folder`: [`ErrorKind::NoCheckpoint`] if there is none.
@@ -251,6 +222,17 @@ impl Catalog {
 
     /// The newest catalog with a valid state, if there is one.
     fn found(folder: &Path) -> Result<Option<CatalogReader>> {
+        let mut tries = 0;
+        loop {
+            match Self::found_once(folder) {
+                // A file may go between listing and opening: another has its place then.
+                Err(error) if is_gone(&error) && tries < TRIES => tries += 1,
+                found => return found,
+            }
+        }
+    }
+
+    fn found_once(folder: &Path) -> Result<Option<CatalogReader>> {
         let place = Folder {
             path: folder.to_owned(),
             direct: true,
@@ -270,7 +252,12 @@ impl Catalog {
                     return Ok(Some(reader));
                 }
                 Ok(None) => {}
-                Err(error) => damaged = damaged.or(Some(error)),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    damaged = damaged.or(Some(error));
+                }
+                // It may be good and the newest: what an older one says is not taken for it, or what is
+                // newer would be given up, and its space with it.
+                Err(error) => return Err(error),
             }
         }
         damaged.map_or(Ok(None), Err)
@@ -285,9 +272,9 @@ impl Catalog {
         let superblock = found.superblock;
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
         let fence = Fence::again(superblock.catalog, &superblock.host, &what)?;
-        let device = SharedFile::open(&path, false)
-            .map_err(|error| Error::io(format!("{what}: opening it"), error))?;
-        Self::open_on(Arc::new(device), &found.file, Some(fence))
+        let device = super::opened(&path, SharedFile::open(&path, false))?;
+        let watch = Watch::of(&Self::place(folder), &found.file)?;
+        Self::open_with(Arc::new(device), &found.file, (Some(fence), watch))
     }
 
     /// Makes a catalog of the next epoch with the state of the newest one.
@@ -296,7 +283,7 @@ impl Catalog {
         let what = folder.join(&found.file).display().to_string();
         let superblock = &found.superblock;
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
-        Self::make_in(folder, identity, superblock.slot_bytes, found.state)
+        Self::make_in(folder, identity, superblock.slot_bytes)
     }
 
     /// The first of [`Catalog::open_writer`], [`Catalog::take_over`] and [`Catalog::create`] that fits.
@@ -308,9 +295,16 @@ impl Catalog {
         let what = folder.join(&found.file).display().to_string();
         let superblock = &found.superblock;
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+        if let Some(damaged) = &found.damaged {
+            notice::warn(&format!(
+                "{damaged}; the archive goes on from state {} in {what}",
+                found.state.sequence
+            ));
+        }
         match Self::open_writer(folder, identity) {
             Err(error) if error.kind() == ErrorKind::StoreBusy => {
-                if Fence::is_held(superblock.catalog) {
+                let is_here = superblock.host == fence::host();
+                if is_here && Fence::is_held(superblock.catalog) {
                     return Err(error);
                 }
                 Self::take_over(folder, identity)
@@ -319,15 +313,17 @@ impl Catalog {
         }
     }
 
-    /// Makes the file of the next epoch in `folder`.
-    fn make_in(
-        folder: &Path,
-        identity: &Identity,
-        slot_bytes: u32,
-        state: CatalogState,
-    ) -> Result<Self> {
+    fn place(folder: &Path) -> Folder {
+        Folder {
+            path: folder.to_owned(),
+            direct: true,
+        }
+    }
+
+    /// Makes the file of the next epoch in `folder`, which goes on from all that are there.
+    fn make_in(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
         let failed = |error| Error::io(format!("{}: making a catalog", folder.display()), error);
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        private::make_folder(folder)?;
         let mut epoch = epochs(folder)?.first().map_or(1, |last| last + 1);
         let mut tries = 0;
         let (file, device) = loop {
@@ -346,16 +342,62 @@ impl Catalog {
             epoch,
             ..identity.clone()
         };
-        let id = make::new_id()?;
-        let fence = Fence::first(id)?;
-        let device = Arc::new(device);
-        let made = Self::make(device, &file, id, &identity, slot_bytes, state, Some(fence));
+        let made = Self::succeed(folder, (&file, device), &identity, slot_bytes);
         if made.is_err() {
-            // This process made it, and nothing is in it.
+            // This process made it, and whoever goes on from it has what is in it.
             drop(std::fs::remove_file(folder.join(&file)));
         }
-        let made = made?;
+        made
+    }
+
+    /// Goes on, in a file that was just made, from the newest catalog in `folder`, whoever writes it. Whoever
+    /// goes on from one says so in it before it reads it, in each that is there: of those who do so at once
+    /// the one of the highest epoch has it.
+    fn succeed(
+        folder: &Path,
+        (file, device): (&str, SharedFile),
+        identity: &Identity,
+        slot_bytes: u32,
+    ) -> Result<Self> {
+        let place = Self::place(folder);
+        for other in epochs(folder)? {
+            if other > identity.epoch {
+                let other = folder.join(catalog_file(other));
+                let context = format!(
+                    "{}: another process takes over the catalog at this moment; end one of the two jobs",
+                    other.display()
+                );
+                return Err(Error::new(ErrorKind::StoreBusy, context));
+            }
+            if other < identity.epoch {
+                let next = heir::heir(StoreId::default(), identity.epoch, &identity.host);
+                match heir::publish(&place, &catalog_file(other), &next) {
+                    Err(error) if is_gone(&error) => {}
+                    published => published?,
+                }
+            }
+        }
+        let (mut state, mut slot_bytes) = (CatalogState::default(), slot_bytes);
+        if let Some(found) = Self::found(folder)? {
+            let superblock = &found.superblock;
+            let what = folder.join(&found.file).display().to_string();
+            make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+            (state, slot_bytes) = (found.state, superblock.slot_bytes.max(slot_bytes));
+        }
+        let id = make::new_id()?;
+        let fence = Fence::first(id)?;
+        let watch = Watch::of(&place, file)?;
+        let guard = (Some(fence), watch);
+        let made = Self::make(
+            Arc::new(device),
+            (file, id),
+            identity,
+            (slot_bytes, state),
+            guard,
+        )?;
         make::sync_folder(folder)?;
+        // Who came meanwhile may have read nothing of it.
+        made.watch.look()?;
         Ok(made)
     }
 
@@ -368,17 +410,37 @@ impl Catalog {
     ) -> Result<Self> {
         let file = catalog_file(identity.epoch);
         let id = make::new_id()?;
-        Self::make(device, &file, id, identity, slot_bytes, state, None)
+        let watch = Watch::on(Arc::clone(&device));
+        Self::make(
+            device,
+            (&file, id),
+            identity,
+            (slot_bytes, state),
+            (None, watch),
+        )
+    }
+
+    /// Makes a catalog on a device, with the state of the file `former` of `place`, without a fence.
+    pub fn take_over_on(
+        device: Arc<dyn Device>,
+        place: &dyn Place,
+        former: &str,
+        identity: &Identity,
+    ) -> Result<Self> {
+        let next = heir::heir(StoreId::default(), identity.epoch, &identity.host);
+        heir::publish(place, former, &next)?;
+        let found = CatalogReader::on(&*place.open(former)?, former)?;
+        let superblock = found.superblock;
+        make::same_job(former, (&superblock.job, superblock.run), identity)?;
+        Self::create_on(device, identity, superblock.slot_bytes, found.state)
     }
 
     fn make(
         device: Arc<dyn Device>,
-        file: &str,
-        catalog: StoreId,
+        (file, catalog): (&str, StoreId),
         identity: &Identity,
-        slot_bytes: u32,
-        mut state: CatalogState,
-        fence: Option<Fence>,
+        (slot_bytes, mut state): (u32, CatalogState),
+        (fence, watch): (Option<Fence>, Watch),
     ) -> Result<Self> {
         let superblock = CatalogSuperblock {
             catalog,
@@ -399,50 +461,52 @@ impl Catalog {
             .reserve(length)
             .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
         state.sequence += 1;
-        let encoded = fitting(&state, &superblock, &name)?;
-        write(&*device, &encoded, superblock.slot_offset(0))?;
-        sync(&*device)?;
+        let medium = Plain(&*device);
+        let slots = TwoSlots::make(&medium, StateSlots::of(&superblock), state)?;
         for offset in SUPERBLOCK_OFFSETS {
-            write(&*device, &block, offset)?;
+            let mut padded = AlignedBytes::new(SUPERBLOCK_BYTES);
+            padded[..block.len()].copy_from_slice(&block);
+            medium.write(&padded, offset)?;
         }
-        sync(&*device)?;
-        let tried = state.sequence;
+        medium.sync()?;
         Ok(Self {
             device,
             superblock,
             file: file.to_owned(),
-            writing: Mutex::new(Writing {
-                state,
-                slot: 0,
-                tried,
-                failed: None,
-            }),
+            slots: Mutex::new(slots),
+            watch,
             _fence: fence,
         })
     }
 
     /// Opens the catalog on a device, which is called `file`, to go on.
     pub fn open_on(device: Arc<dyn Device>, file: &str, fence: Option<Fence>) -> Result<Self> {
-        let found = CatalogReader::on(&*device, file)?;
-        // What was read may not be durable yet, and the other slot is written next.
-        sync(&*device)?;
-        let tried = found.state.sequence;
+        let watch = Watch::on(Arc::clone(&device));
+        Self::open_with(device, file, (fence, watch))
+    }
+
+    fn open_with(
+        device: Arc<dyn Device>,
+        file: &str,
+        (fence, watch): (Option<Fence>, Watch),
+    ) -> Result<Self> {
+        let copy = superblock_copy(&*device)?;
+        copy.refuse_later(&*device)?;
+        let superblock = copy.value;
+        let slots = TwoSlots::open(&Plain(&*device), StateSlots::of(&superblock))?;
+        watch.look()?;
         Ok(Self {
             device,
-            superblock: found.superblock,
-            file: found.file,
-            writing: Mutex::new(Writing {
-                state: found.state,
-                slot: found.slot,
-                tried,
-                failed: None,
-            }),
+            superblock,
+            file: file.to_owned(),
+            slots: Mutex::new(slots),
+            watch,
             _fence: fence,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Writing> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TwoSlots<StateSlots>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the file says of itself.
@@ -455,29 +519,46 @@ impl Catalog {
     }
     /// The durable state.
     pub fn state(&self) -> CatalogState {
-        self.lock().state.clone()
+        self.lock().state().clone()
     }
 
     /// Makes a changed state durable.
     fn change(&self, change: impl FnOnce(&mut CatalogState) -> Result<()>) -> Result<()> {
-        let mut writing = self.lock();
-        if let Some(failed) = &writing.failed {
-            return Err(failed.error());
-        }
-        let mut state = writing.state.clone();
+        let mut slots = self.lock();
+        slots.usable()?;
+        let mut state = slots.state().clone();
         change(&mut state)?;
-        state.sequence = writing.tried + 1;
-        let encoded = fitting(&state, &self.superblock, &self.device.name())?;
-        let slot = 1 - writing.slot;
-        writing.tried = state.sequence;
-        write(&*self.device, &encoded, self.superblock.slot_offset(slot))?;
-        if let Err(error) = sync(&*self.device) {
-            let failed = Failure::failed_sync(&error);
-            writing.failed = Some(failed.clone());
-            return Err(failed.error());
+        state.sequence = slots.next_sequence();
+        slots.write(&Plain(&*self.device), state)?;
+        // A successor that comes from now on reads this state. One that came before may know it or not, and
+        // what this process says counts no more.
+        self.watch.look()
+    }
+
+    /// That no other catalog goes on from this one; else [`ErrorKind::StoreBusy`].
+    pub fn is_current(&self) -> Result<()> {
+        self.watch.look()
+    }
+
+    /// Life `incarnation` of the job writes from now on; [`ErrorKind::StoreBusy`] if a later one does, or,
+    /// where it is `new`, if this number is taken.
+    pub fn claim(&self, incarnation: u64, new: bool) -> Result<()> {
+        let known = self.lock().state().incarnation;
+        if known > incarnation || new && known == incarnation {
+            let context = format!(
+                "{}: life {known} of this job writes the archive; this is life {incarnation}, which has to \
+                 end, or to be started again if it just began",
+                self.device.name()
+            );
+            return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        (writing.state, writing.slot) = (state, slot);
-        Ok(())
+        if known == incarnation {
+            return Ok(());
+        }
+        self.change(|state| {
+            state.incarnation = incarnation;
+            Ok(())
+        })
     }
 
     /// Records that a checkpoint is whole; once more with other parts, where they moved. One of a life
@@ -522,7 +603,7 @@ impl Catalog {
             incarnation,
             from: from.unwrap_or_default(),
         };
-        if self.lock().state.lives.last() == Some(&life) {
+        if self.lock().state().lives.last() == Some(&life) {
             return Ok(());
         }
         self.change(|state| {
@@ -553,7 +634,7 @@ impl Catalog {
     /// Takes checkpoints off the list. When it returned, their segments may be freed. Others than those
     /// listed are left out.
     pub fn drop_checkpoints(&self, checkpoints: &[CheckpointId]) -> Result<()> {
-        let listed = |id: &CheckpointId| self.lock().state.find(*id).is_some();
+        let listed = |id: &CheckpointId| self.lock().state().find(*id).is_some();
         if !checkpoints.iter().any(listed) {
             return Ok(());
         }
@@ -588,38 +669,11 @@ impl Catalog {
     }
 }
 
-/// The bytes of `state`, if they fit into a slot and a reader takes them.
-fn fitting(state: &CatalogState, superblock: &CatalogSuperblock, name: &str) -> Result<Vec<u8>> {
-    let encoded = state.encode(superblock.catalog);
-    let most = index(superblock.slot_bytes);
-    if encoded.len() > most {
-        let context = format!(
-            "{name}: a state of {} bytes in slots of {most}; drop checkpoints",
-            encoded.len()
-        );
-        return Err(Error::new(ErrorKind::StoreFull, context));
-    }
-    CatalogState::decode(&encoded, superblock.catalog)
-        .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("{name}: {error}")))?;
-    Ok(encoded)
-}
-
-fn write(device: &dyn Device, bytes: &[u8], offset: u64) -> Result<()> {
-    let mut padded = AlignedBytes::new(bytes.len().next_multiple_of(to_usize(GRAIN_BYTES)));
-    padded[..bytes.len()].copy_from_slice(bytes);
-    device.write_at(&padded, offset).map_err(|error| {
-        let (name, length) = (device.name(), padded.len());
-        Error::io(
-            format!("{name}: writing {length} bytes at byte {offset}"),
-            error,
-        )
-    })
-}
-
-fn sync(device: &dyn Device) -> Result<()> {
-    device
-        .sync()
-        .map_err(|error| Error::io(format!("{}: syncing it", device.name()), error))
+/// Whether a file was not there any more.
+fn is_gone(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The places of the stores of `parts` in the list, which takes new ones.

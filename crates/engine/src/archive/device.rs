@@ -10,6 +10,7 @@ use super::head::{self, State};
 use super::queue::Queue;
 use super::view::{OpenFile, View};
 use super::{Decode, Folder, Place, ReadOptions};
+use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::AlignedBytes;
@@ -35,6 +36,7 @@ pub struct ArchiveDevice {
     view: RwLock<View>,
     cache: SegmentCache,
     decode: Arc<dyn Decode>,
+    pulse: Pulse,
     /// Of a store that is written: what waits to be written.
     queue: OnceLock<Weak<Queue>>,
     damaged: Option<Error>,
@@ -79,6 +81,7 @@ impl ArchiveDevice {
             view: RwLock::new(View::new(state.root, files, state.entries)),
             cache: SegmentCache::new(options.cache_bytes),
             decode: Arc::clone(&options.decode),
+            pulse: options.pulse.clone(),
             queue: OnceLock::new(),
             damaged: state.damaged,
         }
@@ -206,6 +209,7 @@ impl ArchiveDevice {
             bytes = AlignedBytes::new(stated.next_multiple_of(4096).min(whole));
             head::read(&*file.device, &mut bytes, entry.offset, "archived segment")?;
         }
+        self.pulse.beat();
         let (header, at) = SegmentHeader::decode(&bytes, file.store, entry.segment)
             .map_err(|error| Error::corrupt(place(&file, entry), error))?;
         check(entry, &header, at).map_err(|error| Error::corrupt(place(&file, entry), error))?;
@@ -217,6 +221,7 @@ impl ArchiveDevice {
         let file = self.file_of(entry)?;
         let mut bytes = AlignedBytes::new(to_usize(entry.extent_bytes()));
         head::read(&*file.device, &mut bytes, entry.offset, "archived segment")?;
+        self.pulse.beat();
         let stored = &bytes[..index(entry.stored_bytes)];
         let damaged = |error| Error::corrupt(place(&file, entry), error);
         let found = Digest::of(stored);

@@ -8,11 +8,12 @@
 
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use backstay_format::StoreId;
 use backstay_format::limits::LABEL_BYTES_MAX;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Fence {
         let failed = |error| Error::io(format!("making {}", path.display()), error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(&path).map_err(failed)?;
+        let file = open::open(&options, &path).map_err(failed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
         if !is_in_place(&file, &path) {
@@ -81,7 +82,7 @@ impl Fence {
     fn again_in(folder: &Path, store: StoreId, what: &str) -> Result<Self> {
         let path = path(folder, store);
         let mut options = OpenOptions::new();
-        let Ok(mut file) = options.read(true).write(true).open(&path) else {
+        let Ok(mut file) = open::open(options.read(true).write(true), &path) else {
             let why = format!("{} is gone, so its process may live", path.display());
             return Err(busy(what, &why));
         };
@@ -103,15 +104,14 @@ impl Fence {
     /// Whether a process of this host that lives may write the file.
     pub fn is_held(store: StoreId) -> bool {
         let file = folder().and_then(|folder| {
-            File::open(path(&folder, store)).map_err(|error| Error::io("opening a lock", error))
+            open::open_read(&path(&folder, store))
+                .map_err(|error| Error::io("opening a lock", error))
         });
         file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
     }
 
     fn signed(mut file: File) -> std::io::Result<Self> {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())?;
+        open::inscribe(&mut file, &format!("{}\n", std::process::id()))?;
         Ok(Self { _file: file })
     }
 }
@@ -153,7 +153,7 @@ fn remove_forgotten(folder: &Path, age: Duration) {
 
 /// Removes a lock under itself: whoever opened it before, and gets it after, sees that it is gone.
 fn remove_unheld(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = open::open_read(path) else {
         return false;
     };
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()

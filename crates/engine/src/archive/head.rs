@@ -8,102 +8,116 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::AlignedBytes;
+pub(super) use crate::io::two_slots::read;
+use crate::io::two_slots::{self, Copied, Found, SlotFormat, TwoSlots};
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, Digest, FormatError, StoreId, TableEntry,
 };
-use std::time::Duration;
 
-/// How often the state is read again when commits come meanwhile.
+/// How often the state is read again when commits come meanwhile, or a table cannot be read.
 const TRIES: usize = 10;
-/// How often a root that is not good is looked at again first, and after how long.
-const SETTLING: usize = 3;
-const SETTLE: Duration = Duration::from_micros(500);
+
+/// The root slots of an archive file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RootSlots(pub(super) StoreId);
+
+impl SlotFormat for RootSlots {
+    type State = ArchiveRoot;
+    fn what(&self) -> &'static str {
+        "archive root"
+    }
+    fn offset(&self, slot: usize) -> u64 {
+        ROOT_OFFSETS[slot]
+    }
+    fn slot_bytes(&self) -> usize {
+        ROOT_BYTES
+    }
+    fn sequence(&self, root: &ArchiveRoot) -> u64 {
+        root.sequence
+    }
+    fn encode(&self, root: &ArchiveRoot) -> std::result::Result<Vec<u8>, FormatError> {
+        Ok(root.encode())
+    }
+    fn decode(&self, bytes: &[u8]) -> std::result::Result<ArchiveRoot, FormatError> {
+        ArchiveRoot::decode(bytes, self.0)
+    }
+}
 
 /// What a file holds.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) root: ArchiveRoot,
-    /// The slot the root stands in.
-    pub(super) slot: usize,
     pub(super) entries: Vec<TableEntry>,
     /// What is wrong with the newer root or its table, if the older one had to be taken.
     pub(super) damaged: Option<Error>,
 }
 
-/// Fills `buffer`; what lies beyond the end of the file is damage.
-pub(super) fn read(
-    device: &dyn Device,
-    buffer: &mut [u8],
-    offset: u64,
-    what: &'static str,
-) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        let name = device.name();
-        if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let found = "the end of the file";
-            let damage = FormatError::new(what, "bytes", 0, "a longer file", found);
-            return Error::corrupt(format!("{name}: {what} at byte {offset}"), damage);
-        }
-        Error::io(format!("{name}: reading {what} at byte {offset}"), error)
-    };
-    device.read_at(buffer, offset).map_err(failed)
-}
-
 /// The superblock, from either copy.
 pub(super) fn superblock(device: &dyn Device) -> Result<ArchiveSuperblock> {
-    let mut first = None;
-    for offset in SUPERBLOCK_OFFSETS {
-        let mut bytes = AlignedBytes::new(SUPERBLOCK_BYTES);
-        let found = read(device, &mut bytes, offset, "archive superblock").and_then(|()| {
-            ArchiveSuperblock::decode(&bytes).map_err(|error| {
-                let place = format!("{}: superblock at byte {offset}", device.name());
-                Error::corrupt(place, error)
-            })
-        });
-        match found {
-            Ok(superblock) => return Ok(superblock),
-            Err(error) => first = first.or(Some(error)),
-        }
-    }
-    Err(first.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
+    superblock_copy(device).map(|copy| copy.value)
+}
+
+fn superblock_copy(device: &dyn Device) -> Result<Copied<ArchiveSuperblock>> {
+    let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
+    let decode = ArchiveSuperblock::decode;
+    two_slots::first_copy(device, places, "archive superblock", decode)
 }
 
 /// The newest root whose table is good, and that table.
 pub(super) fn state(device: &dyn Device, store: StoreId) -> Result<State> {
+    find(device, store).map(|(state, _)| state)
+}
+
+/// The same, to go on from: the slots are not synced yet. A writer leaves alone what a later minor version
+/// wrote.
+pub(super) fn state_to_write(
+    device: &dyn Device,
+    store: StoreId,
+) -> Result<(State, TwoSlots<RootSlots>)> {
+    superblock_copy(device)?.refuse_later(device)?;
+    let (state, found) = find(device, store)?;
+    let slots = TwoSlots::of(device, RootSlots(store), found)?;
+    Ok((state, slots))
+}
+
+/// The state, and the roots that were found, with that of the state first.
+fn find(device: &dyn Device, store: StoreId) -> Result<(State, Found<ArchiveRoot>)> {
+    let format = RootSlots(store);
     let mut last = None;
-    for attempt in 0..TRIES {
-        let (mut roots, mut damaged) = roots(device, store);
-        if damaged.is_some() && attempt < SETTLING {
-            // It may be in the middle of being written.
-            std::thread::sleep(SETTLE);
-            continue;
-        }
-        roots.sort_by_key(|(root, _)| std::cmp::Reverse(root.sequence));
-        let newest = roots.first().map(|(root, _)| root.sequence);
-        for (root, slot) in roots {
-            match table(device, &root) {
+    for _ in 0..TRIES {
+        let mut found = two_slots::look(device, &format).found(&format)?;
+        let newest = found.states.first().map(|(root, _)| root.sequence);
+        let mut damaged = found.damaged.take();
+        let mut again = false;
+        for at in 0..found.states.len() {
+            let root = &found.states[at].0;
+            match table(device, root) {
                 Ok(entries) => {
-                    return Ok(State {
+                    let root = root.clone();
+                    found.states.swap(0, at);
+                    let state = State {
                         root,
-                        slot,
                         entries,
                         damaged,
-                    });
+                    };
+                    return Ok((state, found));
                 }
-                Err(error) => {
-                    // A commit that came meanwhile may have used the table's place again.
-                    if moved_on(device, store, newest) {
-                        damaged = None;
-                        last = Some(error);
-                        break;
-                    }
-                    damaged = damaged.or(Some(error));
+                // A commit that came meanwhile may have used the table's place again.
+                Err(error) if moved_on(device, store, newest) => {
+                    (again, last) = (true, Some(error));
+                    break;
                 }
+                // What cannot be read may be good: the older root is not taken for it.
+                Err(error) if error.kind() != ErrorKind::Corrupt => {
+                    (again, last) = (true, Some(error));
+                    break;
+                }
+                Err(error) => damaged = damaged.or(Some(error)),
             }
         }
-        if let Some(damaged) = damaged {
+        if let (Some(damaged), false) = (damaged, again) {
             return Err(damaged);
         }
     }
@@ -112,32 +126,9 @@ pub(super) fn state(device: &dyn Device, store: StoreId) -> Result<State> {
 }
 
 fn moved_on(device: &dyn Device, store: StoreId, newest: Option<u64>) -> bool {
-    let (now, _) = roots(device, store);
-    now.iter().map(|(root, _)| root.sequence).max() > newest
-}
-
-/// The roots that are there, with their slots, and the first damage. A slot of zeros was never written.
-fn roots(device: &dyn Device, store: StoreId) -> (Vec<(ArchiveRoot, usize)>, Option<Error>) {
-    let (mut found, mut damaged) = (Vec::new(), None);
-    for (slot, offset) in ROOT_OFFSETS.into_iter().enumerate() {
-        let mut bytes = AlignedBytes::new(ROOT_BYTES);
-        let root = read(device, &mut bytes, offset, "archive root").and_then(|()| {
-            ArchiveRoot::decode(&bytes, store).map_err(|error| {
-                let place = format!("{}: root slot {slot} at byte {offset}", device.name());
-                Error::corrupt(place, error)
-            })
-        });
-        match root {
-            Ok(root) => found.push((root, slot)),
-            Err(_) if slot == 1 && bytes.iter().all(|&byte| byte == 0) => {}
-            Err(error) => damaged = damaged.or(Some(error)),
-        }
-    }
-    if found.is_empty() && damaged.is_none() {
-        let place = format!("{}: both root slots are empty", device.name());
-        damaged = Some(Error::new(ErrorKind::Corrupt, place));
-    }
-    (found, damaged)
+    let format = RootSlots(store);
+    let found = two_slots::look_once(device, &format).found(&format);
+    found.is_ok_and(|now| now.states.first().map(|(root, _)| root.sequence) > newest)
 }
 
 /// The table of `root`, verified.

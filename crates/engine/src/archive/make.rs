@@ -5,18 +5,19 @@
 //! is a whole store; a root that is gone on from is durable.
 //! Format: docs/format/archive.md, section "How a store is made".
 
-use super::head::{self, State};
+use super::head::{self, RootSlots, State};
+use super::heir;
 use super::queue::Queue;
 use super::view::OpenFile;
-use super::{Identity, Place, WriteOptions};
+use super::{Identity, Place, WriteOptions, private};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::{AlignedBytes, SharedFile};
+use crate::io::two_slots::{Plain, TwoSlots};
 use crate::notice;
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
-use backstay_format::bytes::frame_minor;
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use backstay_format::limits::{ARCHIVE_FILES_MAX, STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
+use backstay_format::limits::ARCHIVE_FILES_MAX;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{
     ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, Digest, StoreId, TablePlace,
@@ -31,6 +32,7 @@ use std::sync::Arc;
 pub(super) struct Made {
     pub(super) superblock: ArchiveSuperblock,
     pub(super) state: State,
+    pub(super) roots: TwoSlots<RootSlots>,
     /// File 0 is its own.
     pub(super) files: Vec<OpenFile>,
 }
@@ -77,7 +79,7 @@ pub(super) fn create_file(
 ) -> Result<Arc<dyn Device>> {
     let path = folder.join(name);
     let failed = |error| Error::io(format!("{}: making it", path.display()), error);
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    private::make_folder(folder)?;
     let heard = |warnings: Vec<String>| warnings.iter().for_each(|text| notice::warn(text));
     heard(options.layout.prepare(folder));
     let layout = |file: &File| {
@@ -103,14 +105,8 @@ pub(super) fn create_file(
 
 /// Makes the name of a new file durable, where the file system can.
 pub(super) fn sync_folder(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    match synced {
-        Err(error) if error.kind() != std::io::ErrorKind::InvalidInput => Err(Error::io(
-            format!("{}: syncing the folder", folder.display()),
-            error,
-        )),
-        _ => Ok(()),
-    }
+    crate::io::sync_folder(folder)
+        .map_err(|error| Error::io(format!("{}: syncing the folder", folder.display()), error))
 }
 
 /// The state of the file `name`, to go on from.
@@ -127,6 +123,9 @@ pub(super) fn predecessor(place: &dyn Place, name: &str, identity: &Identity) ->
         );
         return Err(Error::new(ErrorKind::InvalidArgument, context));
     }
+    // First, so that what its writer frees from now on stays as it is.
+    let next = heir::heir(superblock.store, identity.epoch, &identity.host);
+    heir::publish(place, name, &next)?;
     let state = head::state(&*device, superblock.store)?;
     if state.root.files.len() >= ARCHIVE_FILES_MAX {
         let context = format!(
@@ -185,7 +184,6 @@ pub(super) fn store(
             files: Vec::new(),
             revisions: Vec::new(),
         },
-        slot: 0,
         entries: Vec::new(),
         damaged: None,
     };
@@ -209,10 +207,7 @@ pub(super) fn store(
     let queue = Queue::new(device, options);
     clear_head(&queue, &*files[0].device)?;
     write_padded(&queue, &table, DATA_OFFSET, write_bytes)?;
-    let mut root = AlignedBytes::new(ROOT_BYTES);
-    fill(&mut root, &state.root.encode());
-    queue.write(&[&root], ROOT_OFFSETS[0])?;
-    queue.sync()?;
+    let roots = TwoSlots::make(&*queue, RootSlots(store), state.root.clone())?;
     let mut block = AlignedBytes::new(SUPERBLOCK_BYTES);
     fill(&mut block, &superblock.encode());
     for offset in SUPERBLOCK_OFFSETS {
@@ -222,6 +217,7 @@ pub(super) fn store(
     Ok(Made {
         superblock,
         state,
+        roots,
         files,
     })
 }
@@ -301,12 +297,8 @@ pub(super) fn open(
     superblock: ArchiveSuperblock,
     place: &dyn Place,
 ) -> Result<Made> {
-    refuse_later_version(&*device, superblock.store)?;
-    let state = head::state(&*device, superblock.store)?;
-    // The root may have been read from a cache: what it replaced is written over only when it is durable.
-    device
-        .sync()
-        .map_err(|error| Error::io(format!("{}: syncing it", device.name()), error))?;
+    let (state, mut roots) = head::state_to_write(&*device, superblock.store)?;
+    roots.settle(&Plain(&*device))?;
     let own = OpenFile {
         store: superblock.store,
         device,
@@ -316,26 +308,7 @@ pub(super) fn open(
     Ok(Made {
         superblock,
         state,
+        roots,
         files,
     })
-}
-
-/// A writer leaves a store alone whose superblock or roots name a later minor version.
-fn refuse_later_version(device: &dyn Device, store: StoreId) -> Result<()> {
-    for offset in SUPERBLOCK_OFFSETS.into_iter().chain(ROOT_OFFSETS) {
-        let mut bytes = AlignedBytes::new(ROOT_BYTES);
-        let read = head::read(device, &mut bytes, offset, "head of an archive");
-        let sound =
-            ArchiveSuperblock::decode(&bytes).is_ok() || ArchiveRoot::decode(&bytes, store).is_ok();
-        let minor = frame_minor(&bytes).filter(|_| read.is_ok() && sound);
-        if let Some(minor) = minor.filter(|&minor| minor > STORE_VERSION_MINOR) {
-            let context = format!(
-                "{}: its format is {STORE_VERSION_MAJOR}.{minor}, this Backstay writes \
-                 {STORE_VERSION_MAJOR}.{STORE_VERSION_MINOR}; use the Backstay that wrote it",
-                device.name()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, context));
-        }
-    }
-    Ok(())
 }

@@ -12,11 +12,13 @@
 //! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
 //! servers they lie, [`catalog`] records what is whole, [`retention`] says what goes. Backward: `head`
 //! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps
-//! them. [`fence`] says who may write.
+//! them. [`fence`] says who may write, `heir` who goes on from a file, [`private`] whose it is.
 
 pub mod write;
 mod make;
 pub mod layout;
+mod heir;
+pub mod private;
 mod space;
 mod queue;
 pub mod extent;
@@ -35,6 +37,7 @@ pub use extent::Payload;
 pub use layout::Layout;
 pub use write::{ArchiveStore, Commit, NewSegment, Stats};
 
+use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::SharedFile;
@@ -80,6 +83,8 @@ impl Decode for RawDecode {
 pub trait Place: Debug + Send + Sync {
     /// Opens the file `name` for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn Device>>;
+    /// Opens the file `name` to write into its head that another one goes on from it.
+    fn open_to_mark(&self, name: &str) -> Result<Arc<dyn Device>>;
 }
 
 /// A folder of a file system as a place.
@@ -94,10 +99,22 @@ pub struct Folder {
 impl Place for Folder {
     fn open(&self, name: &str) -> Result<Arc<dyn Device>> {
         let path = self.path.join(name);
-        let file = SharedFile::open_read_only(&path, self.direct)
-            .map_err(|error| Error::io(format!("{}: opening it", path.display()), error))?;
-        Ok(Arc::new(file))
+        opened(&path, SharedFile::open_read_only(&path, self.direct))
+            .map(|file| Arc::new(file) as _)
     }
+
+    fn open_to_mark(&self, name: &str) -> Result<Arc<dyn Device>> {
+        let path = self.path.join(name);
+        opened(&path, SharedFile::open(&path, false)).map(|file| Arc::new(file) as _)
+    }
+}
+
+/// A file that was opened, if it is this user's alone.
+fn opened(path: &Path, file: std::io::Result<SharedFile>) -> Result<SharedFile> {
+    let failed = |error| Error::io(format!("{}: opening it", path.display()), error);
+    let file = file.map_err(failed)?;
+    private::check_file(path, &file.about().map_err(failed)?)?;
+    Ok(file)
 }
 
 /// Whose file it is.
@@ -124,6 +141,8 @@ pub struct ReadOptions {
     pub cache_bytes: usize,
     /// How payloads are decoded.
     pub decode: Arc<dyn Decode>,
+    /// Beats with each segment that was read.
+    pub pulse: Pulse,
 }
 
 impl Default for ReadOptions {
@@ -132,6 +151,7 @@ impl Default for ReadOptions {
             direct: true,
             cache_bytes: 64 << 20,
             decode: Arc::new(RawDecode),
+            pulse: Pulse::default(),
         }
     }
 }
@@ -157,6 +177,8 @@ pub struct WriteOptions {
     pub layout: Layout,
     /// How the segments are read again.
     pub read: ReadOptions,
+    /// Beats with each write and each sync that ended.
+    pub pulse: Pulse,
 }
 
 impl Default for WriteOptions {
@@ -174,6 +196,7 @@ impl Default for WriteOptions {
                 direct: false,
                 ..ReadOptions::default()
             },
+            pulse: Pulse::default(),
         }
     }
 }

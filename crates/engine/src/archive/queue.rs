@@ -7,9 +7,10 @@
 
 use super::extent::{Extent, Pool};
 use super::rate::Bucket;
-use crate::clock::Stopwatch;
+use crate::clock::{Pulse, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
+use crate::io::two_slots::Medium;
 use backstay_format::archive::GRAIN_BYTES;
 use backstay_format::width::{to_u64, to_usize};
 use std::collections::VecDeque;
@@ -40,14 +41,6 @@ impl Failure {
         Self {
             kind: error.kind(),
             text,
-        }
-    }
-    /// The end of the use of a file.
-    pub(super) fn failed_sync(error: &Error) -> Self {
-        let text = Self::of(error).text;
-        Self {
-            kind: ErrorKind::StoreFailed,
-            text: format!("{text}; what was written since the last commit may be lost"),
         }
     }
     pub(super) fn error(&self) -> Error {
@@ -114,6 +107,18 @@ impl State {
     }
 }
 
+impl Medium for Queue {
+    fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        Self::write(self, &[bytes], offset)
+    }
+    fn sync(&self) -> Result<()> {
+        Self::sync(self)
+    }
+}
+
 /// What waits to be written to a device.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -132,6 +137,7 @@ pub(super) struct Queue {
     /// Time of writes, over all threads, and of syncs, in nanoseconds.
     write_ns: AtomicU64,
     sync_ns: AtomicU64,
+    pulse: Pulse,
 }
 
 impl Queue {
@@ -154,6 +160,7 @@ impl Queue {
             threads,
             write_ns: AtomicU64::new(0),
             sync_ns: AtomicU64::new(0),
+            pulse: options.pulse.clone(),
         })
     }
 
@@ -166,7 +173,12 @@ impl Queue {
                 .spawn(move || queue.work())
                 .map_err(|error| Error::io("starting a thread that writes", error))
         };
-        (0..threads.max(1)).map(start).collect()
+        let started: Result<Vec<_>> = (0..threads.max(1)).map(start).collect();
+        if started.is_err() {
+            // Those that did start have nobody who ends them.
+            self.close();
+        }
+        started
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -327,6 +339,7 @@ impl Queue {
         self.writes.fetch_add(1, Ordering::Relaxed);
         let watch = Stopwatch::start();
         let written = self.device.write_parts_at(parts, offset);
+        self.pulse.beat();
         written.map_err(|error| {
             let name = self.device.name();
             Error::io(
@@ -361,9 +374,9 @@ impl Queue {
     pub(super) fn sync(&self) -> Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let watch = Stopwatch::start();
-        self.device
-            .sync()
-            .map_err(|error| Error::io(format!("{}: syncing it", self.device.name()), error))?;
+        let synced = self.device.sync();
+        self.pulse.beat();
+        synced.map_err(|error| Error::io(format!("{}: syncing it", self.device.name()), error))?;
         note(&self.sync_ns, &watch);
         Ok(())
     }

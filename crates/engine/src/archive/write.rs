@@ -7,18 +7,19 @@
 
 use super::extent::Payload;
 use super::fence::Fence;
-use super::head::{self, State};
+use super::head::{self, RootSlots, State};
+use super::heir::Watch;
 use super::make::{self, Made};
-use super::queue::{Failure, Queue};
+use super::queue::Queue;
 use super::space::Space;
 use super::view::OpenFile;
 use super::{ArchiveDevice, Folder, Identity, Place, WriteOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use crate::io::direct::{AlignedBytes, SharedFile};
+use crate::io::direct::SharedFile;
+use crate::io::two_slots::TwoSlots;
 use backstay_format::archive::GRAIN_BYTES;
-use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS};
-use backstay_format::limits::{REVISIONS_MAX, SEGMENTS_MAX, STORED_BYTES_MAX};
+use backstay_format::limits::{SEGMENTS_MAX, STORED_BYTES_MAX};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CheckpointId, Digest, ElementType,
@@ -109,6 +110,8 @@ pub struct ArchiveStore {
     /// Held while extents are taken and put, so that what follows in the file follows in time.
     order: Mutex<()>,
     state: Mutex<Writing>,
+    /// Whether another file goes on from this one.
+    watch: Watch,
     /// Keeps other processes away.
     _fence: Option<Fence>,
 }
@@ -117,20 +120,45 @@ pub struct ArchiveStore {
 #[derive(Debug)]
 struct Writing {
     space: Space,
-    /// The slot of the durable root.
-    slot: usize,
+    roots: TwoSlots<RootSlots>,
     /// The extent of its table; no bytes if there is none.
     table: (u64, u64),
-    /// The sequence of the last root that was tried.
-    tried: u64,
     /// What was appended since the last commit, and for which checkpoint.
     appended: Vec<(TableEntry, CheckpointId)>,
     /// Extents that a root may refer to whose write failed.
     doubtful: Vec<(u64, u64)>,
-    in_doubt: bool,
-    /// What ended the use of the store.
-    failed: Option<Failure>,
+    /// Extents that durable roots freed and that are not used again before a look for an heir.
+    freed: Vec<(u64, u64)>,
+    /// Why nothing more is written: another file goes on from this one.
+    inherited: Option<String>,
     growths: u64,
+}
+
+impl Writing {
+    fn usable(&self) -> Result<()> {
+        self.roots.usable()?;
+        match &self.inherited {
+            Some(text) => Err(Error::new(ErrorKind::StoreBusy, text.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back what durable roots freed, if nobody goes on from the file. The look began when the last of
+    /// them was durable.
+    fn give_back(&mut self, looked: &Result<()>) {
+        match looked {
+            Ok(()) => {
+                for (offset, bytes) in std::mem::take(&mut self.freed) {
+                    self.space.give(offset, bytes);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::StoreBusy => {
+                self.inherited = Some(error.context().to_owned());
+            }
+            // Nobody knows: the next look says.
+            Err(_) => {}
+        }
+    }
 }
 
 impl ArchiveStore {
@@ -146,7 +174,8 @@ impl ArchiveStore {
         let device = make::create_file(folder, name, identity, options)?;
         let made = make::store(device, store, identity, options, None)?;
         make::sync_folder(folder)?;
-        Self::of(made, Some(fence), options)
+        let watch = Watch::of(&shared(folder), name)?;
+        Self::of(made, (Some(fence), watch), options)
     }
 
     /// Opens `name` again, on the host that made it, once its former process is proven dead. Otherwise
@@ -159,17 +188,16 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let path = folder.join(name);
-        let device = SharedFile::open(&path, options.direct_write)
-            .map_err(|error| Error::io(format!("{}: opening it", path.display()), error))?;
+        let device = super::opened(&path, SharedFile::open(&path, options.direct_write))?;
         let superblock = head::superblock(&device)?;
         make::same_job(&device.name(), (&superblock.job, superblock.run), identity)?;
         let fence = Fence::again(superblock.store, &superblock.host, &device.name())?;
-        let place = Folder {
-            path: folder.to_owned(),
-            direct: true,
-        };
+        let place = shared(folder);
         let made = make::open(Arc::new(device), superblock, &place)?;
-        Self::of(made, Some(fence), options)
+        let watch = Watch::of(&place, name)?;
+        // The root that was read is durable: what it does not refer to may be used if nobody goes on from it.
+        watch.look()?;
+        Self::of(made, (Some(fence), watch), options)
     }
 
     /// Makes `name`, with the state of `predecessor`, whose segments it refers to and never writes.
@@ -180,17 +208,15 @@ impl ArchiveStore {
         identity: &Identity,
         options: &WriteOptions,
     ) -> Result<Self> {
-        let place = Folder {
-            path: folder.to_owned(),
-            direct: true,
-        };
-        let former = make::predecessor(&place, predecessor, identity)?;
+        let place = shared(folder);
         let store = make::new_id()?;
         let fence = Fence::first(store)?;
         let device = make::create_file(folder, name, identity, options)?;
+        let former = make::predecessor(&place, predecessor, identity)?;
         let made = make::store(device, store, identity, options, Some(former))?;
         make::sync_folder(folder)?;
-        Self::of(made, Some(fence), options)
+        let watch = Watch::of(&place, name)?;
+        Self::of(made, (Some(fence), watch), options)
     }
 
     /// Makes a store on a device, without a fence.
@@ -199,8 +225,9 @@ impl ArchiveStore {
         identity: &Identity,
         options: &WriteOptions,
     ) -> Result<Self> {
+        let watch = Watch::on(Arc::clone(&device));
         let made = make::store(device, make::new_id()?, identity, options, None)?;
-        Self::of(made, None, options)
+        Self::of(made, (None, watch), options)
     }
 
     /// Opens the store on a device, without a fence.
@@ -210,7 +237,10 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let superblock = head::superblock(&*device)?;
-        Self::of(make::open(device, superblock, place)?, None, options)
+        let watch = Watch::on(Arc::clone(&device));
+        let made = make::open(device, superblock, place)?;
+        watch.look()?;
+        Self::of(made, (None, watch), options)
     }
 
     /// Makes a store on a device, with the state of the file `predecessor` of `place`, without a fence.
@@ -222,15 +252,21 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let former = make::predecessor(place, predecessor, identity)?;
+        let watch = Watch::on(Arc::clone(&device));
         let made = make::store(device, make::new_id()?, identity, options, Some(former))?;
-        Self::of(made, None, options)
+        Self::of(made, (None, watch), options)
     }
 
     /// Goes on from a durable state.
-    fn of(made: Made, fence: Option<Fence>, options: &WriteOptions) -> Result<Self> {
+    fn of(
+        made: Made,
+        (fence, watch): (Option<Fence>, Watch),
+        options: &WriteOptions,
+    ) -> Result<Self> {
         let Made {
             superblock,
             state,
+            roots,
             files,
         } = made;
         let device = Arc::clone(&files[0].device);
@@ -238,13 +274,12 @@ impl ArchiveStore {
         let table = state.root.table;
         let writing = Writing {
             space,
-            slot: state.slot,
+            roots,
             table: (table.offset, u64::from(table.length_bytes)),
-            tried: state.root.sequence,
             appended: Vec::new(),
             doubtful: Vec::new(),
-            in_doubt: false,
-            failed: None,
+            freed: Vec::new(),
+            inherited: None,
             growths: 0,
         };
         let next = AtomicU64::new(state.root.next_segment);
@@ -262,6 +297,7 @@ impl ArchiveStore {
             next,
             order: Mutex::default(),
             state: Mutex::new(writing),
+            watch,
             _fence: fence,
         })
     }
@@ -436,7 +472,9 @@ impl ArchiveStore {
     }
 
     /// Makes all that was appended durable, with a new root; its sequence. No append may be under way.
-    /// After an error the store is at its former root: the commit may be tried again, or what was
+    /// [`ErrorKind::StoreBusy`] says that another file goes on from this one, and may know of this commit or
+    /// not: nothing more is written. After another error the store is at its former root, or a look for heirs
+    /// failed: the commit may be tried again, or what was
     /// appended given up by [`ArchiveStore::roll_back`]. A failed sync ends the use of the store.
     pub fn commit(&self, commit: &Commit) -> Result<u64> {
         let _order = self.in_order();
@@ -444,33 +482,23 @@ impl ArchiveStore {
         self.queue.flush()?;
         let mut state = self.lock();
         let (mut root, files, entries, freed) = self.next_state(&mut state, commit)?;
-        let table = self.write_table(&mut state, &mut root, &entries);
-        let extent = table?;
-        self.sync(&mut state)?;
-        state.tried = root.sequence;
-        let slot = 1 - state.slot;
-        let mut bytes = AlignedBytes::new(ROOT_BYTES);
-        let encoded = root.encode();
-        bytes[..encoded.len()].copy_from_slice(&encoded);
-        if let Err(error) = self.queue.write(&[&bytes], ROOT_OFFSETS[slot]) {
+        let extent = self.write_table(&mut state, &mut root, &entries)?;
+        state.roots.sync(&*self.queue)?;
+        if let Err(error) = state.roots.write(&*self.queue, root.clone()) {
             // Some of the root may be there, or all of it: what it refers to stays until it is replaced.
             state.doubtful.push(extent);
-            state.in_doubt = true;
             return Err(error);
         }
-        self.sync(&mut state)?;
         let table = std::mem::replace(&mut state.table, extent);
         let doubtful = std::mem::take(&mut state.doubtful);
-        for (offset, bytes) in doubtful.into_iter().chain([table]).chain(freed) {
-            if bytes > 0 {
-                state.space.give(offset, bytes);
-            }
-        }
-        (state.slot, state.in_doubt) = (slot, false);
+        let gone = doubtful.into_iter().chain([table]).chain(freed);
+        state.freed.extend(gone.filter(|(_, bytes)| *bytes > 0));
+        let looked = self.watch.look();
+        state.give_back(&looked);
         state.appended.clear();
         let sequence = root.sequence;
         self.reader.change().replace(root, files, &entries);
-        Ok(sequence)
+        looked.map(|()| sequence)
     }
 
     /// Root, files and entries after `commit`, and the extents that it frees. The root's table is not
@@ -510,7 +538,7 @@ impl ArchiveStore {
         drop(view);
         let root = ArchiveRoot {
             store: self.id(),
-            sequence: state.tried + 1,
+            sequence: state.roots.next_sequence(),
             incarnation: commit.incarnation,
             next_segment: self.next.load(Ordering::Relaxed),
             draining: commit.draining,
@@ -519,18 +547,12 @@ impl ArchiveStore {
             revisions: commit.revisions.clone(),
         };
         let name = self.device.name();
-        if root.revisions.len() > REVISIONS_MAX {
-            let context = format!("{name}: more than {REVISIONS_MAX} revisions");
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
-        }
         if to_u64(entries.len()) > SEGMENTS_MAX {
             let context = format!("{name}: more than {SEGMENTS_MAX} segments; drop checkpoints");
             return Err(Error::new(ErrorKind::StoreFull, context));
         }
-        if let Err(error) = ArchiveRoot::decode(&root.encode(), root.store) {
-            let context = format!("{name}: {error}");
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
-        }
+        // Before the table is written: its place is in the root, its length is not.
+        state.roots.encode(&*self.device, &root)?;
         Ok((root, files, entries, freed))
     }
 
@@ -567,14 +589,6 @@ impl ArchiveStore {
         Ok((offset, bytes))
     }
 
-    fn sync(&self, state: &mut Writing) -> Result<()> {
-        self.queue.sync().map_err(|error| {
-            let failure = Failure::failed_sync(&error);
-            state.failed.get_or_insert(failure.clone());
-            failure.error()
-        })
-    }
-
     /// Forgets what was appended since the last commit, and the error of a write.
     pub fn roll_back(&self) {
         let _order = self.in_order();
@@ -582,7 +596,7 @@ impl ArchiveStore {
         let mut state = self.lock();
         for (entry, _) in std::mem::take(&mut state.appended) {
             let extent = (entry.offset, entry.extent_bytes());
-            if state.in_doubt {
+            if state.roots.in_doubt() {
                 state.doubtful.push(extent);
             } else {
                 state.space.give(extent.0, extent.1);
@@ -616,14 +630,6 @@ impl ArchiveStore {
     }
 }
 
-impl Writing {
-    fn usable(&self) -> Result<()> {
-        self.failed
-            .as_ref()
-            .map_or(Ok(()), |failed| Err(failed.error()))
-    }
-}
-
 impl Drop for ArchiveStore {
     /// What waits to be written and was not committed is given up.
     fn drop(&mut self) {
@@ -631,6 +637,14 @@ impl Drop for ArchiveStore {
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
+    }
+}
+
+/// A folder that other hosts write too.
+fn shared(folder: &Path) -> Folder {
+    Folder {
+        path: folder.to_owned(),
+        direct: true,
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the table of every setting: how it is written, its limits, its default and what it means.
-//! Out to: `config`, which checks by it, and docs/reference/config.md, which is written from it.
+//! Out to: `config`, which checks by it, `session`, which compares ranks by it, and
+//! docs/reference/config.md, which is written from it.
 
 use backstay_format::limits;
 
@@ -34,12 +35,23 @@ pub struct Setting {
     pub unit: &'static str,
     /// What it sets.
     pub meaning: &'static str,
+    /// Whether all ranks of a job must have the same: opening a session compares these. The others say
+    /// something of one node or one process.
+    pub is_same_on_all_ranks: bool,
 }
 
 impl Setting {
     /// Its variable in the environment.
     pub fn variable(&self) -> String {
         format!("BACKSTAY_{}", self.key.to_uppercase())
+    }
+
+    /// The same setting, which may differ between ranks.
+    const fn of_each_rank(self) -> Self {
+        Self {
+            is_same_on_all_ranks: false,
+            ..self
+        }
     }
 }
 
@@ -56,6 +68,7 @@ const fn setting(
         default,
         unit,
         meaning,
+        is_same_on_all_ranks: true,
     }
 }
 
@@ -79,7 +92,8 @@ pub const REFERENCE: [Setting; 41] = [
         None,
         "",
         "Name of the node, 1 to 128 bytes without a slash. By default the host name.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "store_path",
         Form::Text,
@@ -87,7 +101,8 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "Folder for the store. By default the first of `/dev/shm`, the scheduler's scratch folder \
          and `/var/tmp` that has room.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "reserve_bytes",
         Form::Whole(1, 1 << 62),
@@ -95,14 +110,16 @@ pub const REFERENCE: [Setting; 41] = [
         "bytes",
         "Size of the store on each node, and the most it grows to. By default a rule at the first \
          checkpoint, and growth as needed.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "segment_bytes",
         Form::PowerOfTwo(limits::SEGMENT_BYTES_MIN, limits::SEGMENT_BYTES_MAX),
         None,
         "bytes",
         "Unit in which ranks lease space. By default chosen from the size of the store.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "block_bytes",
         Form::PowerOfTwo(limits::BLOCK_BYTES_MIN, limits::BLOCK_BYTES_MAX),
@@ -115,7 +132,8 @@ pub const REFERENCE: [Setting; 41] = [
         Form::Word,
         Some("\"hash\""),
         "",
-        "How changed blocks are found: `full`, `hash`, `pages` or `marked`.",
+        "How changed blocks are found: `full`, `hash`, `pages` or `marked`. Up to 64 KiB, and until marks \
+         named all that changed, variables are hashed.",
     ),
     setting(
         "retained",
@@ -131,21 +149,24 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "Share of the state expected to change between checkpoints, for the rule that sizes the \
          store.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "capture_threads",
         Form::Whole(1, 256),
         Some("1"),
         "threads",
         "Threads of each rank that capture changed blocks.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "cpu_set",
         Form::Text,
         None,
         "",
         "CPUs for background threads, as in `0-3,8`. By default those of the process.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "timeout_ms",
         Form::Whole(100, DAY_MS),
@@ -159,14 +180,16 @@ pub const REFERENCE: [Setting; 41] = [
         Some("60000"),
         "ms",
         "After this time inside the communicator a watchdog reports rank and operation.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "metrics_interval_ms",
         Form::Whole(0, DAY_MS),
         Some("30000"),
         "ms",
         "Least time between two writings of `metrics.json`.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "interval",
         Form::Word,
@@ -213,7 +236,8 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "What fails together with this node: a rack, a switch, a power supply. Nodes of one failure \
          domain never protect each other. By default each node is one.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "failure_domains",
         Form::Text,
@@ -221,28 +245,32 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "File with a line for each node, its name and its failure domain, where `failure_domain` is \
          not set.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "encode_threads",
         Form::Whole(1, 64),
         Some("2"),
         "threads",
         "Threads of each node that gather and encode in the background.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "encode_rate_bytes",
         Form::Whole(1 << 20, 1 << 50),
         None,
         "bytes/s",
         "Most that each node gathers in a second for encoding. By default as much as it can.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "encode_nice",
         Form::Whole(0, 19),
         Some("10"),
         "",
         "Niceness of the threads that encode: how far they give way to the application.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "listen_address",
         Form::Text,
@@ -250,7 +278,8 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "Address at which this node's agent answers, as in `10.0.0.1:0`. By default the host's own, and \
          any port.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "leave_on_sigterm",
         Form::Flag,
@@ -258,7 +287,8 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "Take SIGTERM as the wish that the program takes a last checkpoint and leaves: `should_leave` then \
          says so. A file that `backstay run` names does the same.",
-    ),
+    )
+    .of_each_rank(),
     setting(
         "restore_checkpoint",
         Form::Whole(1, 1 << 50),

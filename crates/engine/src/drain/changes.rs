@@ -5,6 +5,7 @@
 //! change; a block counts as changed by digest and length alone.
 
 use super::tree::ArchiveTree;
+use crate::clock::Pulse;
 use crate::error::Result;
 use crate::store::reader::StoreReader;
 use crate::store::tree::read_page;
@@ -39,6 +40,7 @@ impl NodeTree {
         root: &StreamRoot,
         former: Option<&Self>,
         tree: &ArchiveTree,
+        pulse: &Pulse,
     ) -> Result<(Self, Vec<Changed>)> {
         let store = reader.superblock().store;
         let former = former
@@ -48,6 +50,7 @@ impl NodeTree {
             root,
             former,
             tree,
+            pulse,
             changed: Vec::new(),
             own: Self {
                 store,
@@ -76,6 +79,7 @@ struct Walk<'a> {
     root: &'a StreamRoot,
     former: Option<&'a NodeTree>,
     tree: &'a ArchiveTree,
+    pulse: &'a Pulse,
     changed: Vec<Changed>,
     own: NodeTree,
 }
@@ -92,6 +96,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let page = read_page(self.reader, self.root, level, at, &block)?;
+        self.pulse.beat();
         for (entry, child) in page.entries.iter().enumerate() {
             self.below(level - 1, at * FANOUT + entry, *child)?;
         }

@@ -6,12 +6,13 @@
 //! listed is freed by a later drain, never before; an aggregator that is gone is replaced by one that is
 //! there, which goes on where it stood; the application is never waited for, nor kept waiting.
 
-use super::point::{AT_WORK, DONE, DrainPoint};
-use super::sources::unexpected;
-use super::status::{AggregatorStatus, ArchiveStatus, StatusCheckpoint, StatusFile};
-use super::{DrainSettings, PARALLEL_MAX, lock, parallel, servers, sweep};
-use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, retention};
-use crate::clock::{Deadline, Stopwatch};
+use super::follow::{Aggregator, Failed, Following, Outcome};
+use super::point::DrainPoint;
+use super::running::GRACE;
+use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
+use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, servers, sweep};
+use crate::archive::{Catalog, Identity, NewCheckpoint, NewPart, fence, private, retention};
+use crate::clock::{Deadline, Stopwatch, patiently};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::{Control, wait_until};
@@ -19,6 +20,7 @@ use crate::transport::Peer;
 use backstay_format::agent::Seat;
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
+use backstay_format::width::to_u64;
 use backstay_format::{CheckpointId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -71,8 +73,8 @@ pub struct ArchivePlan {
 impl ArchivePlan {
     /// The catalog of the plan's job, for writing.
     pub fn open_catalog(&self) -> Result<Catalog> {
-        std::fs::create_dir_all(&self.folder)
-            .map_err(|error| Error::io(format!("making {}", self.folder.display()), error))?;
+        private::make_folder(&self.folder)?;
+        self.refuse_if_over()?;
         let identity = Identity {
             job: self.job.clone(),
             run: self.run,
@@ -88,9 +90,31 @@ impl ArchivePlan {
         Ok(catalog)
     }
 
-    /// The same; none where the file system is full, which may have room later.
+    /// A life that is over takes nothing over from a later one. Looked at before the catalog is taken over,
+    /// because that ends whoever writes it.
+    fn refuse_if_over(&self) -> Result<()> {
+        let known = match Catalog::open_reader(&self.folder) {
+            Ok(catalog) => catalog.state().incarnation,
+            Err(_) => 0,
+        };
+        if known <= self.incarnation {
+            return Ok(());
+        }
+        let context = format!(
+            "{}: life {known} of job {} writes this archive; life {} is over, and archives nothing more: end it",
+            self.folder.display(),
+            self.job,
+            self.incarnation
+        );
+        Err(Error::new(ErrorKind::StoreBusy, context))
+    }
+
+    /// The same; none where the file system is full, which may have room later. One that a dying process
+    /// of the job still writes is waited for, as its lock is.
     pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
-        match self.open_catalog() {
+        let is_busy = |error: &Error| error.kind() == ErrorKind::StoreBusy;
+        let limit = GRACE + self.within().min(GRACE);
+        match patiently(limit, is_busy, || self.open_catalog()) {
             Err(error) if error.kind() == ErrorKind::StoreFull => {
                 notice::warn(&format!(
                     "nothing is archived before there is room: {error}"
@@ -106,69 +130,15 @@ impl ArchivePlan {
     }
 }
 
-/// Between two looks at a drain that is under way: this part of the time that it took so far, within limits.
-const LOOK_PART: u32 = 32;
-const LOOK_MIN: Duration = Duration::from_millis(1);
-const LOOK_MAX: Duration = Duration::from_millis(20);
 /// How often an idle coordinator looks for a commit.
 const IDLE: Duration = Duration::from_millis(5);
 /// How long after a failed drain the next is tried.
 const AGAIN: Duration = Duration::from_secs(1);
-/// An aggregator that does not answer so often is gone.
-const SILENT_MAX: u32 = 3;
 /// A server that fails so often, one drain after the other, is left out.
 const FAILURES_MAX: u32 = 3;
 /// How long a server that was left out is not asked, and how long it may take to answer then.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 const BACK: Duration = Duration::from_secs(1);
-
-/// One aggregator: who it is, and which nodes it drains.
-#[derive(Debug, Clone)]
-struct Aggregator {
-    peer: Peer,
-    nodes: Vec<ArchiveNode>,
-    /// Drains of it that failed, one after the other.
-    failures: u32,
-}
-
-/// Why an aggregator did not drain what it was to.
-#[derive(Debug)]
-struct Failed {
-    error: Error,
-    /// It does not answer, or not as one of this version and this job does.
-    is_absent: bool,
-}
-
-impl Failed {
-    /// When it was asked.
-    fn to_answer(error: Error) -> Self {
-        let is_absent = matches!(
-            error.kind(),
-            ErrorKind::PeerUnreachable
-                | ErrorKind::Timeout
-                | ErrorKind::Unsupported
-                | ErrorKind::Configuration
-                | ErrorKind::Corrupt
-        );
-        Self { error, is_absent }
-    }
-
-    /// While it drained.
-    fn to_drain(error: Error) -> Self {
-        Self {
-            error,
-            is_absent: false,
-        }
-    }
-
-    /// Whether another one may do better: not where the archive is full, or the checkpoint gone.
-    fn is_its_own(&self) -> bool {
-        !matches!(
-            self.error.kind(),
-            ErrorKind::StoreFull | ErrorKind::NotRetained
-        )
-    }
-}
 
 /// Coordinates the archive of a job.
 #[derive(Debug)]
@@ -276,6 +246,7 @@ impl Coordinator {
             aggregator: small(at),
             aggregators: small(self.aggregators.len()),
             incarnation: self.plan.incarnation,
+            catalog: self.catalog()?.superblock().epoch,
             checkpoint: id,
             // What is kept stays though a later life abandoned it.
             retain: state.checkpoints.iter().map(|c| c.checkpoint).collect(),
@@ -287,18 +258,21 @@ impl Coordinator {
     /// Drains checkpoint `id` and records it.
     fn archive(&mut self, id: CheckpointId) -> Result<()> {
         let watch = Stopwatch::start();
-        if self.catalog.is_none() {
-            self.catalog = Some(self.plan.open_catalog()?);
+        // A life that is over begins no drain.
+        let is_current = self
+            .catalog
+            .as_ref()
+            .is_some_and(|c| c.is_current().is_ok());
+        if !is_current {
+            drop(self.catalog.take());
+            let catalog = self.plan.open_catalog()?;
+            catalog.claim(self.plan.incarnation, false)?;
+            self.catalog = Some(catalog);
         }
         self.replace_gone();
         self.change_catalog(Self::make_room)?;
         self.state.begin(id, self.aggregators.len());
-        let places: Vec<usize> = (0..self.aggregators.len()).collect();
-        let shown = Mutex::new(std::mem::take(&mut self.state));
-        let done = parallel(&places, usize::MAX, |&at| Ok(self.drain(at, id, &shown)))?;
-        self.state = shown
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let done = self.drain_all(id)?;
         let mut parts = Vec::new();
         let (mut lost, mut replaced) = (None, true);
         for (at, outcome) in done.into_iter().enumerate() {
@@ -323,6 +297,32 @@ impl Coordinator {
         self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
         Ok(())
+    }
+
+    /// Has all aggregators drain their nodes, and waits until they have.
+    fn drain_all(&mut self, id: CheckpointId) -> Result<Vec<Outcome>> {
+        let places = 0..self.aggregators.len();
+        let jobs: Result<Vec<DrainJob>> = places.map(|at| self.job(at, id)).collect();
+        let jobs = jobs?;
+        let shown = Mutex::new(std::mem::take(&mut self.state));
+        let aggregators = self.aggregators.len().max(1);
+        let rate = self.plan.settings.rate_bytes;
+        let following = Following {
+            point: &self.point,
+            aggregators: &self.aggregators,
+            id,
+            incarnation: self.plan.incarnation,
+            within: self.plan.within(),
+            rate_bytes: rate.map(|rate| rate / to_u64(aggregators)),
+            stop: &self.stop,
+            status: &self.status,
+            shown: &shown,
+        };
+        let done = following.all(jobs);
+        self.state = shown
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        done
     }
 
     /// Removes what takeovers left behind, where files changed, and when checkpoints went that need them.
@@ -412,66 +412,6 @@ impl Coordinator {
             self.gone[at].1 = Stopwatch::start();
         }
         is_back
-    }
-
-    /// Has one aggregator drain its nodes, and waits until it has.
-    fn drain(
-        &self,
-        at: usize,
-        id: CheckpointId,
-        shown: &Mutex<ArchiveStatus>,
-    ) -> std::result::Result<DrainProgress, Failed> {
-        let peer = &self.aggregators[at].peer;
-        let within = self.plan.within();
-        let job = self.job(at, id).map_err(Failed::to_drain)?;
-        let begin = DrainRequest::Begin(job);
-        let watch = Stopwatch::start();
-        let ask_to_begin = || {
-            self.point
-                .ask(peer, &begin, within)
-                .map_err(Failed::to_answer)
-        };
-        ask_to_begin()?;
-        let mut silent = 0;
-        let short = within.min(Duration::from_secs(10));
-        loop {
-            if self.stop.load(Ordering::Acquire) {
-                drop(self.point.ask(peer, &DrainRequest::Cancel, short));
-                let told = Error::new(ErrorKind::Timeout, "draining was told to stop");
-                return Err(Failed::to_drain(told));
-            }
-            let progress = match self.point.ask(peer, &DrainRequest::Progress, short) {
-                Ok(DrainAnswer::Progress(progress)) => progress,
-                Ok(other) => return Err(Failed::to_answer(unexpected(peer, &other))),
-                Err(error) if silent + 1 >= SILENT_MAX => return Err(Failed::to_answer(error)),
-                Err(_) => {
-                    silent += 1;
-                    continue;
-                }
-            };
-            silent = 0;
-            if progress.checkpoint != id {
-                // It was started again, and knows nothing of this drain.
-                ask_to_begin()?;
-            }
-            let mut status = lock(shown);
-            status.show(at, AggregatorStatus::of(&peer.name, &progress));
-            self.status.write_when_due(&status);
-            drop(status);
-            match progress.state {
-                AT_WORK => std::thread::sleep(pause(&watch)),
-                DONE if progress.checkpoint == id => return Ok(progress),
-                _ if progress.checkpoint != id => std::thread::sleep(pause(&watch)),
-                _ => {
-                    let kind = i32::try_from(progress.kind)
-                        .ok()
-                        .and_then(ErrorKind::from_code);
-                    let kind = kind.unwrap_or(ErrorKind::Internal);
-                    let error = Error::new(kind, format!("{peer}: {}", progress.text));
-                    return Err(Failed::to_drain(error));
-                }
-            }
-        }
     }
 
     /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
@@ -573,7 +513,7 @@ impl Coordinator {
 
     fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut notice::SaidOnce) {
         let overtaken = error.kind() == ErrorKind::NotRetained;
-        if !overtaken && error.kind() != ErrorKind::Timeout {
+        if !overtaken && !self.stop.load(Ordering::Acquire) {
             said.warn(&format!(
                 "checkpoint {id} is not in the archive yet: {error}"
             ));
@@ -582,11 +522,6 @@ impl Coordinator {
         let kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
         self.tell(id, kind);
     }
-}
-
-/// How long to wait before a drain is looked at again that began when `watch` was started.
-fn pause(watch: &Stopwatch) -> Duration {
-    (watch.elapsed() / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX)
 }
 
 /// Records a checkpoint of which every aggregator has committed its part.
@@ -634,7 +569,12 @@ impl ArchiveThread {
         let (stopped, last) = (Arc::clone(&stop), Arc::clone(&drain_last));
         let work = move || {
             crate::cpu::background(plan.settings.cpu_set.as_deref(), plan.settings.nice);
-            Coordinator::new(point, plan, catalog, stopped).run(&last);
+            let mut catalog = catalog;
+            keep_going("draining to the archive", &stopped, AGAIN, || {
+                let (point, plan) = (Arc::clone(&point), plan.clone());
+                let stopped = Arc::clone(&stopped);
+                Coordinator::new(point, plan, catalog.take(), stopped).run(&last);
+            });
         };
         let thread = std::thread::Builder::new()
             .name("backstay-archive".to_owned())

@@ -2,15 +2,19 @@
 //! Purpose: the way back from the archive: which checkpoints it has, which file has which rank's part, and
 //! a reader for it.
 //! In from: the catalog and the stores' tables. Out to: `session` (restart), `inspect`.
-//! Invariants: only what the catalog lists is offered; what cannot be read is left out, and said.
+//! Invariants: only what the catalog lists is offered; what is damaged is left out, and said; what could not
+//! be read is told apart from that; one store is open at a time while it is looked, and files are opened
+//! as they are read.
 
 use super::encode::Decoders;
-use crate::archive::{ArchiveDevice, Catalog, CatalogReader, ReadOptions};
+use crate::archive::{ArchiveDevice, Catalog, CatalogReader, Folder, Place, ReadOptions, private};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::Device;
+use crate::io::on_demand::OpenFiles;
 use crate::store::reader::StoreReader;
 use crate::store::revision::read_ranks;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CheckpointId, RevisionEntry};
+use backstay_format::{CatalogCheckpoint, CheckpointId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +43,10 @@ pub struct ArchiveFound {
     pub checkpoints: Vec<ArchivedCheckpoint>,
     /// What cannot, and why.
     pub beyond: Vec<String>,
+    /// What could not be looked at, newest first, and why.
+    pub unread: Vec<(CheckpointId, String)>,
+    /// Whether some of that may be read a little later.
+    pub may_pass: bool,
     /// Why nothing can be had though checkpoints are listed; empty otherwise.
     pub lost: String,
 }
@@ -57,24 +65,30 @@ impl ArchiveFound {
         };
         found.run = catalog.superblock().run;
         found.incarnation = catalog.state().incarnation;
-        let mut readers = Readers::new(folder, &catalog);
         let mut listed: Vec<&CatalogCheckpoint> = catalog.state().restorable().collect();
         listed.sort_by_key(|entry| std::cmp::Reverse(entry.checkpoint));
-        for entry in listed {
-            match readers.sources(entry) {
+        let sources = look_for_parts(folder, &catalog, &listed);
+        for (entry, sources) in listed.into_iter().zip(sources) {
+            let checkpoint = entry.checkpoint;
+            match sources {
                 Ok(sources) => found.checkpoints.push(ArchivedCheckpoint {
-                    checkpoint: entry.checkpoint,
+                    checkpoint,
                     sources,
                 }),
                 Err(error) => {
-                    let id = entry.checkpoint;
-                    found.beyond.push(format!(
-                        "checkpoint {id} of the archive cannot be had: {error}"
-                    ));
+                    let why =
+                        format!("checkpoint {checkpoint} of the archive cannot be had: {error}");
+                    if !error.kind().proves_loss() {
+                        found.may_pass |= error.may_pass();
+                        found.unread.push((checkpoint, why.clone()));
+                    }
+                    found.beyond.push(why);
                 }
             }
         }
-        if let (true, Some(why)) = (found.checkpoints.is_empty(), found.beyond.first()) {
+        // Beginning anew mends what is damaged, not what cannot be read.
+        let all_damaged = found.checkpoints.is_empty() && found.unread.is_empty();
+        if let (true, Some(why)) = (all_damaged, found.beyond.first()) {
             found.lost = format!(
                 "{}: {why}; nothing is left to restore. To begin anew, remove this folder or set another",
                 folder.display()
@@ -86,6 +100,14 @@ impl ArchiveFound {
             .iter()
             .map(|store| store.name.clone())
             .collect();
+        // What was just being recorded may be no loss at all; what was recorded would be.
+        if let Some(damaged) = catalog.damaged() {
+            let sequence = catalog.state().sequence;
+            found.beyond.push(format!(
+                "{damaged}; the older state {sequence} of the catalog is taken, which may lack the newest \
+                 checkpoints"
+            ));
+        }
         Ok(found)
     }
 
@@ -97,12 +119,41 @@ impl ArchiveFound {
 
 /// Opens a store of an archive as a store of a node: checkpoints, trees, blocks.
 pub fn open_store(folder: &Path, file: &str) -> Result<StoreReader> {
-    StoreReader::open(open_device(folder, file)?).and_then(with_records)
+    StoreReader::open(open_to_read(folder, file)?).and_then(with_records)
 }
 
-/// Opens a store of an archive.
+/// Opens a store of an archive, whose files are kept open: by who reads it while others write.
 pub fn open_device(folder: &Path, file: &str) -> Result<Arc<ArchiveDevice>> {
     ArchiveDevice::open(folder, file, &read_options())
+}
+
+/// Opens a store of an archive, of whose files, among those of many, some are open at a time.
+pub fn open_to_read(folder: &Path, file: &str) -> Result<Arc<ArchiveDevice>> {
+    let options = read_options();
+    let place = OnDemand(Folder {
+        path: folder.to_owned(),
+        direct: options.direct,
+    });
+    ArchiveDevice::open_on(place.open(file)?, &place, &options)
+}
+
+/// A folder whose files are opened as they are read.
+#[derive(Debug)]
+struct OnDemand(Folder);
+
+impl Place for OnDemand {
+    fn open(&self, name: &str) -> Result<Arc<dyn Device>> {
+        let path = self.0.path.join(name);
+        let failed = |error| Error::io(format!("{}: opening it", path.display()), error);
+        let file = OpenFiles::of_process().file(&path, self.0.direct);
+        let file = file.map_err(failed)?;
+        private::check_file(&path, &file.about().map_err(failed)?)?;
+        Ok(Arc::new(file))
+    }
+
+    fn open_to_mark(&self, name: &str) -> Result<Arc<dyn Device>> {
+        self.0.open_to_mark(name)
+    }
 }
 
 /// How archives are read.
@@ -118,60 +169,74 @@ fn with_records(reader: StoreReader) -> Result<StoreReader> {
     Ok(reader)
 }
 
-/// The stores of an archive, opened as they are needed.
-struct Readers<'a> {
-    folder: &'a Path,
-    catalog: &'a CatalogReader,
-    open: BTreeMap<usize, (StoreReader, Vec<RevisionEntry>)>,
+/// Which store has which rank's part, for each of the checkpoints listed; stores are looked at one after
+/// the other.
+fn look_for_parts(
+    folder: &Path,
+    catalog: &CatalogReader,
+    listed: &[&CatalogCheckpoint],
+) -> Vec<Result<Vec<usize>>> {
+    let mut by_store: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, entry) in listed.iter().enumerate() {
+        for part in &entry.parts {
+            by_store.entry(index(part.store)).or_default().push(place);
+        }
+    }
+    let blank = |entry: &&CatalogCheckpoint| Ok(vec![None; index(entry.world_size)]);
+    let mut found: Vec<Result<Vec<Option<usize>>>> = listed.iter().map(blank).collect();
+    for (at, places) in by_store {
+        let name = catalog.state().stores.get(at).map(|store| &*store.name);
+        let ids: Vec<CheckpointId> = places
+            .iter()
+            .map(|&place| listed[place].checkpoint)
+            .collect();
+        let ranks = ranks_in(folder, name.unwrap_or_default(), &ids);
+        for (place, ranks) in places.into_iter().zip(ranks) {
+            match (&mut found[place], ranks) {
+                (Ok(sources), Ok(ranks)) => {
+                    for rank in ranks {
+                        if let Some(source) = sources.get_mut(index(rank)) {
+                            *source = Some(at);
+                        }
+                    }
+                }
+                // What is proven counts before what could not be looked at.
+                (Err(known), Err(error)) if !known.kind().proves_loss() => *known = error,
+                (Err(_), _) => {}
+                (known, Err(error)) => *known = Err(error),
+            }
+        }
+    }
+    let none = || Error::new(ErrorKind::Corrupt, "parts of some ranks are in no store");
+    let whole = |sources: Vec<Option<usize>>| {
+        let whole: Option<Vec<usize>> = sources.into_iter().collect();
+        whole.ok_or_else(none)
+    };
+    found
+        .into_iter()
+        .map(|sources| sources.and_then(whole))
+        .collect()
 }
 
-impl<'a> Readers<'a> {
-    fn new(folder: &'a Path, catalog: &'a CatalogReader) -> Self {
-        Self {
-            folder,
-            catalog,
-            open: BTreeMap::new(),
-        }
-    }
-
-    fn reader(&mut self, at: usize) -> Result<&(StoreReader, Vec<RevisionEntry>)> {
-        use std::collections::btree_map::Entry;
-        match self.open.entry(at) {
-            Entry::Occupied(there) => Ok(there.into_mut()),
-            Entry::Vacant(place) => {
-                let name = self
-                    .catalog
-                    .state()
-                    .stores
-                    .get(at)
-                    .map(|store| &*store.name);
-                let reader = open_store(self.folder, name.unwrap_or_default())?;
-                let revisions = reader.newest_root()?.0.revisions;
-                Ok(place.insert((reader, revisions)))
-            }
-        }
-    }
-
-    /// Which store has which rank's part of a checkpoint.
-    fn sources(&mut self, entry: &CatalogCheckpoint) -> Result<Vec<usize>> {
-        let mut sources: Vec<Option<usize>> = vec![None; index(entry.world_size)];
-        for part in &entry.parts {
-            let at = index(part.store);
-            let (reader, revisions) = self.reader(at)?;
-            let mut revisions = revisions.iter();
-            let revision = revisions.find(|revision| revision.checkpoint == entry.checkpoint);
-            let Some(revision) = revision else {
-                let name = crate::io::Device::name(&**reader.device());
-                let context = format!("{name} does not have it");
-                return Err(Error::new(ErrorKind::NotRetained, context));
-            };
-            for rank in read_ranks(reader, revision)? {
-                if let Some(source) = sources.get_mut(index(rank.rank)) {
-                    *source = Some(at);
-                }
-            }
-        }
-        let whole: Option<Vec<usize>> = sources.into_iter().collect();
-        whole.ok_or_else(|| Error::new(ErrorKind::Corrupt, "parts of some ranks are in no store"))
-    }
+/// The ranks whose parts of each of these checkpoints a store has.
+fn ranks_in(folder: &Path, file: &str, ids: &[CheckpointId]) -> Vec<Result<Vec<u32>>> {
+    let opened = open_store(folder, file).and_then(|reader| {
+        let revisions = reader.newest_root()?.0.revisions;
+        Ok((reader, revisions))
+    });
+    let (reader, revisions) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return ids.iter().map(|_| Err(error.again())).collect(),
+    };
+    let of = |id: &CheckpointId| {
+        let mut revisions = revisions.iter();
+        let revision = revisions.find(|revision| revision.checkpoint == *id);
+        let gone = || {
+            let context = format!("{} does not have it", reader.device().name());
+            Error::new(ErrorKind::NotRetained, context)
+        };
+        let ranks = read_ranks(&reader, revision.ok_or_else(gone)?)?;
+        Ok(ranks.into_iter().map(|entry| entry.rank).collect())
+    };
+    ids.iter().map(of).collect()
 }

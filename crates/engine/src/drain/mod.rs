@@ -10,11 +10,13 @@
 //! | file | what it does |
 //! |---|---|
 //! | `coordinate` | on the node of rank 0: which checkpoint, which aggregators, the catalog |
+//! | `follow` | one aggregator at work, as its coordinator follows it |
 //! | `point` | a process that takes part: answers requests, runs drains |
 //! | `source` | on a node: what it has, and blocks gathered for pulling |
 //! | `sources` | on an aggregator: the way to the nodes' blocks |
 //! | `work` | one drain of one aggregator |
 //! | `changes` | which blocks differ from what the archive has |
+//! | `equal` | which of them are equal to each other, byte for byte |
 //! | `pack` | gathers, encodes and stores the segments of a plan |
 //! | `history` | what segments may be a difference to |
 //! | `parts` | the trees and roots above the blocks |
@@ -29,7 +31,9 @@ mod changes;
 mod clean;
 mod coordinate;
 mod encode;
+mod equal;
 pub mod fetch;
+mod follow;
 mod history;
 mod ledger;
 mod open;
@@ -51,13 +55,18 @@ mod work;
 pub use coordinate::{ArchiveNode, ArchivePlan, ArchiveThread};
 pub use point::DrainPoint;
 pub use running::RunningLock;
-pub use servers::{ServerPlace, servers_in, shared_secret};
+pub use servers::{ServerPlace, publish_secret, servers_in, shared_secret};
 pub use settings::DrainSettings;
 pub use status::{AggregatorStatus, ArchiveStatus, STATUS_FILE, StatusCheckpoint};
 
-use crate::error::{Error, ErrorKind, Result};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::clock::Deadline;
+use crate::error::Result;
+use crate::fanout;
+use crate::notice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,30 +81,45 @@ fn parallel<I: Sync, T: Send>(
     threads_max: usize,
     what: impl Fn(&I) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    if let [only] = items {
-        return what(only).map(|one| vec![one]);
-    }
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else {
-                return done;
-            };
-            done.push((at, what(item)));
+    let done = fanout::each(items, threads_max, |_, item| what(item));
+    done.into_iter().collect()
+}
+
+/// Does `work` until it ends by itself. Where it panics that is said, and it begins again after `pause`,
+/// unless `stop` says otherwise.
+fn keep_going(what: &str, stop: &AtomicBool, pause: Duration, mut work: impl FnMut()) {
+    while let Err(panic) = catch_unwind(AssertUnwindSafe(&mut work)) {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+        notice::warn(&format!(
+            "{what} panicked: {}; it begins again. This is a defect of Backstay: report it",
+            said.unwrap_or("without words")
+        ));
+        let over = Deadline::after(pause);
+        while !stop.load(Ordering::Acquire) && over.left().is_some() {
+            std::thread::sleep(pause.min(Duration::from_millis(5)));
         }
-    };
-    let panicked = || Error::new(ErrorKind::Internal, "a thread of a drain panicked");
-    let mut results: Vec<(usize, Result<T>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..items.len().min(threads_max))
-            .map(|_| scope.spawn(work))
-            .collect();
-        let of = |thread: std::thread::ScopedJoinHandle<'_, Vec<(usize, Result<T>)>>| {
-            thread.join().unwrap_or_else(|_| vec![(0, Err(panicked()))])
-        };
-        threads.into_iter().flat_map(of).collect()
-    });
-    results.sort_by_key(|(at, _)| *at);
-    results.into_iter().map(|(_, result)| result).collect()
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn what_panics_begins_again_until_it_ends_or_is_told_to() {
+        let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+        keep_going("a test", &stop, Duration::ZERO, || {
+            assert!(count.fetch_add(1, Ordering::SeqCst) >= 3, "again");
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 4);
+        keep_going("a test", &stop, Duration::from_secs(3600), || {
+            stop.store(true, Ordering::Release);
+            panic!("the last time");
+        });
+    }
 }

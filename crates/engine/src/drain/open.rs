@@ -3,26 +3,27 @@
 //! takes over from another process, or a new one.
 //! In from: the request to drain. Out to: `point`.
 //! Invariants: a file on shared storage never changes its writing host; whoever takes over writes a file of
-//! its own and only reads the former.
+//! its own and only reads the former, which is the one that the catalog names: what nobody recorded is begun
+//! anew, because nobody says how what it goes on from went on. A store is kept open for one life of the job.
 
 use super::encode::Decoders;
 use super::fetch::open_device;
 use super::history::note_differences;
 use super::ledger::{Ledger, Runs};
-use super::point::OpenStore;
+use super::point::{Life, OpenStore};
 use super::state::State;
 use super::{DrainSettings, PARALLEL_MAX, parallel};
 use crate::archive::layout::Layout;
 use crate::archive::{
     ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
 };
+use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::direct::writes_pay;
 use crate::notice;
 use crate::store::reader::StoreReader;
 use backstay_format::drain::DrainJob;
-use backstay_format::{CheckpointId, SegmentHeader, TableEntry};
-use std::collections::BTreeSet;
+use backstay_format::{SegmentHeader, TableEntry};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,16 +37,18 @@ pub(super) fn store_for(
     held: Option<OpenStore>,
     job: &DrainJob,
     settings: &DrainSettings,
+    pulse: &Pulse,
 ) -> Result<OpenStore> {
+    // What a former life or another coordinator left open may have been removed meanwhile: it is looked up.
     let is_it = |held: &OpenStore| {
-        (&*held.job, held.run, held.aggregator) == (&*job.job, job.run, job.aggregator)
-            && (job.file.is_empty() || held.file == job.file || held.recorded == job.file)
+        (&held.life, held.aggregator) == (&Life::of(job), job.aggregator)
+            && (held.file == job.file || held.recorded == job.file)
     };
     if let Some(held) = held.filter(is_it) {
         return Ok(held);
     }
     let folder = Path::new(&job.folder);
-    let options = options(folder, job, settings);
+    let options = options(folder, job, settings, pulse);
     let opened = open(folder, job, &options).and_then(|(file, store)| {
         let state = load(&store)?;
         Ok((file, store, state))
@@ -59,8 +62,7 @@ pub(super) fn store_for(
         opened => opened?,
     };
     Ok(OpenStore {
-        job: job.job.clone(),
-        run: job.run,
+        life: Life::of(job),
         aggregator: job.aggregator,
         recorded: job.file.clone(),
         file,
@@ -101,13 +103,6 @@ fn epoch_of(file: &str) -> u32 {
 
 fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
     let mut identity = identity(job);
-    for former in unrecorded(folder, job) {
-        match go_on(folder, &former, job, &mut identity, options) {
-            Ok(Some(opened)) => return Ok(opened),
-            Ok(None) => {}
-            Err(error) => tracing::debug!("{former} is of no use: {error}"),
-        }
-    }
     let opened = go_on(folder, &job.file, job, &mut identity, options)?;
     opened.ok_or_else(|| too_many(folder, job))
 }
@@ -163,42 +158,6 @@ fn go_on(
     Ok(None)
 }
 
-/// Files of the aggregator that an interrupted drain made after the one that is recorded, the newest first:
-/// what they hold besides need not be stored again. Only such that have all that the recorded one has.
-fn unrecorded(folder: &Path, job: &DrainJob) -> Vec<String> {
-    let prefix = format!("aggregate-{}-", job.aggregator);
-    let mut found: Vec<String> = Vec::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(&prefix) && epoch_of(&name) > epoch_of(&job.file) {
-            found.push(name);
-        }
-    }
-    if found.is_empty() {
-        return found;
-    }
-    let retained = |file: &str| -> Result<BTreeSet<CheckpointId>> {
-        let device = open_device(folder, file)?;
-        let superblock = device.superblock();
-        if (&*superblock.job, superblock.run) != (&*job.job, job.run) {
-            return Err(Error::new(ErrorKind::StoreBusy, "it is of another run"));
-        }
-        let revisions = device.root().revisions.clone().into_iter();
-        let ids = revisions.map(|revision| revision.checkpoint);
-        Ok(ids.filter(|id| job.retain.contains(id)).collect())
-    };
-    let needed = match &*job.file {
-        "" => BTreeSet::new(),
-        recorded => match retained(recorded) {
-            Ok(needed) => needed,
-            Err(_) => return Vec::new(),
-        },
-    };
-    found.retain(|file| retained(file).is_ok_and(|has| has.is_superset(&needed)));
-    found.sort_by_key(|file| std::cmp::Reverse(epoch_of(file)));
-    found
-}
-
 fn too_many(folder: &Path, job: &DrainJob) -> Error {
     let context = format!(
         "{}: too many files of aggregator {}",
@@ -212,7 +171,7 @@ fn is_there(folder: &Path, name: &str) -> bool {
     folder.join(name).exists()
 }
 
-fn options(folder: &Path, job: &DrainJob, settings: &DrainSettings) -> WriteOptions {
+fn options(folder: &Path, job: &DrainJob, settings: &DrainSettings, pulse: &Pulse) -> WriteOptions {
     let aggregators = u64::from(job.aggregators.max(1));
     let defaults = WriteOptions::default();
     WriteOptions {
@@ -224,8 +183,10 @@ fn options(folder: &Path, job: &DrainJob, settings: &DrainSettings) -> WriteOpti
         },
         rate_bytes: settings.rate_bytes.map(|rate| rate.div_ceil(aggregators)),
         direct_write: writes_pay(folder),
+        pulse: pulse.clone(),
         read: ReadOptions {
             decode: Arc::new(Decoders::default()),
+            pulse: pulse.clone(),
             ..defaults.read.clone()
         },
         ..defaults

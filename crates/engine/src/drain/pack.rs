@@ -8,7 +8,7 @@ use super::encode::{Planned, raw_header_bytes};
 use super::history::History;
 use super::sources::{Source, Wanted};
 use super::state::State;
-use super::work::{Drain, Key, Placed, RankWork, Write};
+use super::work::{Drain, Placed, RankWork, Write};
 use super::{PARALLEL_MAX, lock, parallel};
 use crate::aggregate::{Block, Piece, Plan, RankBlocks, Segment, VariableBlocks, lags, plan};
 use crate::archive::{Commit, Payload};
@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::reader::StoreReader;
 use backstay_format::width::{index, to_u64};
 use backstay_format::{Address, BlockRef, SegmentId, SegmentPiece};
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -44,7 +43,6 @@ struct Window {
 pub(super) fn pack(
     packing: &Packing<'_>,
     state: &State,
-    known: &mut BTreeMap<Key, Option<Address>>,
     placed: &mut Placed,
 ) -> Result<Vec<(SegmentId, u64)>> {
     let blocks: Vec<Vec<Vec<Block>>> = packing.works.iter().map(blocks_of).collect();
@@ -62,8 +60,12 @@ pub(super) fn pack(
     let (sender, receiver) = sync_channel(1);
     std::thread::scope(|scope| {
         let ranks = &ranks;
-        let gathering = scope.spawn(move || gather_all(packing, ranks, &mut plan, &sender));
-        let stored = store_all(packing, state, &receiver, known, placed);
+        let gather = move || gather_all(packing, ranks, &mut plan, &sender);
+        let gathering = std::thread::Builder::new()
+            .name("backstay-gather".to_owned())
+            .spawn_scoped(scope, gather)
+            .map_err(|error| Error::io("starting a thread that gathers", error))?;
+        let stored = store_all(packing, state, &receiver, placed);
         // A gatherer that waits for room ends when nobody takes its windows any more.
         drop(receiver);
         let panicked = || Error::new(ErrorKind::Internal, "a gathering thread panicked");
@@ -135,7 +137,7 @@ fn gather_all(
         packing.drain.go_on()?;
         let places: Vec<usize> = (0..wanted.len()).collect();
         parallel(&places, PARALLEL_MAX, |&at| {
-            packing.sources[at].fill(&wanted[at], &bytes)
+            packing.sources[at].fill(&wanted[at], &bytes, packing.drain.pulse)
         })?;
         if !moved.is_empty() {
             // What is cleaned may stand in segments of earlier commits only.
@@ -145,6 +147,7 @@ fn gather_all(
             let mut segment = lock(&bytes[one.segment]);
             let into = &mut segment[one.offset..one.offset + one.length];
             reader.read(&one.block, into, "block")?;
+            packing.drain.pulse.beat();
         }
         if out.send(Window { segments, bytes }).is_err() {
             return Ok(());
@@ -185,19 +188,13 @@ impl Packing<'_> {
     }
 
     /// Where the pieces of a segment are from now on.
-    fn note(
-        &self,
-        segment: &Planned,
-        known: &mut BTreeMap<Key, Option<Address>>,
-        placed: &mut Placed,
-    ) -> Result<()> {
+    fn note(&self, segment: &Planned, placed: &mut Placed) -> Result<()> {
         for piece in &segment.pieces {
             let (rank, variable) = (index(piece.rank), index(piece.variable));
             let write = self.write_of(piece)?;
             let unit = piece.offset / Address::UNIT_BYTES;
             let address = Address::new(segment.id, u16::try_from(unit).unwrap_or(u16::MAX));
             let digest = write.block.digest;
-            known.insert((digest, write.length), Some(address));
             placed[rank][variable].insert(write.at, BlockRef { address, digest });
         }
         Ok(())
@@ -227,7 +224,6 @@ fn store_all(
     packing: &Packing<'_>,
     state: &State,
     windows: &Receiver<Window>,
-    known: &mut BTreeMap<Key, Option<Address>>,
     placed: &mut Placed,
 ) -> Result<Vec<(SegmentId, u64)>> {
     let drain = packing.drain;
@@ -238,7 +234,7 @@ fn store_all(
         drain.go_on()?;
         encode_window(packing, &window)?;
         for segment in &window.segments {
-            packing.note(segment, known, placed)?;
+            packing.note(segment, placed)?;
             opened.push((segment.id, u64::from(segment.length)));
             since += u64::from(segment.length);
         }
@@ -277,11 +273,12 @@ fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
             packing.history.note(&new);
             let stored = to_u64(new.payload.len());
             drain.store.append(new)?;
+            drain.pulse.beat();
             let mut progress = lock(drain.progress);
             progress.bytes_encoded += u64::from(segment.length);
             progress.bytes_stored += stored;
         }
     };
     let threads: Vec<u32> = (0..drain.settings.threads.max(1)).collect();
-    parallel(&threads, usize::MAX, |_| work()).map(|_| ())
+    parallel(&threads, threads.len(), |_| work()).map(|_| ())
 }

@@ -3,7 +3,8 @@
 //! aggregator, and says how far they are.
 //! In from: requests of the coordinator and of aggregators. Out to: `source`, `work`.
 //! Invariants: one drain at a time; a request that cannot be done at once starts a thread, and `Progress`
-//! tells how it goes; a store that failed is opened anew by the next drain.
+//! tells how it goes; a store that failed is opened anew by the next drain; a life of the job that is over
+//! begins and ends nothing.
 
 use super::encode::{Encoders, Means};
 use super::source::NodeSource;
@@ -11,7 +12,7 @@ use super::state::State;
 use super::work::Drain;
 use super::{DrainSettings, lock, open};
 use crate::archive::ArchiveStore;
-use crate::clock::Deadline;
+use crate::clock::{Deadline, Pulse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::{Control, wait_until};
 use crate::store::reserve::Reserve;
@@ -30,6 +31,35 @@ pub struct DrainPoint {
     source: Mutex<Option<Arc<NodeSource>>>,
     aggregator: Arc<Aggregator>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The latest life that began a drain.
+    latest: Mutex<Option<Life>>,
+}
+
+/// A life of a job, as its coordinator says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Life {
+    job: String,
+    run: u32,
+    incarnation: u64,
+    /// Of two coordinators of one life, which is the later one.
+    catalog: u32,
+}
+
+impl Life {
+    pub(super) fn of(job: &DrainJob) -> Self {
+        Self {
+            job: job.job.clone(),
+            run: job.run,
+            incarnation: job.incarnation,
+            catalog: job.catalog,
+        }
+    }
+
+    /// Whether `other` is one of the same run that came later.
+    fn is_before(&self, other: &Self) -> bool {
+        (&self.job, self.run) == (&other.job, other.run)
+            && (self.incarnation, self.catalog) < (other.incarnation, other.catalog)
+    }
 }
 
 /// What a drain and those who ask about it share.
@@ -39,13 +69,14 @@ struct Aggregator {
     encoders: Encoders,
     progress: Mutex<DrainProgress>,
     cancel: AtomicBool,
+    pulse: Pulse,
 }
 
 /// The aggregator's store between drains.
 #[derive(Debug)]
 pub(super) struct OpenStore {
-    pub(super) job: String,
-    pub(super) run: u32,
+    /// Whose drain opened it.
+    pub(super) life: Life,
     pub(super) aggregator: u32,
     /// The file that was recorded when it was opened, which it is or was taken over from.
     pub(super) recorded: String,
@@ -87,6 +118,7 @@ impl DrainPoint {
             source: Mutex::default(),
             aggregator: Arc::default(),
             thread: Mutex::default(),
+            latest: Mutex::default(),
         }
     }
 
@@ -203,11 +235,18 @@ impl DrainPoint {
             }
             DrainRequest::Begin(job) => self.begin(job).map(|()| DrainAnswer::Done),
             DrainRequest::Progress => {
-                let progress = lock(&self.aggregator.progress).clone();
+                let mut progress = lock(&self.aggregator.progress).clone();
+                progress.steps = self.aggregator.pulse.count();
                 Ok(DrainAnswer::Progress(progress))
             }
-            DrainRequest::Cancel => {
-                self.aggregator.cancel.store(true, Ordering::Release);
+            DrainRequest::Cancel { incarnation } => {
+                let latest = lock(&self.latest);
+                if latest
+                    .as_ref()
+                    .is_none_or(|l| l.incarnation <= *incarnation)
+                {
+                    self.aggregator.cancel.store(true, Ordering::Release);
+                }
                 Ok(DrainAnswer::Done)
             }
             DrainRequest::Archived { checkpoint, kind } => {
@@ -224,9 +263,31 @@ impl DrainPoint {
         }
     }
 
+    /// The later life of a run has the aggregator; one that is over is refused.
+    fn admit(&self, job: &DrainJob) -> Result<()> {
+        let mut latest = lock(&self.latest);
+        let life = Life::of(job);
+        if let Some(later) = latest.as_ref().filter(|latest| life.is_before(latest)) {
+            let context = format!(
+                "{} drains for life {} of job {} (catalog {}); this is life {} (catalog {}), which that \
+                 one took over from: end it",
+                self.name,
+                later.incarnation,
+                later.job,
+                later.catalog,
+                life.incarnation,
+                life.catalog
+            );
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        *latest = Some(life);
+        Ok(())
+    }
+
     fn begin(&self, job: &DrainJob) -> Result<()> {
         let settings = DrainSettings::from_json(&job.settings)?;
         let mut thread = lock(&self.thread);
+        self.admit(job)?;
         let progress = lock(&self.aggregator.progress).clone();
         if let Some(running) = thread.take() {
             if !running.is_finished() && progress.checkpoint == job.checkpoint {
@@ -258,7 +319,10 @@ impl DrainPoint {
         let started = std::thread::Builder::new()
             .name("backstay-drain".to_owned())
             .spawn(move || run.run());
-        let started = started.map_err(|error| Error::io("starting a drain".to_owned(), error))?;
+        let started = started.map_err(|error| {
+            lock(&self.aggregator.progress).state = FAILED;
+            Error::io("starting a drain".to_owned(), error)
+        })?;
         *thread = Some(started);
         Ok(())
     }
@@ -320,7 +384,12 @@ impl DrainRun {
 
     fn drain(&self) -> Result<u64> {
         let mut held = lock(&self.aggregator.open);
-        let mut own = open::store_for(held.take(), &self.job, &self.settings)?;
+        let mut own = open::store_for(
+            held.take(),
+            &self.job,
+            &self.settings,
+            &self.aggregator.pulse,
+        )?;
         {
             let mut progress = lock(&self.aggregator.progress);
             progress.file.clone_from(&own.file);
@@ -338,6 +407,7 @@ impl DrainRun {
             means: self.means(&own),
             progress: &self.aggregator.progress,
             cancel: &self.aggregator.cancel,
+            pulse: &self.aggregator.pulse,
         };
         let outcome = drain.run(&mut own.state);
         lock(&self.aggregator.progress).growths = own.store.stats().growths - before;
@@ -345,7 +415,13 @@ impl DrainRun {
             Ok(_) => *held = Some(own),
             // A store whose sync failed is not used again, nor one whose file may be gone with its mount: the
             // next drain opens it anew.
-            Err(error) if matches!(error.kind(), ErrorKind::StoreIo | ErrorKind::StoreFailed) => {
+            // So is one that another file goes on from.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::StoreIo | ErrorKind::StoreFailed | ErrorKind::StoreBusy
+                ) =>
+            {
                 drop(own);
             }
             Err(_) => {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: makes an archive smaller while no job runs on it: a plan to be shown, then what it says.
 //! In from: `backstay prune`. Out to: the catalog, and files that nothing refers to any more.
-//! Invariants: nothing is changed while a job holds the folder's lock; checkpoints leave the catalog before
-//! a file goes; no store is written: space inside it is free for the next drain.
+//! Invariants: nothing is changed while a job holds the folder's lock, and where there are no locks a job that
+//! runs is taken over from, so that it records nothing that went; checkpoints leave the catalog before a file goes; no store is written: space inside it is free for the next drain.
 
 use super::RunningLock;
 use super::fetch::{open_device, open_store};
@@ -240,6 +240,11 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
         host: fence::host(),
     };
     let catalog = Catalog::open_or_create(&plan.folder, &identity, SLOT_BYTES_DEFAULT)?;
+    let (before, state) = (found.state(), catalog.state());
+    if (&before.stores, &before.checkpoints) != (&state.stores, &state.checkpoints) {
+        let context = "a job wrote the archive meanwhile; look at a new plan";
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
     for &number in &plan.options.keep {
         catalog.keep(number, true)?;
     }
@@ -247,6 +252,8 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
         catalog.keep(number, false)?;
     }
     catalog.drop_checkpoints(&plan.retention.checkpoints())?;
+    // From here on a job that runs after all records nothing that needs a file of the plan.
+    catalog.is_current()?;
     let mut gone = Vec::new();
     for file in &plan.files {
         let path = plan.folder.join(&file.name);

@@ -2,24 +2,25 @@
 //! Purpose: one job at a time on a folder of the archive: a lock that its file system keeps, and that goes
 //! with the process or, after a while, with its host.
 //! In from: `session` on rank 0, when a life begins. Out: the lock, or an error that names the other job.
-//! Invariants: taken at set-up, never for a checkpoint; what is written is fenced by epochs besides, so
-//! that a lock which a file system loses costs nothing that is recorded.
+//! Invariants: taken at set-up, never for a checkpoint; a courtesy that names the other job early. What is
+//! recorded rests on the heirs of files (`archive::heir`), so that a lock that a file system loses, keeps on one
+//! host (localflock), or does not have costs nothing.
 
-use crate::archive::fence;
+use crate::archive::{fence, private};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use crate::notice;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
 const RUNNING_FILE: &str = "running";
 /// How long a job that was just killed may take to die.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// The right to drain to a folder, until dropped.
 #[derive(Debug)]
@@ -33,14 +34,8 @@ impl RunningLock {
     pub fn take(folder: &Path, job: &str, is_next_life: bool) -> Result<Self> {
         let path = folder.join(RUNNING_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        let mut file = options.open(&path).map_err(failed)?;
+        let mut file = open::open_own(&path).map_err(failed)?;
+        private::check_file(&path, &file.metadata().map_err(failed)?)?;
         let deadline = Deadline::after(GRACE);
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -59,7 +54,8 @@ impl RunningLock {
                 }
                 Err(error) => {
                     notice::warn(&format!(
-                        "{} cannot be locked ({error}): two jobs on one archive would not be noticed",
+                        "{} cannot be locked ({error}): of two jobs on one archive the later one has it, \
+                         which the other learns when it archives",
                         path.display()
                     ));
                     return Ok(Self { _file: None });
@@ -71,10 +67,7 @@ impl RunningLock {
             std::process::id(),
             fence::host()
         );
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(mine.as_bytes()))
-            .map_err(failed)?;
+        open::inscribe(&mut file, &mine).map_err(failed)?;
         Ok(Self { _file: Some(file) })
     }
 }

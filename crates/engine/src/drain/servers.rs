@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: where staging servers are, and the secret that they share with the job: files in the job's
 //! folder of the archive, which only its user may read.
-//! In from: a server that starts, the job that looks. Out to: `coordinate`, the endpoints.
+//! In from: a server that starts, the job that looks and says what the secret of its life is. Out to:
+//! `coordinate`, the endpoints.
 //! Invariants: looked at when a life begins and when a server is gone, never for a checkpoint.
 
+use crate::archive::private;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
+use crate::notice;
 use crate::transport::{Peer, Secret};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
@@ -15,7 +19,6 @@ use std::path::{Path, PathBuf};
 
 const SECRET_FILE: &str = "secret";
 const SERVER_PREFIX: &str = "server-";
-const SECRET_BYTES: usize = 32;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
@@ -31,7 +34,16 @@ pub(super) fn find(folder: &Path) -> Vec<Peer> {
         if !name.to_string_lossy().starts_with(SERVER_PREFIX) {
             continue;
         }
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let path = entry.path();
+        let mine = entry
+            .metadata()
+            .map_err(|error| Error::io(format!("looking at {}", path.display()), error))
+            .and_then(|about| private::check_file(&path, &about));
+        if let Err(error) = mine {
+            notice::warn(&format!("a staging server is not asked: {error}"));
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
         if let Ok(entry) = serde_json::from_str::<Entry>(&text) {
             found.push(Peer::new(entry.name, entry.address));
         }
@@ -62,9 +74,7 @@ impl ServerPlace {
             address: address.to_owned(),
         };
         let text = serde_json::to_string(&entry).unwrap_or_default();
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, text).map_err(failed)?;
-        std::fs::rename(&beside, &path).map_err(failed)?;
+        open::replace(&path, &text).map_err(failed)?;
         Ok(Self { path })
     }
 }
@@ -75,27 +85,36 @@ impl Drop for ServerPlace {
     }
 }
 
-/// The secret that the job and its staging servers share: whoever comes first draws it. Readable by the
-/// user alone.
+/// Tells staging servers the secret of a new life of the job. It takes the place of the one before, by
+/// which nobody is answered from then on.
+pub fn publish_secret(folder: &Path, secret: &Secret) -> Result<()> {
+    let path = folder.join(SECRET_FILE);
+    let failed = |error| Error::io(format!("the secret {}", path.display()), error);
+    let beside = write_beside(folder, secret.bytes()).map_err(failed)?;
+    std::fs::rename(&beside, &path).map_err(failed)
+}
+
+/// A file with `secret` for the user alone, under a name of its own.
+fn write_beside(folder: &Path, secret: &[u8; Secret::BYTES]) -> std::io::Result<PathBuf> {
+    let mut drawn = [0; 8];
+    getrandom(&mut drawn[..], GetRandomFlags::empty())?;
+    let number = u64::from_le_bytes(drawn);
+    let beside = folder.join(format!("{SECRET_FILE}-{number:016x}"));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = open::open(&options, &beside)?;
+    file.write_all(secret).and_then(|()| file.sync_all())?;
+    Ok(beside)
+}
+
+/// The secret that the job and its staging servers share: that of the newest life, or, before the first
+/// one, what whoever comes first draws. Readable by the user alone.
 pub fn shared_secret(folder: &Path) -> Result<Secret> {
     let path = folder.join(SECRET_FILE);
     let failed = |error| Error::io(format!("the secret {}", path.display()), error);
-    std::fs::create_dir_all(folder).map_err(failed)?;
-    let mut drawn = [0; SECRET_BYTES];
-    getrandom(&mut drawn[..], GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
-    let beside = folder.join(format!(
-        "{SECRET_FILE}-{:016x}",
-        u64::from_le_bytes([
-            drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7],
-        ]) ^ u64::from(std::process::id())
-    ));
+    private::make_folder(folder)?;
     if !path.exists() {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&beside).map_err(failed)?;
-        file.write_all(&drawn)
-            .and_then(|()| file.sync_all())
-            .map_err(failed)?;
+        let beside = write_beside(folder, Secret::draw()?.bytes()).map_err(failed)?;
         // Whole or not at all, and the first one stays.
         let linked = std::fs::hard_link(&beside, &path);
         drop(std::fs::remove_file(&beside));
@@ -105,7 +124,7 @@ pub fn shared_secret(folder: &Path) -> Result<Secret> {
             Err(error) => return Err(failed(error)),
         }
     }
-    let mut file = std::fs::File::open(&path).map_err(failed)?;
+    let mut file = open::open_read(&path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
     if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o077 != 0 {
         let context = format!(
@@ -114,7 +133,7 @@ pub fn shared_secret(folder: &Path) -> Result<Secret> {
         );
         return Err(Error::new(ErrorKind::Configuration, context));
     }
-    let mut bytes = [0; SECRET_BYTES];
+    let mut bytes = [0; Secret::BYTES];
     file.read_exact(&mut bytes).map_err(failed)?;
     Ok(Secret::from_bytes(bytes))
 }

@@ -7,6 +7,7 @@
 
 use super::source::{NodeSource, PIECES_MAX, host};
 use crate::archive::Payload;
+use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
@@ -122,22 +123,33 @@ impl Source {
     }
 
     /// Fills the segments with `wanted` of this node's blocks.
-    pub(super) fn fill(&self, wanted: &[Wanted], segments: &[Mutex<Payload>]) -> Result<()> {
+    pub(super) fn fill(
+        &self,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
         if self.is_here {
             for one in wanted {
                 let mut segment = super::lock(&segments[one.segment]);
                 let into = &mut segment[one.offset..one.offset + one.length];
                 self.reader.read(&one.block, into, "block")?;
+                pulse.beat();
             }
             return Ok(());
         }
         for some in wanted.chunks(PIECES_MAX) {
-            self.fill_by_pulls(some, segments)?;
+            self.fill_by_pulls(some, segments, pulse)?;
         }
         Ok(())
     }
 
-    fn fill_by_pulls(&self, wanted: &[Wanted], segments: &[Mutex<Payload>]) -> Result<()> {
+    fn fill_by_pulls(
+        &self,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
         let piece = |one: &Wanted| GatherPiece {
             address: one.block.address,
             length_bytes: u32::try_from(one.length).unwrap_or(u32::MAX),
@@ -150,7 +162,7 @@ impl Source {
             DrainAnswer::Gathered { exposure, .. } => exposure,
             other => return Err(unexpected(&self.peer, &other)),
         };
-        let pulled = self.pull(ExposureId(exposure), wanted, segments);
+        let pulled = self.pull(ExposureId(exposure), wanted, segments, pulse);
         let release = DrainRequest::Release { exposure };
         let released = ask(&*self.endpoint, &self.peer, &release, self.within);
         pulled.and(released.map(|_| ()))
@@ -161,6 +173,7 @@ impl Source {
         exposure: ExposureId,
         wanted: &[Wanted],
         segments: &[Mutex<Payload>],
+        pulse: &Pulse,
     ) -> Result<()> {
         let mut buffer = Vec::new();
         let (mut start, mut first) = (0, 0);
@@ -176,6 +189,7 @@ impl Source {
             buffer.resize(length, 0);
             self.endpoint
                 .pull(&self.peer, exposure, start, &mut buffer, self.within)?;
+            pulse.beat();
             let mut rest: &[u8] = &buffer;
             for one in &wanted[first..last] {
                 let (bytes, left) = rest.split_at(one.length);

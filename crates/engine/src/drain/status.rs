@@ -56,6 +56,8 @@ pub struct AggregatorStatus {
     pub bytes_equal: u64,
     /// Of these, stored by an interrupted drain.
     pub bytes_resumed: u64,
+    /// Bytes that were compared before they were taken for either.
+    pub bytes_compared: u64,
     /// Of these, encoded.
     pub bytes_encoded: u64,
     /// Bytes stored for them.
@@ -82,6 +84,7 @@ impl AggregatorStatus {
             bytes_changed: progress.bytes_changed,
             bytes_equal: progress.bytes_equal,
             bytes_resumed: progress.bytes_resumed,
+            bytes_compared: progress.bytes_compared,
             bytes_encoded: progress.bytes_encoded,
             bytes_stored: progress.bytes_stored,
             growths: progress.growths,
@@ -224,9 +227,7 @@ impl StatusFile {
             ..status.clone()
         };
         let text = serde_json::to_string_pretty(&shown).unwrap_or_default();
-        let beside = path.with_extension("json.new");
-        let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-        if let Err(error) = written {
+        if let Err(error) = crate::io::open::replace(path, &text) {
             tracing::debug!("{}: {error}", path.display());
         }
     }

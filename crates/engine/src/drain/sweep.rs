@@ -3,7 +3,7 @@
 //! In from: `coordinate`, after a checkpoint is recorded. Out to: the folder of the job.
 //! Invariants: a file goes only if no listed checkpoint and no store of one refers to it, and a newer one
 //! of the same aggregator is recorded; where that cannot be found out, none goes. The catalog before the
-//! newest one stays, to fall back to.
+//! newest one stays, to fall back to. Who was taken over from removes nothing.
 
 use super::fetch::open_device;
 use crate::archive::Catalog;
@@ -49,6 +49,9 @@ pub(super) fn sweep(folder: &Path, catalog: &Catalog, aggregators: usize) -> Res
             gone.push(name);
         }
     }
+    // A file that a successor makes is made after it took over: it cannot be among those that were listed if
+    // nobody took over until now.
+    catalog.is_current()?;
     if !stores.is_empty() {
         let needed = referred_to(folder, &listed)?;
         stores.retain(|name| !needed.contains(name));

@@ -2,12 +2,13 @@
 //! Purpose: one drain of one aggregator: what its nodes have of a checkpoint, what of that the archive
 //! lacks, and the root that makes it a checkpoint of the store.
 //! In from: the request to drain, the nodes, `state`. Out to: `pack` and `parts`, then the store's root.
-//! Invariants: `state` changes when the root is durable, and only then; blocks that are equal, or that an
-//! interrupted drain stored, are stored once; work that stands still because of the file system holds no
+//! Invariants: `state` changes when the root is durable, and only then; blocks that are equal byte for byte,
+//! or that an interrupted drain stored, are stored once; work that stands still because of the file system holds no
 //! more memory than two windows.
 
 use super::changes::{Changed, NodeTree};
 use super::encode::{Encoders, Means};
+use super::equal::{self, Key, Spot};
 use super::history::{Found, History};
 use super::pack::{self, Packing};
 use super::parts::{self, NewParts, PartWriter};
@@ -17,12 +18,13 @@ use super::state::{RankState, State};
 use super::tree::ArchiveTree;
 use super::{DrainSettings, PARALLEL_MAX, lock, parallel};
 use crate::archive::{ArchiveStore, Commit};
+use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::revision::{ReadPart, read_part};
 use crate::transport::Endpoint;
 use backstay_format::drain::{DrainJob, DrainProgress};
 use backstay_format::width::{to_u64, to_usize};
-use backstay_format::{Address, BlockRef, Digest, RevisionEntry, SegmentId};
+use backstay_format::{Address, BlockRef, RevisionEntry, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,6 +46,8 @@ pub(super) struct Drain<'a> {
     pub(super) means: Means,
     pub(super) progress: &'a Mutex<DrainProgress>,
     pub(super) cancel: &'a AtomicBool,
+    /// Beats with each thing that was done.
+    pub(super) pulse: &'a Pulse,
 }
 
 /// A block to write: of its node, or one of the archive that moves.
@@ -60,8 +64,8 @@ pub(super) struct Write {
 pub(super) struct VariableWork {
     pub(super) node: NodeTree,
     pub(super) writes: Vec<Write>,
-    /// Blocks that are equal to others, which are written or stored.
-    pub(super) equal: Vec<(usize, Key)>,
+    /// Blocks that are equal to others, which are written.
+    pub(super) equal: Vec<(usize, Spot)>,
 }
 
 /// A rank in a drain.
@@ -74,8 +78,6 @@ pub(super) struct RankWork {
     pub(super) variables: Vec<VariableWork>,
 }
 
-/// What makes two blocks equal.
-pub(super) type Key = (Digest, usize);
 /// Where blocks of each rank and variable are now, by their place.
 pub(super) type Placed = Vec<Vec<BTreeMap<usize, BlockRef>>>;
 
@@ -98,12 +100,12 @@ impl Drain<'_> {
         let mut works = self.compare(&sources, state)?;
         let victims = state.ledger.to_clean(CLEAN_BYTES_MAX);
         add_moved(&mut works, state, &victims);
-        let mut known = self.unfinished(state)?;
+        let stored = self.unfinished(state)?;
         let mut placed: Placed = works
             .iter()
             .map(|work| vec![BTreeMap::new(); work.variables.len()])
             .collect();
-        self.find_equal(&mut works, &mut known, &mut placed);
+        equal::find(self, &sources, &mut works, stored, &mut placed)?;
         self.go_on()?;
         let often = (self.settings.history, self.settings.every);
         self.encoders.begin_drain(self.settings.history);
@@ -114,9 +116,9 @@ impl Drain<'_> {
             works: &works,
             history: &history,
         };
-        let opened = pack::pack(&packing, state, &mut known, &mut placed)?;
+        let opened = pack::pack(&packing, state, &mut placed)?;
         let found = history.finish();
-        resolve(&works, &known, &mut placed)?;
+        equal::resolve(&works, &mut placed)?;
         let mut writer = PartWriter::new(self.store, self.job.checkpoint);
         let new = parts::write(self.job, &works, &placed, state, &victims, &mut writer)?;
         let opened = opened.into_iter().chain(writer.finish()?).collect();
@@ -149,7 +151,7 @@ impl Drain<'_> {
             let works = entries.map(|entry| {
                 let part = read_part(&source.reader, &entry.root)?;
                 let known = state.ranks.get(&entry.rank);
-                compare_rank(source, at, entry.rank, part, known)
+                compare_rank(source, at, entry.rank, part, known, self.pulse)
             });
             works.collect::<Result<Vec<RankWork>>>()
         })?;
@@ -174,7 +176,7 @@ impl Drain<'_> {
     }
 
     /// Blocks that interrupted drains stored, by what makes them equal.
-    fn unfinished(&self, state: &mut State) -> Result<BTreeMap<Key, Option<Address>>> {
+    fn unfinished(&self, state: &mut State) -> Result<BTreeMap<Key, BlockRef>> {
         let mut known = BTreeMap::new();
         for header in self.store.unfinished()? {
             let segment = header.segment;
@@ -187,49 +189,12 @@ impl Drain<'_> {
                 let unit = u16::try_from(piece.offset / Address::UNIT_BYTES);
                 let length = to_usize(u64::from(piece.length_bytes));
                 if let Ok(unit) = unit {
-                    known.insert((piece.digest, length), Some(Address::new(segment, unit)));
+                    let (address, digest) = (Address::new(segment, unit), piece.digest);
+                    known.insert((digest, length), BlockRef { address, digest });
                 }
             }
         }
         Ok(known)
-    }
-
-    /// Leaves of equal blocks one to be written.
-    fn find_equal(
-        &self,
-        works: &mut [RankWork],
-        known: &mut BTreeMap<Key, Option<Address>>,
-        placed: &mut Placed,
-    ) {
-        let (mut equal, mut resumed) = (0, 0);
-        for (work, placed) in works.iter_mut().zip(placed) {
-            for (variable, placed) in work.variables.iter_mut().zip(placed) {
-                let later = &mut variable.equal;
-                variable.writes.retain(|write| {
-                    let key = (write.block.digest, write.length);
-                    match known.get(&key) {
-                        None => {
-                            known.insert(key, None);
-                            return true;
-                        }
-                        Some(Some(address)) => {
-                            resumed += to_u64(write.length);
-                            let digest = write.block.digest;
-                            let address = *address;
-                            placed.insert(write.at, BlockRef { address, digest });
-                        }
-                        Some(None) => {
-                            equal += to_u64(write.length);
-                            later.push((write.at, key));
-                        }
-                    }
-                    false
-                });
-            }
-        }
-        let mut progress = lock(self.progress);
-        progress.bytes_equal = equal;
-        progress.bytes_resumed = resumed;
     }
 
     fn commit(
@@ -289,6 +254,7 @@ fn compare_rank(
     rank: u32,
     part: ReadPart,
     known: Option<&RankState>,
+    pulse: &Pulse,
 ) -> Result<RankWork> {
     let mut variables = Vec::with_capacity(part.descriptors.len());
     for (descriptor, stream) in part.descriptors.iter().zip(&part.streams) {
@@ -301,7 +267,7 @@ fn compare_rank(
             &empty
         };
         let former = stands.and_then(|stands| stands.node.as_ref());
-        let (node, changed) = NodeTree::compare(&source.reader, stream, former, tree)?;
+        let (node, changed) = NodeTree::compare(&source.reader, stream, former, tree, pulse)?;
         let write = |changed: Changed| Write {
             at: changed.at,
             length: changed.length,
@@ -358,25 +324,4 @@ fn add_moved(works: &mut [RankWork], state: &State, victims: &BTreeSet<SegmentId
             variable.writes.sort_by_key(|write| write.at);
         }
     }
-}
-
-/// Equal blocks are where the one of them is that was written.
-fn resolve(
-    works: &[RankWork],
-    known: &BTreeMap<Key, Option<Address>>,
-    placed: &mut Placed,
-) -> Result<()> {
-    for (work, placed) in works.iter().zip(placed) {
-        for (variable, placed) in work.variables.iter().zip(placed) {
-            for (at, key) in &variable.equal {
-                let Some(Some(address)) = known.get(key).copied() else {
-                    let context = "a block that others are equal to was not written";
-                    return Err(Error::new(ErrorKind::Internal, context));
-                };
-                let digest = key.0;
-                placed.insert(*at, BlockRef { address, digest });
-            }
-        }
-    }
-    Ok(())
 }

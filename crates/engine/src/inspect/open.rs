@@ -8,16 +8,16 @@ use crate::drain::fetch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
+use crate::io::two_slots::Slot;
 use crate::store::control::ControlGlance;
 use crate::store::reader::StoreReader;
 use crate::store::revision::read_ranks;
 use crate::store::stripe_log::{StripeTable, read_beside};
-use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES};
 use backstay_format::width::to_usize;
 use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StoreId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How often a state is taken again when a job commits meanwhile.
 const TRIES: u32 = 20;
@@ -74,7 +74,7 @@ impl OpenStore {
     pub(super) fn open_archived(path: &Path, archive: usize) -> Result<Self> {
         let folder = path.parent().unwrap_or(Path::new("."));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let device = fetch::open_device(folder, &name)?;
+        let device = fetch::open_to_read(folder, &name)?;
         let reader = StoreReader::open(Arc::<ArchiveDevice>::clone(&device))?;
         let mut store = Self::new(path, reader);
         store.archived = Some((archive, device));
@@ -209,54 +209,35 @@ impl OpenStore {
         }
         let mut attempt = 0;
         loop {
-            let roots = self.reader.roots();
+            let slots = self.reader.roots().slots;
             attempt += 1;
-            if attempt < TRIES && roots.iter().any(Result::is_err) && !self.one_is_unused(&roots) {
-                std::thread::sleep(Duration::from_micros(500));
+            let wrong = |slot: &Slot<RootSlot>| matches!(slot, Slot::Damaged(_) | Slot::Unread(_));
+            if attempt < TRIES && slots.iter().any(wrong) {
                 continue;
             }
-            let mut newest: Option<RootSlot> = None;
-            let mut states = [RootState::Unused, RootState::Unused];
-            let unused = self.one_is_unused(&roots);
-            let mut failure = None;
-            for (state, root) in states.iter_mut().zip(roots) {
-                match root {
-                    Ok(root) => {
-                        *state = RootState::Valid(root.sequence);
-                        if newest
-                            .as_ref()
-                            .is_none_or(|other| other.sequence < root.sequence)
-                        {
-                            newest = Some(root);
-                        }
+            let (mut newest, mut failure) = (None::<RootSlot>, None);
+            let states = slots.map(|slot| match slot {
+                Slot::Unused => RootState::Unused,
+                Slot::Good(root) => {
+                    let valid = RootState::Valid(root.sequence);
+                    let is_newer = |other: &RootSlot| other.sequence < root.sequence;
+                    if newest.as_ref().is_none_or(is_newer) {
+                        newest = Some(root);
                     }
-                    Err(_error) if unused => {}
-                    Err(error) => {
-                        failure.get_or_insert_with(|| copy_of(&error));
-                        *state = RootState::Damaged(error);
-                    }
+                    valid
                 }
-            }
+                // Who only looks shows what there is; a restart does not go on from it.
+                Slot::Damaged(error) | Slot::Unread(error) => {
+                    failure.get_or_insert_with(|| copy_of(&error));
+                    RootState::Damaged(error)
+                }
+            });
             return match (newest, failure) {
                 (Some(root), _) => Ok((root, states)),
-                (None, failure) => Err(failure.unwrap_or_else(|| {
-                    Error::new(ErrorKind::Corrupt, "both root slots are empty")
-                })),
+                (None, Some(failure)) => Err(failure),
+                (None, None) => Err(Error::new(ErrorKind::Corrupt, "both root slots are empty")),
             };
         }
-    }
-
-    /// Whether one slot is as a new store leaves it: the other has sequence 1, it has zeros.
-    fn one_is_unused(&self, roots: &[Result<RootSlot>; 2]) -> bool {
-        let first = matches!(&roots[0], Ok(root) if root.sequence == 1);
-        let mut bytes = vec![0; ROOT_BYTES];
-        let zeros = self
-            .reader
-            .device()
-            .read_at(&mut bytes, ROOT_OFFSETS[1])
-            .is_ok()
-            && bytes.iter().all(|&byte| byte == 0);
-        first && zeros
     }
 
     /// The checkpoints that the store retains by now.

@@ -2,17 +2,18 @@
 //! Purpose: a file on shared storage as a device: read past the page cache (`O_DIRECT`), because what
 //! another host wrote may be stale there; written by plain writes, or past the page cache too.
 //! In from: `archive`. Out to: the kernel, by positioned reads and writes of one open file.
-//! Invariants: opened once and kept open; the file is made once and never renamed; memory and offsets of
-//! direct reads and writes are multiples of 4096.
+//! Invariants: opened once and kept open, by a second descriptor only where both ways are used; the file is
+//! made once and never renamed; memory and offsets of direct reads and writes are multiples of 4096.
 
-use super::Device;
+use super::fault::{self, Access};
+use super::{Device, open};
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::pwritev;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::ops::{Deref, DerefMut};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What memory, offsets and lengths of direct reads and writes are multiples of.
@@ -71,29 +72,34 @@ fn is_aligned(bytes: &[u8], offset: u64) -> bool {
 #[derive(Debug)]
 pub struct SharedFile {
     path: PathBuf,
-    /// For plain reads and writes.
-    plain: File,
-    /// For direct ones, where the file system has them.
+    /// For all that does not go past the page cache; of a file that is only read past it, for that.
+    file: File,
+    is_direct: bool,
+    /// For what goes past the page cache, where the file system has that.
     direct: Option<File>,
-    /// Whether what is read, and what is written, goes past the page cache.
-    reads_direct: bool,
-    writes_direct: bool,
 }
 
 impl SharedFile {
     /// Opens a file for reading only. Where the file system cannot read past the page cache, it is read
     /// plainly.
     pub fn open_read_only(path: &Path, direct: bool) -> Result<Self> {
-        let plain = File::open(path)?;
         let mut options = OpenOptions::new();
         options.read(true);
+        let opened = open_direct(&options, path, direct)?;
+        let is_direct = opened.is_some();
+        let file = opened.map_or_else(|| open::open_read(path), Ok)?;
         Ok(Self {
             path: path.to_owned(),
-            plain,
-            direct: open_direct(&options, path, direct)?,
-            reads_direct: direct,
-            writes_direct: false,
+            file,
+            is_direct,
+            direct: None,
         })
+    }
+
+    /// What tells it from every other file: its file system, and its number there.
+    pub fn identity(&self) -> Result<(u64, u64)> {
+        let found = self.file.metadata()?;
+        Ok((found.dev(), found.ino()))
     }
 
     /// Makes a file, which must not be there, readable by its owner only; `layout` is called before it
@@ -105,7 +111,7 @@ impl SharedFile {
     ) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        let made = options.open(path)?;
+        let made = open::open(&options, path)?;
         layout(&made)?;
         drop(made);
         Self::open(path, direct)
@@ -117,11 +123,23 @@ impl SharedFile {
         options.read(true).write(true);
         Ok(Self {
             path: path.to_owned(),
-            plain: options.open(path)?,
+            file: open::open(&options, path)?,
+            is_direct: false,
             direct: open_direct(&options, path, direct)?,
-            reads_direct: direct,
-            writes_direct: direct,
         })
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        open::check_file_size(offset.saturating_add(to_u64(bytes.len())))?;
+        match &self.direct {
+            Some(file) if is_aligned(bytes, offset) => file.write_all_at(bytes, offset),
+            _ => self.file.write_all_at(bytes, offset),
+        }
+    }
+
+    /// What the file system says of the file.
+    pub fn about(&self) -> Result<std::fs::Metadata> {
+        self.file.metadata()
     }
 
     fn read_direct(file: &File, buffer: &mut [u8], offset: u64) -> Result<()> {
@@ -181,7 +199,7 @@ fn open_direct(options: &OpenOptions, path: &Path, wanted: bool) -> Result<Optio
         return Ok(None);
     }
     let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-    match options.clone().custom_flags(flags).open(path) {
+    match open::open(options.clone().custom_flags(flags), path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
         Err(error) => Err(error),
@@ -190,30 +208,34 @@ fn open_direct(options: &OpenOptions, path: &Path, wanted: bool) -> Result<Optio
 
 impl Device for SharedFile {
     fn length_bytes(&self) -> Result<u64> {
-        Ok(self.plain.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
         match &self.direct {
-            Some(file) if self.reads_direct => Self::read_direct(file, buffer, offset),
-            _ => self.plain.read_exact_at(buffer, offset),
+            Some(file) => Self::read_direct(file, buffer, offset),
+            None if self.is_direct => Self::read_direct(&self.file, buffer, offset),
+            None => self.file.read_exact_at(buffer, offset),
         }
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        match &self.direct {
-            Some(file) if self.writes_direct && is_aligned(bytes, offset) => {
-                file.write_all_at(bytes, offset)
-            }
-            _ => self.plain.write_all_at(bytes, offset),
-        }
+        let (count, end) = fault::cut_short(&self.path, offset, bytes.len());
+        self.write(&bytes[..count], offset).and(end)
     }
 
     fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> Result<()> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        open::check_file_size(offset.saturating_add(to_u64(length)))?;
+        if let (count, Err(error)) = fault::cut_short(&self.path, offset, length) {
+            let part = parts.concat();
+            return self.write(&part[..count], offset).and(Err(error));
+        }
         let aligned = |part: &&[u8]| is_aligned(part, offset);
         let file = match &self.direct {
-            Some(file) if self.writes_direct && parts.iter().all(aligned) => file,
-            _ => &self.plain,
+            Some(file) if parts.iter().all(aligned) => file,
+            _ => &self.file,
         };
         for some in parts.chunks(PARTS_MAX) {
             let slices: Vec<IoSlice<'_>> = some.iter().map(|part| IoSlice::new(part)).collect();
@@ -231,7 +253,8 @@ impl Device for SharedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(fdatasync(&self.plain)?)
+        fault::check(&self.path, Access::Sync, 0, 0)?;
+        Ok(fdatasync(&self.file)?)
     }
 
     /// Blocks are reserved where the file system does that cheaply; elsewhere only the length is set,
@@ -242,9 +265,11 @@ impl Device for SharedFile {
             let text = "a device never shrinks";
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
-        match fallocate(&self.plain, FallocateFlags::empty(), 0, length_bytes) {
+        fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
+        open::check_file_size(length_bytes)?;
+        match fallocate(&self.file, FallocateFlags::empty(), 0, length_bytes) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-                self.plain.set_len(length_bytes)
+                self.file.set_len(length_bytes)
             }
             done => Ok(done?),
         }
@@ -255,7 +280,7 @@ impl Device for SharedFile {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let numbers = rustix::fs::fstatvfs(&self.plain).ok()?;
+        let numbers = rustix::fs::fstatvfs(&self.file).ok()?;
         Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
     }
 }

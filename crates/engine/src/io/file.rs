@@ -1,32 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: a device that is a file on a local or parallel file system.
 //! In from: `store`. Out to: the kernel, by positioned reads and writes; on tmpfs by a mapping.
-//! Invariants: opened once and kept open; a write outside the reserved length is refused; a file
-//! that became shorter is an error, once noticed, and never grown back by a write.
+//! Invariants: opened once and kept open, until a copy takes its place; a write outside the reserved
+//! length is refused; a file that became shorter is an error, once noticed, and never grown back by a
+//! write.
 
+use super::fault::{self, Access};
 use super::mapped::Mapped;
-use super::{Backing, Device};
-use backstay_format::width::to_u64;
+use super::sealed::SealedRange;
+use super::{Backing, Device, open};
+use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fstatfs};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// A file as a device.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
     path: PathBuf,
     memory: bool,
-    /// Present where writing through a mapping is writing memory.
-    mapped: Option<Mapped>,
+    first: Opened,
     /// The length as last looked at.
     length: AtomicU64,
+    /// Held by every writer, and alone by who copies the file.
+    writing: RwLock<()>,
 }
+
+/// An open file, and the copy that took its place. What was lent of it stays valid as long as the device.
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    /// Present where writing through a mapping is writing memory.
+    mapped: Option<Mapped>,
+    next: OnceLock<Box<Self>>,
+}
+
+/// Copied at a time when a file is put back.
+const COPIED_BYTES: usize = 4 << 20;
 
 impl FileDevice {
     /// Opens a file for reading and writing, readable by its owner only; makes it where asked to.
@@ -38,26 +54,150 @@ impl FileDevice {
             .create(create)
             .truncate(false)
             .mode(0o600);
-        let mut device = Self::from_file(options.open(path)?, path)?;
-        device.mapped = device.memory.then(Mapped::new);
+        let makes = create && !path.exists();
+        let mut device = Self::from_file(open::open(&options, path)?, path)?;
+        if let (true, Some(folder)) = (makes, path.parent()) {
+            // Or a loss of power takes the name away, and all that is synced behind it.
+            let here = Path::new(".");
+            let named = !folder.as_os_str().is_empty();
+            super::sync_folder(if named { folder } else { here })?;
+        }
+        device.first.mapped = device.memory.then(Mapped::new);
         Ok(device)
     }
 
     /// Opens a file for reading only.
     pub fn open_read_only(path: &Path) -> Result<Self> {
-        Self::from_file(File::open(path)?, path)
+        Self::from_file(open::open_read(path)?, path)
     }
 
     fn from_file(file: File, path: &Path) -> Result<Self> {
         let memory = fstatfs(&file)?.f_type == TMPFS_MAGIC;
         let length = AtomicU64::new(file.metadata()?.len());
         Ok(Self {
-            file,
             path: path.to_owned(),
             memory,
-            mapped: None,
+            first: Opened {
+                file,
+                mapped: None,
+                next: OnceLock::new(),
+            },
             length,
+            writing: RwLock::default(),
         })
+    }
+
+    /// The file that is read and written now.
+    fn now(&self) -> &Opened {
+        let mut opened = &self.first;
+        while let Some(next) = opened.next.get() {
+            opened = next;
+        }
+        opened
+    }
+
+    /// Whether the open file is what stands at `path`: nobody deleted it, moved it, or put another there.
+    pub fn stands_at(&self, path: &Path) -> Result<bool> {
+        let found = match std::fs::metadata(path) {
+            Ok(found) => found,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        let held = self.now().file.metadata()?;
+        Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
+    }
+
+    /// Copies the open file to `path`, where nothing is any more that anybody needs, and goes on with the
+    /// copy; durable on return. Writers wait meanwhile. The space of the old file is free when the device
+    /// is dropped.
+    pub fn put_back(&self, path: &Path) -> Result<()> {
+        let alone = self.writing.write();
+        let beside = path.with_extension("copy");
+        drop(std::fs::remove_file(&beside));
+        let copied = self.copy_to(&beside).and_then(|()| {
+            std::fs::rename(&beside, path)?;
+            super::sync_folder(path.parent().unwrap_or(Path::new(".")))
+        });
+        if copied.is_err() {
+            drop(std::fs::remove_file(&beside));
+        }
+        copied?;
+        let followed = self.go_on_with(path);
+        drop(alone);
+        followed
+    }
+
+    fn copy_to(&self, beside: &Path) -> Result<()> {
+        let copy = Self::open(beside, true)?;
+        let length = self.length_bytes()?;
+        copy.reserve(length)?;
+        let mut bytes = vec![0; COPIED_BYTES];
+        let mut offset = 0;
+        while offset < length {
+            let count = to_usize((length - offset).min(to_u64(COPIED_BYTES)));
+            let bytes = &mut bytes[..count];
+            self.read_at(bytes, offset)?;
+            // What is reserved is zero already.
+            if bytes.iter().any(|&byte| byte != 0) {
+                copy.write_at(bytes, offset)?;
+            }
+            offset += to_u64(count);
+        }
+        copy.now().file.sync_all()
+    }
+
+    /// Goes on with what stands at the device's path, which the node's leader put there.
+    pub fn follow(&self) -> Result<()> {
+        if self.stands_at(&self.path)? {
+            return Ok(());
+        }
+        self.go_on_with(&self.path)
+    }
+
+    fn go_on_with(&self, path: &Path) -> Result<()> {
+        let Self {
+            first,
+            memory,
+            length,
+            ..
+        } = Self::open(path, false)?;
+        if length.into_inner() < self.length.load(Ordering::Acquire) || memory != self.memory {
+            let text = "what stands there is no copy of the file that was open";
+            return Err(Error::new(ErrorKind::InvalidData, text));
+        }
+        drop(self.now().next.set(Box::new(first)));
+        Ok(())
+    }
+
+    fn writer(&self) -> RwLockReadGuard<'_, ()> {
+        self.writing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By the file's own write, which a limit of this process may forbid also within the reserved length.
+    fn write_file(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        open::check_file_size(offset.saturating_add(to_u64(bytes.len())))?;
+        self.now().file.write_all_at(bytes, offset)
+    }
+
+    /// Writes what lies within the device.
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let opened = self.now();
+        let Some(mapped) = &opened.mapped else {
+            return self.write_file(bytes, offset);
+        };
+        let length = self.length.load(Ordering::Acquire);
+        let done = mapped.write(&opened.file, bytes, offset, length);
+        if done == bytes.len() {
+            return Ok(());
+        }
+        // The window could not be populated: the file became shorter, or the file system is full,
+        // or there is no mapping here. The file's own write says which.
+        self.refresh()?;
+        self.write_file(&bytes[done..], offset + to_u64(done))
     }
 
     /// That a write up to `end` stays within the device, which another process may have grown.
@@ -76,35 +216,28 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn length_bytes(&self) -> Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.now().file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_exact_at(buffer, offset)
+        fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
+        self.now().file.read_exact_at(buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let _writer = self.writer();
         self.check_end(offset.saturating_add(to_u64(bytes.len())))?;
-        let Some(mapped) = &self.mapped else {
-            return self.file.write_all_at(bytes, offset);
-        };
-        let length = self.length.load(Ordering::Acquire);
-        let done = mapped.write(&self.file, bytes, offset, length);
-        if done == bytes.len() {
-            return Ok(());
-        }
-        // The window could not be populated: the file became shorter, or the file system is full,
-        // or there is no mapping here. The file's own write says which.
-        self.refresh()?;
-        self.file
-            .write_all_at(&bytes[done..], offset + to_u64(done))
+        let (count, end) = fault::cut_short(&self.path, offset, bytes.len());
+        self.write(&bytes[..count], offset).and(end)
     }
 
-    fn lend(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        let mapped = self.mapped.as_ref()?;
+    fn lend(&self, range: SealedRange) -> Option<&[u8]> {
+        let (offset, length) = (range.offset(), range.length());
+        let opened = self.now();
+        let mapped = opened.mapped.as_ref()?;
         self.check_end(offset.checked_add(to_u64(length))?).ok()?;
         let end = self.length.load(Ordering::Acquire);
-        mapped.lend(&self.file, offset, length, end)
+        mapped.lend(&opened.file, offset, length, end)
     }
 
     fn refresh(&self) -> Result<()> {
@@ -113,7 +246,7 @@ impl Device for FileDevice {
             self.length.fetch_max(length, Ordering::AcqRel);
             return Ok(());
         }
-        if let Some(mapped) = &self.mapped {
+        if let Some(mapped) = &self.now().mapped {
             mapped.shortened_to(length);
         }
         let text = format!("the file was cut from {before} to {length} bytes by someone else");
@@ -121,10 +254,12 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(fdatasync(&self.file)?)
+        fault::check(&self.path, Access::Sync, 0, 0)?;
+        Ok(fdatasync(&self.now().file)?)
     }
 
     fn reserve(&self, length_bytes: u64) -> Result<()> {
+        let _writer = self.writer();
         let length = self.length_bytes()?;
         if length_bytes < length {
             return Err(Error::new(
@@ -132,7 +267,9 @@ impl Device for FileDevice {
                 "a device never shrinks",
             ));
         }
-        fallocate(&self.file, FallocateFlags::empty(), 0, length_bytes)?;
+        fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
+        open::check_file_size(length_bytes)?;
+        fallocate(&self.now().file, FallocateFlags::empty(), 0, length_bytes)?;
         self.length.fetch_max(length_bytes, Ordering::AcqRel);
         Ok(())
     }
@@ -142,12 +279,12 @@ impl Device for FileDevice {
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        let blocks = u64::try_from(fstat(&self.file)?.st_blocks).unwrap_or(0);
+        let blocks = u64::try_from(fstat(&self.now().file)?.st_blocks).unwrap_or(0);
         Ok(blocks * 512)
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let numbers = rustix::fs::fstatvfs(&self.file).ok()?;
+        let numbers = rustix::fs::fstatvfs(&self.now().file).ok()?;
         Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
     }
 
@@ -157,7 +294,7 @@ impl Device for FileDevice {
 
     fn backing(&self) -> Option<Backing<'_>> {
         Some(Backing {
-            file: &self.file,
+            file: &self.now().file,
             path: &self.path,
         })
     }
@@ -166,7 +303,6 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backstay_format::width::to_usize;
 
     /// A folder on a memory file system, where there is one.
     fn memory_folder() -> Option<tempfile::TempDir> {
@@ -178,6 +314,12 @@ mod tests {
     fn folders() -> Vec<tempfile::TempDir> {
         let disk = tempfile::tempdir().unwrap();
         memory_folder().into_iter().chain([disk]).collect()
+    }
+
+    #[expect(unsafe_code, reason = "nobody writes what these tests borrow")]
+    fn sealed(offset: u64, length: usize) -> SealedRange {
+        // SAFETY: the test writes nothing while it looks at what it borrowed.
+        unsafe { SealedRange::vouch(offset, length) }
     }
 
     fn pattern(length: usize, seed: u8) -> Vec<u8> {
@@ -192,11 +334,14 @@ mod tests {
             device.reserve(9 << 20).unwrap();
             let bytes = pattern(5 << 20, 7);
             device.write_at(&bytes, 3 << 20).unwrap();
-            let lent = device.lend(3 << 20, bytes.len());
+            let lent = device.lend(sealed(3 << 20, bytes.len()));
             assert_eq!(lent.is_some(), device.is_memory());
             assert!(lent.is_none_or(|lent| lent == bytes));
-            assert!(device.lend(8 << 20, 2 << 20).is_none(), "beyond the end");
-            assert!(device.lend(u64::MAX, 1).is_none());
+            assert!(
+                device.lend(sealed(8 << 20, 2 << 20)).is_none(),
+                "beyond the end"
+            );
+            assert!(device.lend(sealed(u64::MAX, 1)).is_none());
         }
     }
 

@@ -5,16 +5,30 @@
 //! the caller stops using the device.
 
 pub mod file;
+pub mod fault;
+pub mod sealed;
 pub mod direct;
+pub mod on_demand;
+pub mod open;
 pub mod region;
 pub mod shared;
+pub mod two_slots;
 mod mapped;
 mod stream;
 
+use sealed::SealedRange;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::Result;
 use std::path::Path;
+
+/// Makes the names in `folder` durable, where the file system can.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    match open::open_read(folder).and_then(|folder| folder.sync_all()) {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
 
 /// The file that a device is, byte for byte.
 #[derive(Debug, Clone, Copy)]
@@ -51,9 +65,8 @@ pub trait Device: Debug + Send + Sync {
     fn refresh(&self) -> Result<()> {
         Ok(())
     }
-    /// The bytes themselves, for as long as the device is borrowed, where they are in memory. Only for
-    /// ranges that nobody writes meanwhile: what parity covers, and what an older root refers to.
-    fn lend(&self, _offset: u64, _length: usize) -> Option<&[u8]> {
+    /// The bytes themselves, for as long as the device is borrowed, where they are in memory.
+    fn lend(&self, _range: SealedRange) -> Option<&[u8]> {
         None
     }
     /// Makes everything written before durable.

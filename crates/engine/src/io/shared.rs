@@ -4,6 +4,7 @@
 //! Invariants: only atomic access; the mapping lives as long as the last clone.
 #![expect(unsafe_code, reason = "shared memory is mapped here and nowhere else")]
 
+use super::open;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::OpenOptions;
 use std::io::Result;
@@ -54,13 +55,13 @@ impl SharedWords {
             .create(fresh.is_some())
             .truncate(false)
             .mode(0o600);
-        let file = options.open(path)?;
+        let file = open::open(&options, path)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)?;
         if let Some(count) = fresh {
+            let bytes = backstay_format::width::to_u64(count * size_of::<AtomicU64>());
+            open::check_file_size(bytes)?;
             file.set_len(0)?;
-            file.set_len(backstay_format::width::to_u64(
-                count * size_of::<AtomicU64>(),
-            ))?;
+            file.set_len(bytes)?;
         }
         let bytes = backstay_format::width::to_usize(file.metadata()?.len());
         let count = bytes / size_of::<AtomicU64>();

@@ -7,10 +7,14 @@
 //!
 //! | a store is | when |
 //! |---|---|
-//! | here | a node found it; of two copies the one with the newer checkpoint counts, and the other is set aside |
-//! | behind | it is on a node, and has not come to the checkpoint that its group's newest log protects: it is of an earlier time, or its newest root is damaged |
+//! | here | a node found it; of two copies the one of later age counts, and the other is set aside |
+//! | behind | it is on a node, and has not come to the age at which its group's newest log protects it: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
 //! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
+//!
+//! The age of a store is the life of the job that its root was last opened in, then its newest
+//! checkpoint: a node that was away may come back with checkpoints of higher numbers, which the others
+//! abandoned when a later life began from an older one.
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
@@ -83,8 +87,17 @@ struct Lost<'a> {
     beyond: Option<String>,
 }
 
-fn newest(survey: &Survey) -> Option<CheckpointId> {
-    survey.revisions.last().map(|last| last.checkpoint)
+/// Of which time a store is; of two copies the later one counts.
+type Age = (u64, Option<CheckpointId>);
+
+fn age(survey: &Survey) -> Age {
+    let newest = survey.revisions.last().map(|last| last.checkpoint);
+    (survey.incarnation, newest)
+}
+
+/// The age of a member's store when the group's newest log protected it.
+fn age_protected(member: &SurveyedMember, group: &SurveyedGroup) -> Age {
+    (member.incarnation, Some(group.protected))
 }
 
 /// What the nodes' surveys, by place of the node, come to. `names` are the nodes' names.
@@ -103,7 +116,7 @@ pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
                 here.insert(survey.store, (node, survey));
                 continue;
             };
-            if newest(survey) > newest(known) {
+            if age(survey) > age(known) {
                 located.stale.push(place(other, known));
                 here.insert(survey.store, (node, survey));
             } else {
@@ -133,17 +146,17 @@ pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
     located
 }
 
-/// What the newest log says of the group of each store, and the store with that log.
-fn newest_groups<'a>(
-    here: &BTreeMap<StoreId, (usize, &'a Survey)>,
+/// What the newest log says of the group of each store that one names, and the store with that log.
+pub fn newest_groups<'a>(
+    surveys: impl IntoIterator<Item = &'a Survey>,
 ) -> BTreeMap<StoreId, (&'a SurveyedGroup, StoreId)> {
     let mut groups: BTreeMap<StoreId, (&SurveyedGroup, StoreId)> = BTreeMap::new();
-    for (&store, (_, survey)) in here {
+    for survey in surveys {
         let Some(group) = &survey.group else { continue };
         for member in &group.members {
             let known = groups.get(&member.store);
             if known.is_none_or(|(k, _)| (k.epoch, k.round) < (group.epoch, group.round)) {
-                groups.insert(member.store, (group, store));
+                groups.insert(member.store, (group, survey.store));
             }
         }
     }
@@ -153,11 +166,12 @@ fn newest_groups<'a>(
 /// Takes stores that are behind out of `here`, where parity can make them again: where each of them
 /// is, by store.
 fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<StoreId, usize> {
-    let groups = newest_groups(here);
+    let found: Vec<&Survey> = here.values().map(|(_, survey)| *survey).collect();
+    let groups = newest_groups(found);
     let is_behind = |member: &SurveyedMember, group: &SurveyedGroup| {
         let found = here.get(&member.store);
         member.checkpoints.contains(&group.protected)
-            && found.is_some_and(|(_, survey)| newest(survey) < Some(group.protected))
+            && found.is_some_and(|(_, survey)| age(survey) < age_protected(member, group))
     };
     let mut behind = BTreeMap::new();
     for (&store, &(group, _)) in &groups {
@@ -177,7 +191,7 @@ fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<Stor
 
 /// Members of groups that no node has.
 fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<StoreId, Lost<'a>> {
-    let groups = newest_groups(here);
+    let groups = newest_groups(here.values().map(|(_, survey)| *survey));
     let mut lost = BTreeMap::new();
     for (&store, &(group, authority)) in
         groups.iter().filter(|(store, _)| !here.contains_key(store))
@@ -333,11 +347,13 @@ mod tests {
             store: StoreId([n + 1; 16]),
             node: format!("n{n}"),
             domain: format!("n{n}"),
+            incarnation: 1,
             checkpoints: vec![id(4)],
         };
         Survey {
             store: StoreId([n + 1; 16]),
             run: 1,
+            incarnation: 1,
             length_bytes: 1 << 20,
             rebuilt: false,
             revisions: vec![revision(4), revision(newest)],
@@ -430,6 +446,64 @@ mod tests {
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 4);
         assert_eq!(located.choices[0].checkpoint, id(6));
+    }
+
+    /// Node 1 was lost with an unprotected (1,13), its store was made again on node 4, and life 2 began
+    /// from 10.
+    fn came_back(newest: Option<u64>) -> Vec<Vec<Survey>> {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 10)]).collect();
+        let good = std::mem::take(&mut nodes[1]);
+        nodes.push(good);
+        for survey in nodes.iter_mut().flatten() {
+            survey.incarnation = 2;
+            let mut later = survey.revisions[1].clone();
+            if let Some(number) = newest {
+                later.checkpoint = CheckpointId::new(2, number);
+                survey.revisions.push(later);
+                let group = survey.group.as_mut().unwrap();
+                group.protected = CheckpointId::new(2, number);
+                group.round += 1;
+                for member in &mut group.members {
+                    member.incarnation = 2;
+                    member.checkpoints = vec![id(10), group.protected];
+                }
+            }
+        }
+        nodes[1] = vec![survey(1, 13)];
+        nodes
+    }
+
+    #[test]
+    fn a_node_that_was_away_does_not_beat_the_later_life_by_a_higher_number() {
+        let nodes = came_back(Some(12));
+        let located = locate(&nodes, &names(5));
+        assert_eq!(located.stale.len(), 1);
+        assert_eq!(located.stale[0].node, 1);
+        assert_eq!(located.choices[0].checkpoint, CheckpointId::new(2, 12));
+        assert!(located.choices[0].rebuilds.is_empty());
+    }
+
+    #[test]
+    fn nor_a_later_life_that_has_no_checkpoint_yet() {
+        let located = locate(&came_back(None), &names(5));
+        assert_eq!(located.stale.len(), 1);
+        assert_eq!(located.stale[0].node, 1);
+        assert_eq!(located.choices[0].checkpoint, id(10));
+    }
+
+    #[test]
+    fn a_higher_number_of_an_earlier_life_is_behind_what_a_later_one_protects() {
+        let mut nodes = came_back(Some(12));
+        // The good copy is lost too: what came back does not stand for it.
+        nodes[4].clear();
+        let located = locate(&nodes, &names(5));
+        let choice = &located.choices[0];
+        assert_eq!(choice.checkpoint, CheckpointId::new(2, 12));
+        let [rebuild] = &choice.rebuilds[..] else {
+            panic!("{choice:?}");
+        };
+        assert_eq!((rebuild.lost, rebuild.target), (StoreId([2; 16]), 1));
+        assert!(rebuild.own);
     }
 
     #[test]

@@ -11,10 +11,13 @@ use super::protection::Protection;
 use super::share::share_bytes;
 use super::vote::vote;
 use super::watch::Watched;
-use crate::archive::{Catalog, job_folder};
+use crate::archive::{Catalog, job_folder, private};
+use crate::clock::Backoff;
 use crate::config::Config;
 use crate::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
-use crate::drain::{ArchiveNode, ArchivePlan, DrainSettings, RunningLock, STATUS_FILE};
+use crate::drain::{
+    ArchiveNode, ArchivePlan, DrainSettings, RunningLock, STATUS_FILE, publish_secret,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::store::control::wait_until;
@@ -22,10 +25,12 @@ use crate::store::reader::StoreReader;
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Most checkpoints that all ranks are told could not be read, the newest: none of a catalog's is left out.
+const UNREAD_MAX: usize = 64;
 /// Most of a text that all ranks are told.
 const LOST_CHARS_MAX: usize = 600;
 
@@ -59,9 +64,8 @@ impl Archive {
         };
         let mut mine = Ok(ArchiveFound::default());
         if comm.rank() == 0 {
-            mine = std::fs::create_dir_all(&folder)
-                .map_err(|error| Error::io(format!("making {}", folder.display()), error))
-                .and_then(|()| ArchiveFound::look(&folder));
+            let limit = Duration::from_millis(config.timeout_ms);
+            mine = private::make_folder(&folder).and_then(|()| look_within(limit, &folder));
             if let Ok(found) = &mine {
                 found.beyond.iter().for_each(|text| notice::warn(text));
             }
@@ -92,6 +96,12 @@ impl Archive {
     }
     pub(super) fn has(&self, id: CheckpointId) -> bool {
         self.found.find(id).is_some()
+    }
+    /// Why it is not known whether the archive has a checkpoint.
+    pub(super) fn unread(&self, id: CheckpointId) -> Option<Error> {
+        let mut unread = self.found.unread.iter();
+        let (_, why) = unread.find(|(unread, _)| *unread == id)?;
+        Some(Error::new(ErrorKind::Unreadable, why.clone()))
     }
     /// Ranks of the job that took a checkpoint which is read from here.
     pub(super) fn world_size(&self, id: CheckpointId) -> Option<u32> {
@@ -154,6 +164,10 @@ impl Archive {
             status: Some(node.store_directory().join(STATUS_FILE)),
         };
         let catalog = plan.open_catalog_if_room()?;
+        if let Some(catalog) = &catalog {
+            // Two that begin at once drew the same number: one of them has it.
+            catalog.claim(incarnation, true)?;
+        }
         self.begin = Some((plan, catalog));
         Ok(())
     }
@@ -163,6 +177,7 @@ impl Archive {
         self.found
             .checkpoints
             .retain(|found| found.checkpoint <= id);
+        self.found.unread.retain(|(unread, _)| *unread <= id);
     }
 
     /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
@@ -196,6 +211,30 @@ impl Archive {
     }
 }
 
+/// Looks what the archive has, again where something could not be read, until it could or `limit` has passed.
+fn look_within(limit: Duration, folder: &Path) -> Result<ArchiveFound> {
+    let mut again = Backoff::within(limit);
+    loop {
+        let found = ArchiveFound::look(folder);
+        let may_pass = found.as_ref().map_or_else(Error::may_pass, |f| f.may_pass);
+        if may_pass && again.pause() {
+            continue;
+        }
+        return found.map_err(|error| {
+            if !error.kind().leaves_open() {
+                return error;
+            }
+            let context = format!(
+                "{}: what the archive has could not be found out, and it may be newer than what the nodes \
+                 have: {error}; nothing is given up for that: start again when it can be read, or without \
+                 `archive`",
+                folder.display()
+            );
+            Error::new(ErrorKind::Unreadable, context)
+        });
+    }
+}
+
 fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut body = Encoder::new();
@@ -213,6 +252,12 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
         for &source in &one.sources {
             body.u32(count(source));
         }
+    }
+    let unread = &found.unread[..found.unread.len().min(UNREAD_MAX)];
+    body.u32(count(unread.len()));
+    for (id, why) in unread {
+        body.u64(id.incarnation).u64(id.number);
+        body.text(&why.chars().take(LOST_CHARS_MAX).collect::<String>());
     }
     body.finish()
 }
@@ -238,6 +283,12 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
             sources,
         });
     }
+    for _ in 0..body.u32("checkpoints that could not be read")? {
+        let id = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        found
+            .unread
+            .push((id, body.text("why it could not", 4 * LOST_CHARS_MAX)?));
+    }
     Ok(found)
 }
 
@@ -249,12 +300,28 @@ impl Session {
         }
         let mine = if self.comm.rank() == 0 {
             let nodes = self.protection.archive_nodes();
-            self.archive
-                .prepare(&self.config, &self.node, nodes, self.incarnation)
+            let prepared = self
+                .archive
+                .prepare(&self.config, &self.node, nodes, self.incarnation);
+            if prepared.is_ok() {
+                self.tell_servers();
+            }
+            prepared
         } else {
             Ok(())
         };
         vote(&self.comm, "opening the archive", 0, mine)
+    }
+
+    /// No other life of the job runs now: staging servers are this one's from now on. Without them the
+    /// nodes drain themselves.
+    fn tell_servers(&self) {
+        let Some(secret) = self.protection.secret() else {
+            return;
+        };
+        if let Err(error) = publish_secret(&self.archive.found().folder, secret) {
+            notice::warn(&format!("staging servers cannot take part: {error}"));
+        }
     }
 
     /// A life begins without a restore: nothing is abandoned. Rank 0's affair: the program goes on without

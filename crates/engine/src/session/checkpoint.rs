@@ -10,12 +10,14 @@ use super::{Session, Stores, lock, to_i64};
 use crate::clock::{Deadline, Stopwatch};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::MetricsFile;
 use crate::notice;
 use crate::region::Source;
 use crate::schedule::Level;
 use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::{Control, Post, wait_until};
 use crate::store::revision::{Part, PendingPart};
+use crate::track::mappings::Access;
 use backstay_format::{BlockRef, CheckpointId, Digest, Geometry};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -105,6 +107,7 @@ impl Session {
     /// given up, and it is tried once more. Collective: one call of the communicator, two if a rank
     /// fails.
     pub fn checkpoint(&mut self) -> Result<Report> {
+        self.process.check()?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
         self.begin(false);
@@ -124,6 +127,7 @@ impl Session {
     /// voted on in [`Session::wait`], the next checkpoint, or [`Session::close`]. Collective: it settles
     /// the checkpoint before, whose failure it reports.
     pub fn checkpoint_start(&mut self) -> Result<Handle> {
+        self.process.check()?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
         self.begin(true);
@@ -142,6 +146,7 @@ impl Session {
 
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
     pub fn test(&self, handle: &Handle, level: Level) -> Result<bool> {
+        self.process.check()?;
         match level {
             Level::Archive => return Ok(self.archiving_is_over(handle.checkpoint)),
             Level::Protected => return Ok(self.protection_is_over(handle.checkpoint)),
@@ -161,6 +166,7 @@ impl Session {
     /// Waits until the checkpoint is safe at `level` on every node; the outcome is that of all ranks.
     /// Collective.
     pub fn wait(&mut self, handle: Handle, level: Level) -> Result<Report> {
+        self.process.check()?;
         let mut report = self.wait_committed(handle)?;
         let number = to_i64(handle.checkpoint.number);
         let watch = Stopwatch::start();
@@ -190,7 +196,13 @@ impl Session {
             self.record(&report);
             return Ok(report);
         }
-        if self.policy.complete.contains(&handle.checkpoint) {
+        // One that newer ones took the place of was durable.
+        let failed = self
+            .failed_turns
+            .iter()
+            .any(|turns| turns.contains(&handle.turn));
+        let was_durable = handle.turn > self.turns_before && !failed;
+        if self.policy.complete.contains(&handle.checkpoint) || was_durable {
             return Ok(Report {
                 checkpoint: handle.checkpoint,
                 ..Report::default()
@@ -247,9 +259,8 @@ impl Session {
                 .values()
                 .map(|variable| variable.region.length_bytes());
             let reserve = self.node.create_store(&self.config, regions.sum(), turn)?;
-            let (root, slot) = reserve.reader().newest_root()?;
             let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
-            let node = NodeStore::successor(reserve.clone(), root, slot);
+            let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);
             self.attach_agent()?;
             self.open_metrics();
@@ -260,6 +271,7 @@ impl Session {
             wait,
             || self.node.control.abandoned() >= self.abandoned_turn,
         )?;
+        self.memory.check(self.variables.values(), Access::Read)?;
         let Some(store) = &self.store else {
             return Err(Error::new(ErrorKind::Internal, "there is no store"));
         };
@@ -271,7 +283,7 @@ impl Session {
         let candidates: Vec<_> = variables
             .map(|variable| variable.candidates(pages.as_mut()))
             .collect::<Result<_>>()?;
-        let parts: Vec<Part<'_>> = self
+        let mut parts: Vec<Part<'_>> = self
             .variables
             .values()
             .zip(candidates)
@@ -282,7 +294,18 @@ impl Session {
                 candidates,
             })
             .collect();
-        store.rank.capture(id, &parts, self.generation)
+        let pending = store.rank.capture(id, &mut parts, self.generation)?;
+        for (variable, did) in self.variables.values_mut().zip(&pending.by_part) {
+            variable.changes.wrote(did.blocks_changed);
+            if did.unmarked_changes > 0 {
+                let (name, blocks) = (&variable.descriptor.name, did.unmarked_changes);
+                let pages = self.pages.as_mut();
+                variable
+                    .changes
+                    .contract_broken(name, blocks, id.number, pages);
+            }
+        }
+        Ok(pending)
     }
 
     /// The commit of this node, if it is this rank's: the leader's at once, its successor's only when
@@ -330,7 +353,15 @@ impl Session {
         let [protected, encoding, archiving] = far.map(as_number);
         let archived = as_number(control.archived());
         let leave = i64::from(self.leave.is_there());
-        let mut known = [protected, encoding, leave, archiving, archived];
+        let gone = self.node.leads() && self.node.store_is_gone();
+        let mut known = [
+            protected,
+            encoding,
+            leave,
+            archiving,
+            archived,
+            i64::from(gone),
+        ];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
         self.leaving |= known[2] > 0;
@@ -338,6 +369,12 @@ impl Session {
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
         if let Err(error) = &outcome {
+            match self.failed_turns.last_mut() {
+                Some(last) if last.end == underway.turn => last.end += 1,
+                _ => self
+                    .failed_turns
+                    .push(underway.turn..underway.turn.saturating_add(1)),
+            }
             let spare = self.policy.complete.difference(&self.policy.pinned).count();
             self.made_room = error.kind() == ErrorKind::StoreFull && spare > RETAINED_MIN;
             if self.made_room {
@@ -347,7 +384,9 @@ impl Session {
             if let Some(store) = &mut self.store {
                 store.rank.roll_back();
             }
-            self.variables.values_mut().for_each(Registered::roll_back);
+            for variable in self.variables.values_mut() {
+                variable.changes.roll_back();
+            }
             if let Some(metrics) = &mut self.metrics {
                 metrics.metrics.checkpoints_failed += 1;
             }
@@ -358,7 +397,12 @@ impl Session {
         let archived = known[3] <= known[4];
         self.policy.archiving = as_checkpoint(known[3]).filter(|_| !archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);
-        outcome?;
+        let back = if known[5] > 0 {
+            self.put_stores_back(gone)
+        } else {
+            Ok(())
+        };
+        outcome.and(back)?;
         underway.report.commit_seconds = underway.since.seconds();
         Ok(Some(underway.report))
     }
@@ -389,13 +433,8 @@ impl Session {
     }
 
     fn commit_in_memory(&mut self, id: CheckpointId, pending: PendingPart) {
-        for (name, blocks) in &pending.unmarked {
-            if let Some(variable) = self.variables.get_mut(name) {
-                variable.contract_broken(*blocks, self.pages.as_mut());
-            }
-        }
         for variable in self.variables.values_mut() {
-            variable.commit(id.number);
+            variable.changes.commit(id.number);
         }
         if let Some(store) = &mut self.store {
             store.rank.commit(id, pending);
@@ -468,9 +507,14 @@ impl Session {
     /// Keeps what a checkpoint cost.
     fn record(&mut self, report: &Report) {
         self.keep_learnt();
+        let due = self.metrics.as_ref().is_some_and(MetricsFile::is_due);
+        let tracking = due.then(|| self.tracking());
         let Some(file) = &mut self.metrics else {
             return;
         };
+        if let Some(tracking) = tracking {
+            file.metrics.tracking = tracking;
+        }
         let control = &self.node.control;
         let posts: Vec<Post> = (0..u32::try_from(self.node.ranks.len()).unwrap_or(0))
             .filter_map(|local| control.posted(local, self.turn))
@@ -508,10 +552,12 @@ impl Session {
     /// Reads every committed block of this rank; writes damaged ones again where application memory
     /// still holds what their digest says. Local.
     pub fn scrub(&mut self) -> Result<Scrubbed> {
+        self.process.check()?;
         let mut scrubbed = Scrubbed::default();
         let Some(store) = &self.store else {
             return Ok(scrubbed);
         };
+        self.memory.check(self.variables.values(), Access::Read)?;
         for variable in self.variables.values() {
             scrub_variable(store, variable, &mut scrubbed)?;
         }

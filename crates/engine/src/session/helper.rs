@@ -21,7 +21,7 @@ use backstay_format::StoreId;
 use backstay_format::agent::Seat;
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::width::index;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,13 @@ pub(super) enum NodeAgent {
     },
 }
 
+/// What an agent has to know of the life of the job.
+pub(super) struct Known<'a> {
+    pub(super) secret: &'a Secret,
+    /// Where to listen, if it is said.
+    pub(super) listen: Option<&'a str>,
+}
+
 /// A store on this node.
 #[derive(Debug)]
 pub(super) struct StoreHere {
@@ -59,12 +66,12 @@ impl NodeAgent {
     pub(super) fn begin(
         config: &Config,
         node: &Node,
-        secret: &Secret,
+        known: &Known<'_>,
         endpoint: &Arc<dyn Endpoint>,
     ) -> Self {
         let settings = AgentSettings::of(config);
         if let Some(client) = node.agent.borrow_mut().take() {
-            match Self::begin_process(client, config, node, secret, endpoint) {
+            match Self::begin_process(client, config, node, known, endpoint) {
                 Ok(agent) => return agent,
                 Err(error) => notice::warn(&format!(
                     "the agent process of this node does not take part, threads of rank {} do: \
@@ -86,14 +93,14 @@ impl NodeAgent {
         client: AgentClient,
         config: &Config,
         node: &Node,
-        secret: &Secret,
+        known: &Known<'_>,
         endpoint: &Arc<dyn Endpoint>,
     ) -> Result<Self> {
         let request = LocalRequest::Begin {
-            secret: *secret.bytes(),
+            secret: *known.secret.bytes(),
             job: node.job.clone(),
             node: node.name.clone(),
-            listen: config.listen_address.clone().unwrap_or_default(),
+            listen: known.listen.unwrap_or_default().to_owned(),
             threads: config.encode_threads,
             rate_bytes: config.encode_rate_bytes.unwrap_or(0),
             nice: config.encode_nice,
@@ -146,6 +153,26 @@ impl NodeAgent {
             Self::Here { agent, .. } => agent.attach(reserve, &node.store_directory()),
             Self::Process { .. } => self.tell(&attach(node)).map(|_| ()),
         }
+    }
+
+    /// An agent process copies the store that it holds to `home`, where it was deleted. False where there
+    /// is no such process, or it cannot.
+    pub(super) fn put_back(&self, node: &Node, home: &Path) -> bool {
+        let Self::Process {
+            client, timeout, ..
+        } = self
+        else {
+            return false;
+        };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let request = LocalRequest::Attach {
+            directory: text(&node.directory),
+            store_directory: text(home.parent().unwrap_or(&node.directory)),
+        };
+        let asked = client.ask(&request, *timeout);
+        let done = asked.is_ok() && home.exists();
+        said(asked);
+        done
     }
 
     /// Coordinates the rounds of the job.

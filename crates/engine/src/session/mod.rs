@@ -6,13 +6,19 @@
 
 mod archive;
 mod assemble;
+mod changes;
 mod checkpoint;
+mod deleted;
 mod helper;
+mod memory;
 mod node;
 mod pace;
+mod process;
 mod protection;
 mod restore;
+mod settings;
 mod share;
+mod unread;
 mod variable;
 mod vote;
 mod watch;
@@ -24,11 +30,12 @@ pub use checkpoint::{Handle, Report, Scrubbed};
 pub use restore::Restored;
 pub use variable::Variable;
 
+use crate::clock::patiently;
 use crate::comm::Communicator;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::leave::LeaveWish;
-use crate::metrics::MetricsFile;
+use crate::metrics::{MetricsFile, VariableTracking};
 use crate::notice;
 use crate::restart::locate::Choice;
 use crate::schedule::Pacer;
@@ -42,8 +49,11 @@ use crate::track::pages::PageTracker;
 use crate::transport::Endpoint;
 use archive::Archive;
 use backstay_format::CheckpointId;
+use backstay_format::limits::NAME_BYTES_MAX;
 use checkpoint::Underway;
+use memory::MemoryLook;
 use node::Node;
+use process::{OfProcess, Process};
 use protection::Protection;
 pub use protection::ProtectionStatus;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,13 +68,17 @@ use watch::Watched;
 ///
 /// Every rank of the communicator opens one and makes the same collective calls in the same order:
 /// `open`, `restore`, `due`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
+///
+/// A child made by fork has no part in it: its calls are refused, and dropping the session there tells
+/// nobody.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "what was said, tried or begun in this life: independent of each other"
 )]
 pub struct Session {
-    comm: Watched,
+    process: Process,
+    comm: OfProcess<Watched>,
     config: Config,
     node: Node,
     store: Option<Stores>,
@@ -72,11 +86,14 @@ pub struct Session {
     /// Counts the changes of `variables`.
     generation: u64,
     pages: Option<PageTracker>,
+    memory: MemoryLook,
     /// Why pages cannot be tracked, once it was said.
     no_pages: bool,
     found: Vec<FoundRevision>,
     /// Why nothing can be restored though something was stored.
     lost: Option<Error>,
+    /// Why nothing is restored without its number being named: what is newer could not be looked at.
+    doubt: Option<Error>,
     policy: Policy,
     incarnation: u64,
     /// This incarnation has tried a checkpoint, or began with a restore.
@@ -86,10 +103,13 @@ pub struct Session {
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
+    /// Commits tried before this life began, and those of this life that failed.
+    turns_before: u64,
+    failed_turns: Vec<Range<u64>>,
     /// It failed for want of space, and older checkpoints were given up for it.
     made_room: bool,
     underway: Option<Underway>,
-    protection: Protection,
+    protection: OfProcess<Protection>,
     archive: Archive,
     leave: LeaveWish,
     /// All ranks know that it is time to leave.
@@ -116,20 +136,34 @@ impl Session {
         Self::open_on(comm, config, None)
     }
 
+    /// As [`Session::open`] with settings that may be wrong on some ranks: all learn of the same error.
+    pub fn open_with(comm: Box<dyn Communicator>, config: Result<Config>) -> Result<Self> {
+        Self::open_settled(comm, config, None)
+    }
+
     /// As [`Session::open`]; the node's leader reaches other nodes by `endpoint` instead of TCP.
     pub fn open_on(
         comm: Box<dyn Communicator>,
         config: Config,
         endpoint: Option<Arc<dyn Endpoint>>,
     ) -> Result<Self> {
-        let limit = Duration::from_millis(config.watchdog_ms);
-        let comm = Watched::new(comm, limit, config.cpu_set.clone());
-        vote(&comm, "opening a session", 0, config.validate())?;
+        Self::open_settled(comm, Ok(config), endpoint)
+    }
+
+    fn open_settled(
+        comm: Box<dyn Communicator>,
+        config: Result<Config>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        crate::io::on_demand::raise_file_limit();
+        let comm = watched(comm, config.as_ref().ok());
+        let config = settings::agree_on_settings(&comm, config)?;
         let node = Node::join(&comm, &config)?;
         let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
         let archive = Archive::look(&comm, &config, &node)?;
         let folder = Archive::folder(&config, &node);
         let protection = Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;
+        let protection = OfProcess::new(protection);
         if node.leads() {
             node.control.set_redundant(protection.is_on());
         }
@@ -143,6 +177,7 @@ impl Session {
                 encoding: None,
                 archiving: None,
             },
+            process: Process::this(),
             comm,
             config,
             node,
@@ -150,14 +185,18 @@ impl Session {
             variables: BTreeMap::new(),
             generation: 0,
             pages: None,
+            memory: MemoryLook::default(),
             no_pages: false,
             found: Vec::new(),
             lost: None,
+            doubt: None,
             incarnation: 1,
             life_begun: false,
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
+            turns_before: 0,
+            failed_turns: Vec::new(),
             made_room: false,
             underway: None,
             protection,
@@ -169,8 +208,8 @@ impl Session {
             due_calls: 0,
             due_skip: 0,
         };
-        let recovered = reserve.map_or(Ok(()), |reserve| session.recover(reserve));
-        vote(&session.comm, "recovering the store", 0, recovered)?;
+        let unread = session.recover_all(reserve, "recovering the store")?;
+        session.look_until_read(unread)?;
         session.repair_damaged_parts()?;
         let attached = session.attach_agent();
         vote(&session.comm, "attaching the agent", 0, attached)?;
@@ -193,29 +232,39 @@ impl Session {
             .any(|found| matches!(found.part, Some(Err(_))) || found.ranks.is_err());
         let mut any = [i64::from(damaged)];
         self.comm.allreduce_max("looking for damage", &mut any)?;
-        if any[0] == 0 || !self.protection.repair(&self.comm, &self.config)? {
+        if any[0] == 0 {
             return Ok(());
         }
-        self.recover_again()
+        match self.protection.repair(&self.comm, &self.config) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.recover_again().map(|_| ()),
+            Err(error) if error.kind().leaves_open() => {
+                let damaged = |found: &&mut FoundRevision| {
+                    found.ranks.is_err() || matches!(found.part, Some(Err(_)))
+                };
+                for found in self.found.iter_mut().filter(damaged) {
+                    found.unread = Some(error.again());
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Recovers the store once more, now that it was repaired. Collective.
-    fn recover_again(&mut self) -> Result<()> {
-        let again = match self.store.take() {
-            Some(stores) => {
-                let reserve = stores.rank.reserve().clone();
-                reserve
-                    .control()
-                    .free_slots_of(Owner::Rank(self.node.local));
-                if self.node.leads() {
-                    reserve.control().free_slots_of(Owner::Node);
-                    reserve.control().free_slots_of(Owner::Former);
-                }
-                self.recover(reserve)
+    /// Recovers the store once more; whether something still could not be read. Collective.
+    fn recover_again(&mut self) -> Result<bool> {
+        let reserve = self.store.take().map(|stores| {
+            let reserve = stores.rank.reserve().clone();
+            reserve
+                .control()
+                .free_slots_of(Owner::Rank(self.node.local));
+            if self.node.leads() {
+                reserve.control().free_slots_of(Owner::Node);
+                reserve.control().free_slots_of(Owner::Former);
             }
-            None => Ok(()),
-        };
-        vote(&self.comm, "recovering the repaired store", 0, again)
+            reserve
+        });
+        self.recover_all(reserve, "recovering the store again")
     }
 
     /// From now on parity may cover what is in the store: only whole segments are written again, and
@@ -239,23 +288,16 @@ impl Session {
 
     /// Derives this rank's state, and the leader the node's, from the newest root.
     fn recover(&mut self, reserve: Reserve) -> Result<()> {
-        let (root, slot) = reserve.reader().newest_root()?;
-        if self.node.leads() {
-            for damage in reserve
-                .reader()
-                .roots()
-                .iter()
-                .filter_map(|root| root.as_ref().err())
-            {
-                if root.sequence > 1 {
-                    notice::warn(&format!("{damage}; the other root slot is used"));
-                }
-            }
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let roots = patiently(limit, Error::may_pass, || reserve.roots())?;
+        let root = roots.state().clone();
+        if let (Some(damage), true) = (roots.damaged(), self.node.leads()) {
+            notice::warn(&format!("{damage}; the other root slot is used"));
         }
         let control = reserve.control();
         control.set_next_segment(control.next_segment().max(root.next_segment));
         let owner = Owner::Rank(self.node.local);
-        let (space, found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
+        let (space, mut found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
         self.incarnation = root.incarnation + 1;
         self.last_number = root
             .revisions
@@ -265,10 +307,17 @@ impl Session {
         self.policy.pinned = pinned.map(|revision| revision.checkpoint).collect();
         let node = if self.node.leads() {
             let here = self.node.ranks.iter().copied().collect();
-            let (tables, former) = recover_node(&reserve, &root, &here);
-            NodeStore::new(reserve.clone(), root, slot, tables, former)
+            let node = recover_node(&reserve, &root, &here);
+            for (id, error) in node.unread {
+                let mut of_it = found.iter_mut().filter(|found| found.id() == id);
+                let sound = of_it.find(|found| found.ranks.is_ok() && found.unread.is_none());
+                if let Some(found) = sound {
+                    found.unread = Some(error);
+                }
+            }
+            NodeStore::new(reserve.clone(), roots, node.tables, node.former)
         } else {
-            NodeStore::successor(reserve.clone(), root, slot)
+            NodeStore::successor(reserve.clone(), roots)
         };
         self.found = found;
         self.set_store(reserve, space, node);
@@ -374,7 +423,10 @@ impl Session {
         let size = self.comm.size();
         let elsewhere = |id| self.protection.choice(id).is_some() || self.archive.has(id);
         let usable = |found: &&FoundRevision| {
-            if found.revision.world_size == size && found.part.is_some() {
+            // What could not be read may be there: whoever restores tries again.
+            if found.unread().is_some() {
+                true
+            } else if found.revision.world_size == size && found.part.is_some() {
                 matches!(found.part, Some(Ok(_)))
             } else {
                 found.holds_all_ranks() && found.revision.world_size != size
@@ -397,6 +449,9 @@ impl Session {
         for found in &self.found {
             if let (Err(error), true) = (&found.ranks, self.node.leads()) {
                 notice::warn(&format!("checkpoint {} is unusable: {error}", found.id()));
+            }
+            if let Some(error) = &found.unread {
+                notice::warn(&format!("checkpoint {}: {error}", found.id()));
             }
             if let Some(Err(error)) = &found.part {
                 notice::warn(&format!(
@@ -426,7 +481,7 @@ impl Session {
             self.lost = self.archive.lost();
         }
         self.policy.complete = agreed.into_iter().collect();
-        Ok(())
+        self.doubt_what_is_newer(self.policy.complete.last().copied())
     }
 
     /// What keeps this rank from having a checkpoint that was complete.
@@ -510,9 +565,9 @@ impl Session {
     }
     /// Bytes of memory held for change tracking and the map of space.
     pub fn memory_bytes(&self) -> u64 {
-        self.store
-            .as_ref()
-            .map_or(0, |store| store.rank.memory_bytes())
+        let marks = self.variables.values().map(|v| v.changes.memory_bytes());
+        let store = self.store.as_ref();
+        marks.sum::<u64>() + store.map_or(0, |store| store.rank.memory_bytes())
     }
 
     /// Protects a variable: from now on it is part of every checkpoint, and of a restore. Calling it
@@ -524,13 +579,15 @@ impl Session {
     /// `checkpoint_start` or `restore`.
     #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
     pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
-        let mut registered = Registered::new(variable, address, &self.config)?;
+        self.process.check()?;
+        let registered = Registered::new(variable, address, &self.config)?;
+        // From here on nothing fails, so that the former one is as it was if anything did.
         self.generation += 1;
         if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
-            former.unwatch_pages(self.pages.as_mut());
+            former.changes.unwatch(self.pages.as_mut());
         }
-        if registered.wants_pages() {
-            registered.watch_pages(self.page_tracker())?;
+        if registered.changes.wants_pages() {
+            self.open_page_tracker();
         }
         self.variables
             .insert(registered.descriptor.name.clone(), registered);
@@ -538,7 +595,7 @@ impl Session {
     }
 
     /// The tracker of pages; without kernel support or permission none, which is said once.
-    fn page_tracker(&mut self) -> Option<&mut PageTracker> {
+    fn open_page_tracker(&mut self) {
         if self.pages.is_none() && !self.no_pages {
             match PageTracker::new() {
                 Ok(tracker) => self.pages = Some(tracker),
@@ -548,15 +605,15 @@ impl Session {
                 }
             }
         }
-        self.pages.as_mut()
     }
 
     /// Takes a variable out of the checkpoints to come.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
+        self.process.check()?;
         self.generation += 1;
         match self.variables.remove(name) {
             Some(mut variable) => {
-                variable.unwatch_pages(self.pages.as_mut());
+                variable.changes.unwatch(self.pages.as_mut());
                 Ok(())
             }
             None => Err(self.unknown(name)),
@@ -564,23 +621,39 @@ impl Session {
     }
 
     /// Says that `bytes` of a variable changed. Under [`crate::config::Tracking::Marked`] only what was
-    /// marked is looked at; under the others it is a hint.
+    /// marked is looked at, once marks have named all that changed; under the others it is a hint.
     pub fn mark_dirty(&mut self, name: &str, bytes: Range<u64>) -> Result<()> {
+        self.process.check()?;
         match self.variables.get_mut(name) {
-            Some(variable) => variable.mark(bytes),
+            Some(variable) => variable.mark(&bytes),
             None => Err(self.unknown(name)),
         }
     }
 
+    /// How changes of each variable are found now; see [`crate::config::Tracking`].
+    pub fn tracking(&self) -> BTreeMap<String, VariableTracking> {
+        let variables = self.variables.iter();
+        variables
+            .map(|(name, variable)| (name.clone(), variable.changes.now()))
+            .collect()
+    }
+
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.variables.keys().take(8).map(|name| &**name).collect();
+        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let context = format!("no variable {name:?} is protected; there are {known:?}");
         Error::new(ErrorKind::InvalidArgument, context)
     }
 
-    /// The checkpoints that every rank can have back, oldest first.
-    pub fn stored_checkpoints(&self) -> Vec<CheckpointId> {
-        self.policy.complete.iter().copied().collect()
+    /// The checkpoints that every rank can have back, oldest first. Where there is none, though something
+    /// was stored, it is the error that [`Session::restore`] would be: only an empty list says that this is
+    /// the first life of the job.
+    pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
+        let wrong = self.doubt.as_ref().or(self.lost.as_ref());
+        match wrong.filter(|_| self.policy.complete.is_empty()) {
+            Some(error) => Err(error.again()),
+            None => Ok(self.policy.complete.iter().copied().collect()),
+        }
     }
 
     /// Keeps checkpoint `number` until it is unpinned. Collective.
@@ -594,6 +667,7 @@ impl Session {
     }
 
     fn change_pin(&mut self, number: u64, pinned: bool) -> Result<()> {
+        self.process.check()?;
         self.settle_underway()?;
         let found = self
             .policy
@@ -601,16 +675,23 @@ impl Session {
             .iter()
             .find(|id| id.number == number)
             .copied();
+        let before = self.policy.pinned.clone();
+        let retained = backstay_format::width::index(self.config.retained);
+        let most = Policy::pins_max(retained.max(self.policy.retained));
         let changed = match found {
             None => Err(self.not_retained(number)),
             Some(id) if pinned => {
-                let room = self.policy.pinned.len() + self.policy.retained
-                    < backstay_format::limits::REVISIONS_MAX;
-                self.policy.pinned.insert(id);
-                if room {
+                let has_room = before.contains(&id) || before.len() < most;
+                if has_room {
+                    self.policy.pinned.insert(id);
                     Ok(())
                 } else {
-                    Err(Error::new(ErrorKind::StoreFull, "too many pins"))
+                    let pins: Vec<u64> = before.iter().map(|id| id.number).collect();
+                    let context = format!(
+                        "checkpoint {number} cannot be pinned beside {pins:?}: at most {most} can \
+                         where {retained} are retained; unpin one"
+                    );
+                    Err(Error::new(ErrorKind::StoreFull, context))
                 }
             }
             Some(id) => {
@@ -623,6 +704,10 @@ impl Session {
             _ => Ok(()),
         });
         let changed = vote(&self.comm, "pinning a checkpoint", to_i64(number), changed);
+        if changed.is_err() {
+            // It is not kept by some ranks and dropped by others.
+            self.policy.pinned = before;
+        }
         self.drop_unretained(None);
         changed
     }
@@ -649,6 +734,7 @@ impl Session {
 
     /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.
     pub fn close(mut self) -> Result<()> {
+        self.process.check()?;
         let settled = self.settle_underway().map(|_| ());
         self.protection
             .stop(Duration::from_millis(self.config.timeout_ms));
@@ -657,7 +743,9 @@ impl Session {
             _ => Ok(()),
         };
         self.keep_learnt();
+        let tracking = self.tracking();
         if let Some(metrics) = &mut self.metrics {
+            metrics.metrics.tracking = tracking;
             metrics.metrics.closed = true;
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());
@@ -669,6 +757,21 @@ impl Session {
         }
         closed
     }
+}
+
+/// The communicator under the watch that the settings ask for; rank 0 says which variables are none.
+fn watched(comm: Box<dyn Communicator>, config: Option<&Config>) -> OfProcess<Watched> {
+    let limit = config.map_or_else(
+        || Config::default().watchdog_ms,
+        |config| config.watchdog_ms,
+    );
+    let cpu_set = config.and_then(|config| config.cpu_set.clone());
+    if comm.rank() == 0 {
+        for unknown in crate::config::unknown_variables() {
+            notice::warn(&unknown);
+        }
+    }
+    OfProcess::new(Watched::new(comm, Duration::from_millis(limit), cpu_set))
 }
 
 /// No panic happens while these locks are held that would leave their contents half changed.

@@ -7,22 +7,22 @@
 use super::vote::vote;
 use super::watch::Watched;
 use crate::agent::local::{AgentClient, quiesce};
-use crate::clock::unix_ns;
+use crate::clock::{patiently, unix_ns};
 use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
 use crate::notice;
-use crate::store::control::{CONTROL_FILE, Control, wait_until};
+use crate::store::control::{CONTROL_FILE, Control, check_local_ranks, wait_until};
 use crate::store::lock::StoreLock;
-use crate::store::place::{self, STORE_FILE};
+use crate::store::place::{self, Place, STORE_FILE};
 use crate::store::reserve::{Reserve, ReserveSettings, is_blank};
 use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
 use backstay_format::{Digest, Geometry, StoreId, Superblock};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +48,13 @@ pub(super) struct Node {
     pub(super) was_there: bool,
     /// The agent process of the node, which let go of the store for this life to open it.
     pub(super) agent: RefCell<Option<AgentClient>>,
-    _lock: Option<StoreLock>,
-    lock_elsewhere: RefCell<Option<StoreLock>>,
+    /// The leader's: in the folder, and where the store is if that is elsewhere.
+    pub(super) lock: RefCell<Option<StoreLock>>,
+    pub(super) lock_elsewhere: RefCell<Option<StoreLock>>,
+    /// The store's file as this rank has it open, and where it is.
+    pub(super) opened: RefCell<Option<(Arc<FileDevice>, PathBuf)>>,
+    /// Kept open in the place of a control file that was removed.
+    pub(super) held: RefCell<Option<std::fs::File>>,
 }
 
 impl Node {
@@ -97,8 +102,10 @@ impl Node {
             run: 1,
             was_there: false,
             agent: RefCell::new(agent),
-            _lock: lock,
+            lock: RefCell::new(lock),
             lock_elsewhere: RefCell::new(None),
+            opened: RefCell::new(None),
+            held: RefCell::new(None),
         })
     }
 
@@ -113,7 +120,9 @@ impl Node {
     /// Opens the store that an earlier life left; the leader first, then the others. Collective.
     pub(super) fn open_store(&self, comm: &Watched) -> Result<Option<Reserve>> {
         let open = || -> Result<Option<Reserve>> {
-            if !self.store_path().exists() {
+            let path = self.store_path();
+            let looked = |error| Error::io(format!("looking for {}", path.display()), error);
+            if !path.try_exists().map_err(looked)? {
                 return Ok(None);
             }
             let device = self.device(false)?;
@@ -129,7 +138,11 @@ impl Node {
             self.control.set_created(1);
             Ok(Some(reserve))
         };
-        let led = if self.leads() { open() } else { Ok(None) };
+        let led = if self.leads() {
+            patiently(self.settings.wait, Error::may_pass, open)
+        } else {
+            Ok(None)
+        };
         let led = vote(comm, "opening the store", 0, led)?;
         if self.leads() {
             return vote(comm, "attaching to the store", 0, Ok(led));
@@ -166,7 +179,10 @@ impl Node {
         let path = self.store_path();
         let device = FileDevice::open(&path, create)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
-        Ok(Arc::new(device))
+        let device = Arc::new(device);
+        let home = std::fs::read_link(&path).unwrap_or(path);
+        *self.opened.borrow_mut() = Some((Arc::clone(&device), home));
+        Ok(device)
     }
 
     fn attach(&self) -> Result<Reserve> {
@@ -230,7 +246,34 @@ impl Node {
         // A link to an earlier place, of a creation that failed.
         drop(std::fs::remove_file(&link));
         std::os::unix::fs::symlink(target, &link)
+            .and_then(|()| crate::io::sync_folder(&self.directory))
             .map_err(|error| Error::io(format!("linking {}", link.display()), error))
+    }
+
+    /// The first of `sizes` that there is room for, and where; else what keeps the smallest from fitting.
+    /// Beyond a limit on memory the kernel kills the job, so there the first has to fit: what the rule
+    /// asks for more than is needed is what the program can still grow by.
+    fn find_room(&self, config: &Config, sizes: &[(u32, u64)]) -> Result<(Place, u32, u64)> {
+        let bytes_of =
+            |&(segment_bytes, slots): &(u32, u64)| Geometry { segment_bytes }.file_bytes(slots);
+        let whole = sizes.first().map_or(0, bytes_of);
+        let limit = place::memory_limit();
+        let mut short = None;
+        for size in sizes {
+            let bytes = bytes_of(size);
+            let place = place::choose(config, &self.job, &self.name, Some(bytes));
+            let fits = place.and_then(|place| {
+                place::check_room(&place, bytes)?;
+                place::check_memory(&place, whole, limit.as_ref())?;
+                Ok(place)
+            });
+            match fits {
+                Ok(place) => return Ok((place, size.0, size.1)),
+                Err(error) if error.kind() == ErrorKind::StoreFull => short = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no size was tried")))
     }
 
     fn lead_creation(&self, config: &Config, turn: u64) -> Result<Reserve> {
@@ -252,11 +295,9 @@ impl Node {
         } else {
             0.0
         };
-        let (segment_bytes, slots) = size(config, need, self.ranks.len(), parity);
-        let geometry = Geometry { segment_bytes };
-        let bytes = geometry.file_bytes(slots);
-        let place = place::choose(config, &self.job, &self.name, Some(bytes))?;
-        place::check_room(&place, bytes, place::memory_limit().as_ref())?;
+        let sizes = sizes(config, need, self.ranks.len(), parity);
+        let (place, segment_bytes, slots) = self.find_room(config, &sizes)?;
+        let bytes = Geometry { segment_bytes }.file_bytes(slots);
         self.link_to(&place.directory)?;
         remove_blank(&place.directory.join(STORE_FILE))?;
         let device = self.device(true)?;
@@ -293,38 +334,61 @@ impl Node {
     }
 }
 
-/// Bytes of a segment and number of segments for a node that protects `need` bytes: the state, what
-/// changes of it in each retained revision and in the one being written, and a quarter more. Where
-/// `parity` bytes protect each byte, one more is kept while it is encoded.
-fn size(config: &Config, need: u64, ranks: usize, parity: f64) -> (u32, u64) {
+/// What a store may be made of, bytes of a segment and number of segments, best first: room for the state
+/// of `need` bytes, what changes of it in each retained revision and in the one being written, and a quarter
+/// more; then in smaller segments, of which less stays unused; then without the quarter. Where `parity`
+/// bytes protect each byte, one more is kept while it is encoded.
+fn sizes(config: &Config, need: u64, ranks: usize, parity: f64) -> Vec<(u32, u64)> {
     let encoded = if parity > 0.0 { 1.0 } else { 0.0 };
     let copies = (f64::from(config.retained) + encoded) * config.changed_share;
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let estimate = need as f64 * (1.0 + copies) * (1.0 + parity) * 1.25;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an estimate"
-    )]
-    let estimate = config.reserve_bytes.unwrap_or(estimate as u64);
-    let share = estimate / (backstay_format::width::to_u64(ranks) * 16).max(1);
-    let fitting = u32::try_from(share.min(1 << 30)).unwrap_or(SEGMENT_BYTES_MAX);
-    let fitting = (fitting.max(1).next_power_of_two()).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let segment_bytes = config
-        .segment_bytes
-        .unwrap_or(fitting)
-        .max(config.block_bytes);
+    let estimate = |slack: f64| {
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let estimate = need as f64 * (1.0 + copies) * (1.0 + parity) * slack;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate"
+        )]
+        let estimate = estimate as u64;
+        estimate
+    };
+    let segment_for = |bytes: u64| {
+        let share = bytes / (backstay_format::width::to_u64(ranks) * 16).max(1);
+        let fitting = u32::try_from(share.min(1 << 30)).unwrap_or(SEGMENT_BYTES_MAX);
+        let fitting = fitting.max(1).next_power_of_two();
+        let fitting = fitting.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let segment_bytes = config.segment_bytes.unwrap_or(fitting);
+        segment_bytes.max(config.block_bytes)
+    };
     if let Some(bytes) = config.reserve_bytes {
-        return (
-            segment_bytes,
-            Geometry { segment_bytes }.slots_in(bytes).max(1),
-        );
+        let segment_bytes = segment_for(bytes);
+        let slots = Geometry { segment_bytes }.slots_in(bytes).max(1);
+        return vec![(segment_bytes, slots)];
     }
     // Each rank fills segments of up to four classes, and the node one.
     let least = backstay_format::width::to_u64(ranks) * 5 + 2;
-    let slots = estimate.div_ceil(u64::from(segment_bytes)) + least;
-    (segment_bytes, slots.min(SEGMENTS_MAX))
+    let slots = |bytes: u64, segment_bytes: u32| bytes.div_ceil(u64::from(segment_bytes)) + least;
+    let (whole, bare) = (estimate(1.25), estimate(1.0));
+    let first = segment_for(whole);
+    let mut found = vec![(first, slots(whole, first).min(SEGMENTS_MAX))];
+    let smallest = SEGMENT_BYTES_MIN.max(config.block_bytes);
+    for bytes in [whole, bare] {
+        let halves = (0..=SMALLER).map(|half| first >> half);
+        for segment_bytes in
+            halves.filter(|&bytes| config.segment_bytes.is_none_or(|asked| asked == bytes))
+        {
+            let slots = slots(bytes, segment_bytes);
+            if segment_bytes >= smallest && slots <= SEGMENTS_MAX {
+                found.push((segment_bytes, slots));
+            }
+        }
+    }
+    found.dedup();
+    found
 }
+
+/// How often segments are halved where there is little room.
+const SMALLER: u32 = 4;
 
 /// Bytes of parity that a node keeps for each byte of its own.
 fn parity_share(config: &Config, nodes: u32) -> f64 {
@@ -375,13 +439,18 @@ fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32, u
         .zip(&each)
         .filter(|(_, theirs)| theirs[8..] == mine[8..]);
     let ranks = ranks.map(|(rank, _)| rank).collect();
-    let mut seen = BTreeSet::new();
-    let nodes: Vec<&[u8]> = each
-        .iter()
-        .map(|theirs| &theirs[8..])
-        .filter(|node| seen.insert(*node))
-        .collect();
-    let place = nodes.iter().position(|node| *node == &mine[8..]);
+    let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
+    let mut nodes = Vec::new();
+    for node in each.iter().map(|theirs| &theirs[8..]) {
+        let count = counts.entry(node).or_default();
+        *count += 1;
+        if *count == 1 {
+            nodes.push(node);
+        }
+    }
+    // Of all nodes, so that all ranks come to the same end.
+    check_local_ranks(counts.into_values().max().unwrap_or(0))?;
+    let place = nodes.iter().position(|node| **node == mine[8..]);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Ok((ranks, number(nodes.len()), number(place.unwrap_or(0))))
 }
@@ -439,4 +508,38 @@ fn share_directory(comm: &Watched, mine: Option<&PathBuf>, leader: u32) -> Resul
     Ok(PathBuf::from(std::ffi::OsString::from_vec(
         theirs[4..end].to_vec(),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_smaller_store_is_tried_where_the_rule_asks_for_too_much() {
+        let bytes = |(segment_bytes, slots)| Geometry { segment_bytes }.file_bytes(slots) >> 20;
+        let config = Config::default();
+        let tried = sizes(&config, 24 << 20, 1, 0.0);
+        assert!(bytes(tried[0]) > 69, "what the rule asks for: {tried:?}");
+        let least = tried.last().copied().map(bytes);
+        assert!(
+            least.is_some_and(|least| (36..46).contains(&least)),
+            "{tried:?}"
+        );
+        // What is asked for is what is made.
+        let config = Config {
+            reserve_bytes: Some(50 << 20),
+            ..config
+        };
+        assert_eq!(sizes(&config, 24 << 20, 1, 0.0).len(), 1);
+        let config = Config {
+            segment_bytes: Some(1 << 20),
+            ..Config::default()
+        };
+        let tried = sizes(&config, 24 << 20, 1, 0.0);
+        assert!(
+            tried
+                .iter()
+                .all(|(segment_bytes, _)| *segment_bytes == 1 << 20)
+        );
+    }
 }

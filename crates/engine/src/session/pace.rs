@@ -98,6 +98,7 @@ impl Session {
     /// [`Level::Archive`] drains in the background, as any other: nothing else is to be done for it.
     /// Collective, but most calls ask nobody.
     pub fn due(&mut self) -> Result<Option<Level>> {
+        self.process.check()?;
         self.due_calls += 1;
         if self.due_skip > 0 {
             self.due_skip -= 1;

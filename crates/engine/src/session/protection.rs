@@ -5,16 +5,16 @@
 //! Invariants: whether this life is protected is the same on all ranks; without any agent the
 //! session works as without level 2, and says so.
 
-use super::helper::NodeAgent;
+use super::helper::{Known, NodeAgent};
 use super::node::Node;
 use super::share::{share_bytes, share_parts, share_secret};
-use super::vote::vote;
+use super::vote::{vote, vote_with};
 use super::watch::Watched;
 use super::{Level, Session, lock};
 use crate::agent::coordinate::NodeSeat;
 use crate::agent::{AgentSettings, restart};
 use crate::archive::Catalog;
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, patiently};
 use crate::config::{Config, Redundancy};
 use crate::drain::{ArchiveNode, ArchivePlan};
 use crate::error::{Error, ErrorKind, Result};
@@ -30,6 +30,7 @@ use crate::transport::{Endpoint, RemoteDevice, Secret, TcpEndpoint, TcpOptions, 
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,6 +39,9 @@ use std::time::Duration;
 const CHOICES_MAX: usize = 4;
 /// Most bytes of a node's name, failure domain and address together.
 const SEAT_BYTES: usize = 560;
+
+/// Most of what all ranks are told of why nothing is known.
+const WHY_CHARS_MAX: usize = 600;
 
 /// Why nothing is protected though it was asked for.
 const ON_ONE_NODE: &str = "all ranks are on one node: nothing protects its checkpoints";
@@ -71,6 +75,8 @@ pub(super) struct Protection {
     nodes: Vec<NodeSeat>,
     /// What all nodes have, as rank 0 found it.
     located: Located,
+    /// Why nothing is known of what other nodes have; empty where it is.
+    unlocated: String,
     scheme: Option<Scheme>,
     /// Rank 0's node coordinates.
     coordinates: bool,
@@ -82,6 +88,8 @@ pub(super) struct Protection {
     readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
     repaired: bool,
     log_dropped: bool,
+    /// What was being encoded, and protected, when this rank waited in vain: nobody may be at work.
+    in_vain: Option<(CheckpointId, CheckpointId)>,
 }
 
 impl Protection {
@@ -108,10 +116,10 @@ impl Protection {
             return Ok(protection);
         }
         let way = Way {
-            secret: share_secret(comm, archive)?,
+            secret: share_secret(comm)?,
             job: node.job.clone(),
             name: node.name.clone(),
-            listen: config.listen_address.clone(),
+            listen: listen_address(config, node, archive),
             settings: AgentSettings::of(config),
         };
         let opened = match (node.leads(), endpoint) {
@@ -120,7 +128,7 @@ impl Protection {
         };
         let opened = opened.map(|endpoint| match (node.leads(), endpoint) {
             (true, Some(endpoint)) => {
-                let agent = NodeAgent::begin(config, node, &way.secret, &endpoint);
+                let agent = NodeAgent::begin(config, node, &way.known(), &endpoint);
                 (Some(endpoint), Some(agent))
             }
             (_, endpoint) => (endpoint, None),
@@ -193,27 +201,37 @@ impl Protection {
         let mut found = None;
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
-            match restart::prepare(&*agent.asker(), &self.nodes, within) {
+            let look = || restart::prepare(&*agent.asker(), &self.nodes, within);
+            match patiently(within, Error::may_pass, look) {
                 Ok(located) => {
                     for text in &located.beyond {
                         notice::warn(text);
                     }
                     found = Some(located);
                 }
-                Err(error) => notice::warn(&format!(
-                    "what other nodes have could not be found out, so only what each has itself is \
-                     used: {error}"
-                )),
+                Err(error) => {
+                    self.unlocated =
+                        format!("what other nodes have could not be found out: {error}");
+                    notice::warn(&format!(
+                        "{}; only what each has itself is used",
+                        self.unlocated
+                    ));
+                }
             }
         }
         let found = found.unwrap_or_default();
-        let mine = (comm.rank() == 0).then(|| encode_located(&found));
+        let mine = (comm.rank() == 0).then(|| encode_located(&found, &self.unlocated));
         let bytes = share_bytes(comm, "sharing what there is", mine)?;
-        self.located = decode_located(&bytes)
+        (self.located, self.unlocated) = decode_located(&bytes)
             .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
         // Rank 0's alone: for the level that a restore took the highest of all ranks counts.
         self.located.made = found.made;
         Ok(())
+    }
+
+    /// Why nothing is known of what other nodes have, where that is so.
+    pub(super) fn unlocated(&self) -> Option<&str> {
+        Some(&*self.unlocated).filter(|why| !why.is_empty())
     }
 
     /// Checkpoints that all ranks of then have a source for, and how many ranks that were.
@@ -299,6 +317,11 @@ impl Protection {
         Ok(Arc::clone(endpoint.insert(way.open()?)))
     }
 
+    /// The secret of this life, where nodes talk to each other.
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        self.way.as_ref().map(|way| &way.secret)
+    }
+
     /// Brings checkpoints to the archive from now on, on rank 0's node.
     pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
         let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
@@ -340,23 +363,38 @@ impl Protection {
     }
 
     /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether
-    /// anything was made again.
+    /// anything was made again; an error where what the others have of it could not be read.
     pub(super) fn repair(&mut self, comm: &Watched, config: &Config) -> Result<bool> {
-        if !self.is_on() || std::mem::replace(&mut self.repaired, true) {
+        if !self.is_on() {
+            return Ok(false);
+        }
+        if let Some(why) = self.unlocated() {
+            return Err(Error::new(ErrorKind::PeerUnreachable, why));
+        }
+        if std::mem::replace(&mut self.repaired, true) {
             return Ok(false);
         }
         let mut made = [0];
+        let mut mine = Ok(());
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
             match restart::repair_all(&*agent.asker(), &self.nodes, &self.located, within) {
                 Ok((extents, _)) => made[0] = i64::try_from(extents).unwrap_or(i64::MAX),
-                Err(error) => notice::warn(&format!("damage cannot be repaired: {error}")),
+                Err(error) => {
+                    notice::warn(&format!("damage cannot be repaired: {error}"));
+                    if error.kind().leaves_open() {
+                        mine = Err(error.within("what the group has of what is damaged"));
+                    }
+                }
             }
         }
-        comm.allreduce_max("repairing what is damaged", &mut made)?;
+        let repaired = vote_with(comm, "repairing what is damaged", 0, mine, &mut made);
         // They keep chunks of what was damaged.
         lock(&self.readers).clear();
-        Ok(made[0] > 0)
+        if repaired.is_err() {
+            self.repaired = false;
+        }
+        repaired.map(|()| made[0] > 0)
     }
 
     /// Removes what was made again for reading, which no retained checkpoint needs any more.
@@ -382,6 +420,13 @@ impl Protection {
         if let Some(agent) = &mut self.agent {
             agent.stop(limit);
         }
+    }
+
+    /// The node's agent process copies the store that it holds to where it was deleted; false where a rank
+    /// has to.
+    pub(super) fn put_back(&self, node: &Node, home: &Path) -> bool {
+        let agent = self.agent.as_ref();
+        agent.is_some_and(|agent| agent.put_back(node, home))
     }
 
     /// The job is over.
@@ -468,14 +513,31 @@ struct Way {
     settings: AgentSettings,
 }
 
+/// Where the endpoints of this node listen, if not where they tell others to come: a job on one node,
+/// from which no staging server pulls, is nobody else's business.
+fn listen_address(config: &Config, node: &Node, archive: Option<&Path>) -> Option<String> {
+    let is_alone = node.nodes < 2 && archive.is_none();
+    let alone = is_alone.then(|| format!("{}:0", Ipv4Addr::LOCALHOST));
+    config.listen_address.clone().or(alone)
+}
+
 impl Way {
+    /// What an agent has to know to be part of it.
+    fn known(&self) -> Known<'_> {
+        Known {
+            secret: &self.secret,
+            listen: self.listen.as_deref(),
+        }
+    }
+
     fn open(&self) -> Result<Arc<dyn Endpoint>> {
         let mut options = TcpOptions::new(&self.name, &self.job, self.secret.clone());
         if let Some(listen) = &self.listen {
-            options.listen = listen.parse().map_err(|error| {
+            let address = listen.parse().map_err(|error| {
                 let context = format!("listen_address is {listen:?}, not like 10.0.0.1:0");
                 Error::caused(ErrorKind::Configuration, context, error)
             })?;
+            options.listen = Some(address);
         }
         let endpoint = self.settings.in_background(|| TcpEndpoint::open(options))?;
         Ok(Arc::new(endpoint))
@@ -491,8 +553,9 @@ fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
     })
 }
 
-fn encode_located(located: &Located) -> Vec<u8> {
+fn encode_located(located: &Located, unlocated: &str) -> Vec<u8> {
     let mut body = Encoder::new();
+    body.text(&unlocated.chars().take(WHY_CHARS_MAX).collect::<String>());
     let count = |body: &mut Encoder, count: usize| {
         body.u32(u32::try_from(count).unwrap_or(u32::MAX));
     };
@@ -515,12 +578,13 @@ fn encode_located(located: &Located) -> Vec<u8> {
     body.finish()
 }
 
-fn decode_located(bytes: &[u8]) -> std::result::Result<Located, FormatError> {
+fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), FormatError> {
     let mut located = Located::default();
     if bytes.is_empty() {
-        return Ok(located);
+        return Ok((located, String::new()));
     }
     let mut body = Decoder::new("what there is", bytes);
+    let unlocated = body.text("why nothing is known", 4 * WHY_CHARS_MAX)?;
     for _ in 0..body.u32("stores")? {
         located.here.push(Here {
             node: index(body.u32("node")?),
@@ -542,7 +606,7 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<Located, FormatError> {
             rebuilds: Vec::new(),
         });
     }
-    Ok(located)
+    Ok((located, unlocated))
 }
 
 impl Session {
@@ -561,10 +625,10 @@ impl Session {
         };
         let limit = Duration::from_millis(self.config.timeout_ms);
         wait_until("the checkpoint to be protected", limit, || {
-            control.protected() >= id || failed().is_some()
+            id.is_covered_by(control.protected()) || failed().is_some()
         })?;
         match failed() {
-            Some(kind) if control.protected() < id => {
+            Some(kind) if !id.is_covered_by(control.protected()) => {
                 let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
                 let context =
                     format!("checkpoint {id} is on its nodes only; rank 0's log says why");
@@ -575,7 +639,8 @@ impl Session {
     }
 
     /// Makes a rank wait that takes checkpoints faster than they are protected: while one is encoded, two
-    /// more may be committed.
+    /// more may be committed. Who waited in vain does not wait again before something moves: whoever
+    /// encoded may be dead.
     pub(super) fn wait_for_protection(&mut self) {
         if !self.protection.is_on() {
             return;
@@ -586,16 +651,20 @@ impl Session {
             let encoding = control.encoding();
             encoding <= control.protected() || next <= encoding.number + 2
         };
-        if room() {
+        let far = (control.encoding(), control.protected());
+        if room() || self.protection.in_vain == Some(far) {
             return;
         }
         let watch = Stopwatch::start();
         let limit = Duration::from_millis(self.config.timeout_ms);
-        if wait_until("an earlier checkpoint to be protected", limit, room).is_err()
-            && self.node.leads()
-        {
+        let waited = wait_until("an earlier checkpoint to be protected", limit, room);
+        self.protection.in_vain = waited
+            .is_err()
+            .then(|| (control.encoding(), control.protected()));
+        if waited.is_err() && self.node.leads() {
             notice::warn(&format!(
-                "checkpoint {} is still not protected after {} ms; going on without",
+                "checkpoint {} is still not protected after {} ms; going on without, and without waiting \
+                 for it again",
                 control.encoding(),
                 limit.as_millis()
             ));
@@ -623,7 +692,16 @@ impl Session {
             let kind = kind.map_or("unknown", ErrorKind::meaning);
             format!("the last round of protection failed ({kind}); rank 0's log says why")
         });
-        let reasons: Vec<String> = own.shortfall.clone().into_iter().chain(failed).collect();
+        let far = (encoding, control.protected());
+        let in_vain = (own.is_on() && own.in_vain == Some(far)).then(|| {
+            format!(
+                "checkpoint {encoding} was not protected within {} ms, nor since: who protects hangs or is \
+                 dead",
+                self.config.timeout_ms
+            )
+        });
+        let reasons = own.shortfall.clone().into_iter();
+        let reasons: Vec<String> = reasons.chain(failed).chain(in_vain).collect();
         ProtectionStatus {
             asked: own.asked,
             covered: if own.is_on() { own.covered } else { 0 },
@@ -638,7 +716,7 @@ impl Session {
     pub(super) fn protection_is_over(&self, id: CheckpointId) -> bool {
         let control = &self.node.control;
         let failed = control.committed() >= id && control.glance().failed(id).is_some();
-        !self.protection.is_on() || control.protected() >= id || failed
+        !self.protection.is_on() || id.is_covered_by(control.protected()) || failed
     }
 
     /// Where stores of lost nodes were made again for reading, on this node.

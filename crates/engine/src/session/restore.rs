@@ -3,24 +3,28 @@
 //! program's memory, and opens a new life of the job.
 //! In from: `store` (what recovery found), `restart::redistribute`. Out to: the program's memory.
 //! Invariants: all ranks restore the same checkpoint or none; every byte given back was verified; later
-//! checkpoints are durably abandoned before it returns.
+//! checkpoints are durably abandoned before it returns, and only what is proven to be lost, or a number that
+//! was named, leads to an older one ([`ErrorKind::proves_loss`]).
 
 use super::assemble::{StoredSlab, assemble};
 use super::variable::Registered;
 use super::vote::{vote, vote_with};
 use super::{Level, Session, Stores, lock, to_i64};
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, patiently};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::region::Region;
 use crate::restart::redistribute::describe;
 use crate::store::reader::StoreReader;
 use crate::store::recover::FoundRevision;
-use crate::store::revision::{ReadPart, read_part, read_ranks};
+use crate::store::revision::{ReadPart, Start, read_part, read_ranks};
 use crate::store::tree::read_stream;
+use crate::track::mappings::Access;
+use backstay_format::limits::NAME_BYTES_MAX;
 use backstay_format::{BlockRef, CheckpointId, RankEntry, VariableDescriptor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a restore did on this rank.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -42,29 +46,56 @@ pub struct Restored {
     pub level: Level,
 }
 
-/// Whether an older checkpoint may be free of what this error says.
-fn is_of_one_checkpoint(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Corrupt | ErrorKind::StoreIo | ErrorKind::NotRetained
-    )
+/// What a restore read on this rank, before all ranks know that it is whole.
+#[derive(Debug)]
+struct ReadBack {
+    restored: Restored,
+    /// What the next capture is compared with, where the rank's part is in its node's store.
+    start: Option<Start>,
+}
+
+/// Whether a checkpoint is not to be had so: from elsewhere, later, or not at all.
+fn is_missing(outcome: &Result<Restored>) -> bool {
+    matches!(outcome, Err(error) if error.kind().proves_loss() || error.kind().leaves_open())
+}
+
+/// What two ways to the same come to: while one of them could not be tried, nothing is proven.
+fn weigh(first: Error, second: Error) -> Error {
+    if first.kind().leaves_open() && second.kind().proves_loss() {
+        first
+    } else {
+        second
+    }
 }
 
 impl Session {
     /// Restores the newest checkpoint that every rank can have whole into the protected variables.
     /// [`ErrorKind::NoCheckpoint`] says that there is none. When a newer one turns out damaged, all
-    /// ranks take the next older one. The first of a program that has `restore_checkpoint` set restores
-    /// that one. Collective.
+    /// ranks take the next older one; when it could not be read, this is [`ErrorKind::Unreadable`], and
+    /// nothing is given up. The first of a program that has `restore_checkpoint` set restores that one. A
+    /// checkpoint under way is settled first. Collective.
     pub fn restore(&mut self) -> Result<Restored> {
+        self.process.check()?;
+        self.settle_before_restore()?;
         if let (Some(number), false) = (self.config.restore_checkpoint, self.life_begun) {
-            return self.restore_from(number);
+            return self.restore_number(number);
+        }
+        if let Some(doubt) = &self.doubt {
+            return Err(self.tell_unreadable(doubt.again()));
         }
         let candidates: Vec<CheckpointId> = self.policy.complete.iter().rev().copied().collect();
         self.restore_one_of(&candidates)
     }
 
-    /// Restores checkpoint `number`, and abandons those after it. Collective.
+    /// Restores checkpoint `number`, and abandons those after it. A checkpoint under way is settled first.
+    /// Collective.
     pub fn restore_from(&mut self, number: u64) -> Result<Restored> {
+        self.process.check()?;
+        self.settle_before_restore()?;
+        self.restore_number(number)
+    }
+
+    fn restore_number(&mut self, number: u64) -> Result<Restored> {
         let found = self
             .policy
             .complete
@@ -79,28 +110,33 @@ impl Session {
 
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
         let watch = Stopwatch::start();
-        self.settle_underway()?;
         let mut last = match &self.lost {
-            Some(lost) => Error::new(lost.kind(), lost.context()),
+            Some(lost) => lost.again(),
             None => Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job"),
         };
         for (fell_back, &id) in (0..).zip(candidates) {
             match self.try_restore(id) {
-                Ok(mut restored) => {
-                    self.open_life(id)?;
+                Ok(ReadBack {
+                    mut restored,
+                    start,
+                }) => {
+                    self.open_life(id, start)?;
                     restored.fell_back = fell_back;
                     restored.seconds = watch.seconds();
                     self.note_restore(&restored);
                     return Ok(restored);
                 }
-                Err(error) if is_of_one_checkpoint(error.kind()) => {
+                Err(error) if error.kind().proves_loss() => {
                     if self.comm.rank() == 0 {
                         notice::warn(&format!("checkpoint {id} cannot be restored: {error}"));
                     }
                     // Shapes are asked for of the one that can be had.
                     self.policy.complete.remove(&id);
-                    self.lost = Some(Error::new(error.kind(), error.context()));
+                    self.lost = Some(error.again());
                     last = error;
+                }
+                Err(error) if error.kind() == ErrorKind::Unreadable => {
+                    return Err(self.tell_unreadable(self.not_given_up(id, &error)));
                 }
                 Err(error) => return Err(error),
             }
@@ -108,35 +144,80 @@ impl Session {
         Err(last)
     }
 
-    /// Reads checkpoint `id` on all ranks; where one finds damage, parity is asked for what it was.
-    fn try_restore(&mut self, id: CheckpointId) -> Result<Restored> {
+    /// Reads checkpoint `id` on all ranks. Where one cannot, parity is asked for what it was, and then the
+    /// archive for its own part of the same checkpoint.
+    fn try_restore(&mut self, id: CheckpointId) -> Result<ReadBack> {
         let what = format!("restoring checkpoint {}", id.number);
         let found = self.find_committed();
-        let read = found.and_then(|()| self.read_checkpoint(id));
-        let mut outcome = self.vote_read(&what, id, read);
-        let damaged = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Corrupt);
-        if damaged && self.protection.repair(&self.comm, &self.config)? {
-            let read = self.read_checkpoint(id);
-            outcome = self.vote_read(&what, id, read);
+        let mut mine = found.and_then(|()| self.read_within_limit(id));
+        let mut outcome = self.vote_read(&what, id, &mine);
+        if is_missing(&outcome) {
+            match self.protection.repair(&self.comm, &self.config) {
+                Ok(false) => {}
+                Ok(true) => {
+                    mine = mine.or_else(|_| self.read_within_limit(id));
+                    outcome = self.vote_read(&what, id, &mine);
+                }
+                Err(error) if error.kind().leaves_open() => {
+                    mine = mine.map_err(|damage| weigh(error, damage));
+                    outcome = self.vote_read(&what, id, &mine);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let lost = matches!(&outcome, Err(error) if is_of_one_checkpoint(error.kind()));
-        if !lost || !self.archive.prefer(id) {
-            return outcome;
+        if is_missing(&outcome) && self.archive.has(id) {
+            if let (0, Err(error)) = (self.comm.rank(), &outcome) {
+                notice::warn(&format!(
+                    "checkpoint {id} is read from the archive: {error}"
+                ));
+            }
+            mine = mine.or_else(|first| {
+                if !self.archive.prefer(id) {
+                    return Err(first);
+                }
+                let second = self.read_within_limit(id);
+                second.map_err(|second| weigh(first, second))
+            });
+            outcome = self.vote_read(&what, id, &mine);
         }
-        if let (0, Err(error)) = (self.comm.rank(), &outcome) {
-            notice::warn(&format!(
-                "checkpoint {id} is read from the archive: {error}"
-            ));
-        }
-        let read = self.read_checkpoint(id);
-        self.vote_read(&what, id, read)
+        let restored = outcome.map_err(|lost| {
+            // Of what the archive has of it nothing is known.
+            let unread = self.archive.unread(id);
+            unread.map_or_else(|| lost.again(), |unread| weigh(unread, lost.again()))
+        })?;
+        Ok(ReadBack {
+            restored,
+            start: mine.ok().and_then(|read| read.start),
+        })
+    }
+
+    /// Reads checkpoint `id` on this rank. A file that could not be read is opened and read again within
+    /// `timeout_ms`; a peer was asked again where it was pulled from.
+    fn read_within_limit(&self, id: CheckpointId) -> Result<ReadBack> {
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let may_pass = |error: &Error| error.kind() == ErrorKind::StoreIo && error.may_pass();
+        patiently(limit, may_pass, || {
+            self.read_checkpoint(id).inspect_err(|error| {
+                if may_pass(error) {
+                    self.archive.close_readers();
+                }
+            })
+        })
     }
 
     /// All ranks' outcome of reading; the level that it took is the highest of all ranks.
-    fn vote_read(&self, what: &str, id: CheckpointId, read: Result<Restored>) -> Result<Restored> {
-        let level = read.as_ref().map_or(Level::Node, |read| read.level);
+    fn vote_read(&self, what: &str, id: CheckpointId, read: &Result<ReadBack>) -> Result<Restored> {
+        let level = read
+            .as_ref()
+            .map_or(Level::Node, |read| read.restored.level);
         let mut highest = [i64::from(level as u8)];
-        let outcome = vote_with(&self.comm, what, to_i64(id.number), read, &mut highest);
+        // As one kind: where another rank proved that it is lost, that counts.
+        let mine = match read {
+            Ok(read) => Ok(read.restored.clone()),
+            Err(error) if error.kind().leaves_open() => Err(error.as_kind(ErrorKind::Unreadable)),
+            Err(error) => Err(error.again()),
+        };
+        let outcome = vote_with(&self.comm, what, to_i64(id.number), mine, &mut highest);
         outcome.map(|restored| Restored {
             level: Level::of(highest[0]).unwrap_or_default(),
             ..restored
@@ -170,7 +251,7 @@ impl Session {
     }
 
     /// Durably abandons what is newer than `id`, and starts this life from it. Collective.
-    fn open_life(&mut self, id: CheckpointId) -> Result<()> {
+    fn open_life(&mut self, id: CheckpointId, start: Option<Start>) -> Result<()> {
         if std::mem::replace(&mut self.life_begun, true) {
             self.incarnation += 1;
         }
@@ -178,9 +259,6 @@ impl Session {
         // A protected checkpoint that is abandoned protects nothing of what comes, whose numbers may be
         // lower.
         self.policy.protected = self.policy.protected.filter(|protected| *protected <= id);
-        if self.node.leads() && self.node.control.protected() > id {
-            self.node.control.set_protected(CheckpointId::default());
-        }
         let begun = match (&self.store, self.node.leads()) {
             (Some(store), true) => {
                 let mut node = lock(&store.node);
@@ -196,7 +274,18 @@ impl Session {
             to_i64(self.incarnation),
             begun,
         )?;
+        if self.node.leads() {
+            // Now that no root names them.
+            self.node.control.forget_protection_after(id);
+        }
         self.last_number = id.number;
+        self.doubt = None;
+        self.failed_turns.clear();
+        self.turns_before = self.turn;
+        // Before anything is forgotten: what this rank went on from may be among it.
+        if let Some(store) = &mut self.store {
+            store.rank.start_from(start);
+        }
         let begun = self
             .archive
             .begin(self.incarnation, Some(id), &mut self.protection);
@@ -212,7 +301,9 @@ impl Session {
         }
         self.archive.abandon_after(id);
         self.archive.close_readers();
-        self.variables.values_mut().for_each(Registered::written);
+        for variable in self.variables.values_mut() {
+            variable.changes.written();
+        }
         self.drop_unretained(None);
         Ok(())
     }
@@ -244,6 +335,7 @@ impl Session {
                 revision,
                 ranks,
                 part,
+                unread: None,
             });
         }
         Ok(())
@@ -271,20 +363,31 @@ impl Session {
         let prefers = self.archive.is_preferred(id);
         if let (Ok(found), Ok(stores), false) = (self.found(id), self.stores(), prefers) {
             match &found.ranks {
+                // Its space is not known in full: nothing can be written beside it.
+                _ if found.unread().is_some() => wrong = found.unread().map(Error::again),
                 Ok(ranks) => {
                     if let Some(entry) = find(ranks) {
                         return Ok((stores.rank.reserve().shared_reader(), entry));
                     }
                 }
-                Err(error) => wrong = Some(Error::new(error.kind(), error.context())),
+                Err(error) => wrong = Some(error.again()),
             }
         }
         let reader = if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
             self.archive.reader_for(id, rank)?
         } else {
             match self.protection.reader_for(id, rank, &self.config) {
+                // The same store by another way.
+                Ok(reader) if wrong.is_some() && self.is_own(&reader) => {
+                    return Err(wrong.unwrap_or_else(|| self.not_retained(id.number)));
+                }
                 Ok(reader) => reader,
-                Err(error) => return Err(wrong.unwrap_or(error)),
+                Err(error) => {
+                    return Err(match wrong {
+                        Some(wrong) => weigh(wrong, error),
+                        None => error,
+                    });
+                }
             }
         };
         let (root, _) = reader.newest_root()?;
@@ -300,6 +403,11 @@ impl Session {
         };
         let entry = entry.ok_or_else(gone)?;
         Ok((reader, entry))
+    }
+
+    fn is_own(&self, reader: &StoreReader) -> bool {
+        let own = self.store.as_ref().map(|store| store.rank.reserve());
+        own.is_some_and(|own| own.reader().superblock().store == reader.superblock().store)
     }
 
     /// Which level this rank's part of a checkpoint comes from, or all parts where their number changed.
@@ -328,7 +436,7 @@ impl Session {
         }
     }
 
-    fn read_checkpoint(&mut self, id: CheckpointId) -> Result<Restored> {
+    fn read_checkpoint(&self, id: CheckpointId) -> Result<ReadBack> {
         let world_size = self.world_size(id)?;
         let own = if world_size == self.comm.size() {
             Some(self.entry(id, self.comm.rank())?)
@@ -346,6 +454,7 @@ impl Session {
             level: self.level_of(id, world_size),
             ..Restored::default()
         };
+        self.memory.check(self.variables.values(), Access::Write)?;
         for variable in self.variables.values() {
             restored.bytes_read += self.read_variable(id, world_size, part.as_ref(), variable)?;
         }
@@ -354,12 +463,15 @@ impl Session {
             let count = part.descriptors.iter().filter(unclaimed).count();
             restored.unclaimed = u32::try_from(count).unwrap_or(u32::MAX);
         }
-        if let (Some((reader, entry)), Some(store)) = (&own, &mut self.store)
-            && Arc::ptr_eq(reader, &store.rank.reserve().shared_reader())
-        {
-            store.rank.start_from(id, *entry)?;
-        }
-        Ok(restored)
+        let start = match (&own, &self.store) {
+            (Some((reader, entry)), Some(store))
+                if Arc::ptr_eq(reader, &store.rank.reserve().shared_reader()) =>
+            {
+                Some(store.rank.load_start(id, *entry)?)
+            }
+            _ => None,
+        };
+        Ok(ReadBack { restored, start })
     }
 
     fn refuse_rank_variables(&self, world_size: u32) -> Result<()> {
@@ -433,6 +545,7 @@ impl Session {
 
     /// The shape of a variable as the checkpoint stores it that [`Session::restore`] would take.
     pub fn stored_shape(&mut self, name: &str, rank: u32) -> Result<Vec<u64>> {
+        self.process.check()?;
         let stored = self.stored_variable(name, rank)?;
         Ok(stored.descriptor.shape)
     }
@@ -451,6 +564,7 @@ impl Session {
             });
         }
         let names: Vec<&str> = part.descriptors.iter().map(|d| &*d.name).take(16).collect();
+        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let context =
             format!("rank {rank} has no variable {name:?} in checkpoint {id}; there are {names:?}");
         Err(Error::new(ErrorKind::VariableMismatch, context))
@@ -468,6 +582,7 @@ impl Session {
         address: *mut u8,
         bytes: u64,
     ) -> Result<()> {
+        self.process.check()?;
         let StoredSlab {
             reader,
             descriptor: stored,
@@ -483,6 +598,7 @@ impl Session {
         }
         // SAFETY: the caller promises that `address` is valid for `bytes`; used until we return.
         let mut region = unsafe { Region::new(address, bytes) };
+        self.memory.check_buffer(&region.addresses(), name)?;
         read_stream(&reader, &stream, "block", &mut region).map(|_| ())
     }
 }

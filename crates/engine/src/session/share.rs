@@ -6,10 +6,8 @@
 
 use super::vote::vote;
 use super::watch::Watched;
-use crate::drain::shared_secret;
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Secret;
-use std::path::Path;
 
 fn to_i64(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -24,10 +22,10 @@ pub(super) fn share_bytes(comm: &Watched, what: &str, mine: Option<Vec<u8>>) -> 
     Ok(parts.into_iter().next().unwrap_or_default())
 }
 
-/// A new secret of rank 0's for this life; the communicator is the only way it takes.
-pub(super) fn share_secret(comm: &Watched, archive: Option<&Path>) -> Result<Secret> {
+/// A new secret of rank 0's for this life, brought to all ranks by the communicator.
+pub(super) fn share_secret(comm: &Watched) -> Result<Secret> {
     let drawn = if comm.rank() == 0 {
-        archive.map_or_else(Secret::draw, shared_secret).map(Some)
+        Secret::draw().map(Some)
     } else {
         Ok(None)
     };

@@ -63,27 +63,40 @@ pub(super) fn vote_with<T>(
 
 /// Sends the text of the one rank that has it to all, by a maximum over words.
 fn share_message(comm: &Watched, what: &str, mine: Option<&str>) -> Result<String> {
-    let mut words = [i64::MIN; MESSAGE_WORDS];
-    if let Some(text) = mine {
+    let [message] = share_messages(comm, what, [mine])?;
+    Ok(message)
+}
+
+/// Sends texts to all, each from the ranks that have it, which have the same.
+pub(super) fn share_messages<const N: usize>(
+    comm: &Watched,
+    what: &str,
+    mine: [Option<&str>; N],
+) -> Result<[String; N]> {
+    let mut words = [[i64::MIN; MESSAGE_WORDS]; N];
+    for (words, text) in words.iter_mut().zip(mine) {
+        let Some(text) = text else { continue };
         let mut chunks = text.as_bytes().chunks(BYTES_A_WORD);
-        for word in &mut words {
+        for word in words {
             let chunk = chunks.next().unwrap_or_default();
             *word = (0..BYTES_A_WORD)
                 .map(|byte| i64::from(chunk.get(byte).copied().unwrap_or(0)))
                 .fold(0, |sum, byte| (sum << 8) | byte);
         }
     }
-    comm.allreduce_max(what, &mut words)?;
-    let mut bytes = Vec::with_capacity(MESSAGE_WORDS * BYTES_A_WORD);
-    for word in words {
-        let word = word.max(0).to_le_bytes();
-        bytes.extend(word[..BYTES_A_WORD].iter().rev());
-    }
-    let end = bytes
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(bytes.len());
-    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    comm.allreduce_max(what, words.as_flattened_mut())?;
+    Ok(words.map(|words| {
+        let mut bytes = Vec::with_capacity(MESSAGE_WORDS * BYTES_A_WORD);
+        for word in words {
+            let word = word.max(0).to_le_bytes();
+            bytes.extend(word[..BYTES_A_WORD].iter().rev());
+        }
+        let end = bytes
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }))
 }
 
 /// The checkpoint as one number that orders as checkpoints do.

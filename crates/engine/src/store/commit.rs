@@ -6,14 +6,15 @@
 
 use super::capture::Capturer;
 use super::control::{Owner, Post};
+use super::reader::RootSlots;
 use super::reserve::Reserve;
 use super::space::{Reuse, Space};
 use super::tree::Tree;
 use crate::clock::unix_ns;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::two_slots::TwoSlots;
 use crate::track::Candidates;
-use backstay_format::geometry::ROOT_OFFSETS;
-use backstay_format::limits::INTERNAL_BLOCK_BYTES;
+use backstay_format::limits::{INTERNAL_BLOCK_BYTES, REVISIONS_MAX};
 use backstay_format::{CheckpointId, Encoder, RankEntry, RevisionEntry, RootSlot, StreamRoot};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -35,13 +36,22 @@ pub struct Policy {
     pub archiving: Option<CheckpointId>,
 }
 
+/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, the one that is
+/// being encoded, the one that is being drained.
+const LAGGING_MAX: usize = 3;
+
 impl Policy {
-    /// What stays once `newest` is being committed, or is committed: it and the newest complete
-    /// ones, `retained` in all, and the pinned ones.
+    /// Most checkpoints that may be pinned where the newest `retained` stay: a root has room for them and
+    /// for all that it must name besides.
+    pub fn pins_max(retained: usize) -> usize {
+        REVISIONS_MAX.saturating_sub(retained.max(1) + LAGGING_MAX)
+    }
+
+    /// What stays once `newest` is being committed, or is committed: it, the pinned ones, those that
+    /// protection and draining need, and the newest complete ones, `retained` with it. Never more than a
+    /// root has room for: with the pins of a life that retained fewer, fewer are retained.
     pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
-        let others = self.retained.saturating_sub(usize::from(newest.is_some()));
-        let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
-        let mut keep: BTreeSet<CheckpointId> = complete.take(others).copied().collect();
+        let mut keep: BTreeSet<CheckpointId> = newest.into_iter().collect();
         keep.extend(self.pinned.intersection(&self.complete));
         for id in [self.protected, self.encoding, self.archiving]
             .into_iter()
@@ -49,7 +59,13 @@ impl Policy {
         {
             keep.extend(self.complete.get(&id));
         }
-        keep.extend(newest);
+        let others = self.retained.saturating_sub(usize::from(newest.is_some()));
+        let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
+        for id in complete.take(others) {
+            if keep.len() < REVISIONS_MAX {
+                keep.insert(*id);
+            }
+        }
         keep
     }
 }
@@ -58,8 +74,7 @@ impl Policy {
 #[derive(Debug)]
 pub struct NodeStore {
     reserve: Reserve,
-    root: RootSlot,
-    slot: usize,
+    roots: TwoSlots<RootSlots>,
     space: Mutex<Space>,
     former: Space,
 }
@@ -68,28 +83,25 @@ impl NodeStore {
     /// The store as recovery found it.
     pub fn new(
         reserve: Reserve,
-        root: RootSlot,
-        slot: usize,
+        roots: TwoSlots<RootSlots>,
         mut space: Space,
         former: Space,
     ) -> Self {
         space.begin_from(None);
         Self {
             reserve,
-            root,
-            slot,
+            roots,
             space: Mutex::new(space),
             former,
         }
     }
 
     /// The store as a rank sees it that may have to take over the leader's commit.
-    pub fn successor(reserve: Reserve, root: RootSlot, slot: usize) -> Self {
+    pub fn successor(reserve: Reserve, roots: TwoSlots<RootSlots>) -> Self {
         let segment_bytes = reserve.geometry().segment_bytes;
         Self::new(
             reserve,
-            root,
-            slot,
+            roots,
             Space::new(segment_bytes),
             Space::new(segment_bytes),
         )
@@ -114,12 +126,13 @@ impl NodeStore {
 
     /// The newest durable root.
     pub fn root(&self) -> &RootSlot {
-        &self.root
+        self.roots.state()
     }
 
-    /// The same store seen by a rank that takes over: its root is read again.
+    /// The same store seen by a rank that takes over: its root is read again, and made durable, since who
+    /// wrote it may have come no further.
     pub fn reload(&mut self) -> Result<()> {
-        (self.root, self.slot) = self.reserve.reader().newest_root()?;
+        self.roots = TwoSlots::open(&self.reserve, self.reserve.reader().root_slots())?;
         Ok(())
     }
 
@@ -138,7 +151,7 @@ impl NodeStore {
         self.reserve.seal()?;
         let keep = policy.keeps(Some(id));
         let mut revisions: Vec<RevisionEntry> = self
-            .root
+            .root()
             .revisions
             .iter()
             .filter(|revision| keep.contains(&revision.checkpoint) && revision.checkpoint < id)
@@ -160,10 +173,7 @@ impl NodeStore {
         });
         if !still_mine() {
             let context = "another rank of this node took over the commit";
-            return Err(crate::error::Error::new(
-                crate::error::ErrorKind::Timeout,
-                context,
-            ));
+            return Err(Error::new(ErrorKind::Timeout, context));
         }
         self.write_root(id.incarnation, revisions, false)?;
         self.reserve.control().set_committed(id);
@@ -179,7 +189,7 @@ impl NodeStore {
         policy: &Policy,
     ) -> Result<()> {
         let revisions = self
-            .root
+            .root()
             .revisions
             .iter()
             .filter(|revision| revision.checkpoint <= from)
@@ -196,7 +206,7 @@ impl NodeStore {
     pub fn note(&mut self, policy: &Policy, closed: bool) -> Result<()> {
         let keep = policy.keeps(None);
         let revisions = self
-            .root
+            .root()
             .revisions
             .iter()
             .filter(|revision| keep.contains(&revision.checkpoint))
@@ -206,7 +216,7 @@ impl NodeStore {
                 ..*revision
             })
             .collect();
-        self.write_root(self.root.incarnation, revisions, closed)
+        self.write_root(self.root().incarnation, revisions, closed)
     }
 
     fn write_root(
@@ -216,19 +226,14 @@ impl NodeStore {
         closed: bool,
     ) -> Result<()> {
         let root = RootSlot {
-            store: self.root.store,
-            sequence: self.root.sequence + 1,
-            incarnation: self.root.incarnation.max(incarnation),
+            store: self.root().store,
+            sequence: self.roots.next_sequence(),
+            incarnation: self.root().incarnation.max(incarnation),
             next_segment: self.reserve.control().next_segment(),
             closed,
             revisions,
         };
-        let slot = 1 - self.slot;
-        self.reserve.write_at(&root.encode(), ROOT_OFFSETS[slot])?;
-        self.reserve.sync()?;
-        self.root = root;
-        self.slot = slot;
-        Ok(())
+        self.roots.write(&self.reserve, root)
     }
 
     fn space(&self) -> std::sync::MutexGuard<'_, Space> {
@@ -246,7 +251,7 @@ impl NodeStore {
             .collect();
         entries.sort_by_key(|entry| entry.rank);
         // A table that another rank wrote when it took over is in its space, not in ours.
-        if let Some(newest) = self.root.revisions.last()
+        if let Some(newest) = self.root().revisions.last()
             && self.space().owns(newest.ranks.top.address.segment())
             && super::revision::read_ranks(self.reserve.reader(), newest)
                 .is_ok_and(|committed| committed == entries)

@@ -20,7 +20,19 @@ pub const CONTROL_FILE: &str = "control.backstay";
 /// Most ranks of one node.
 pub const LOCAL_RANKS_MAX: usize = 4096;
 
-const VERSION: u64 = 0x4253_4354_524c_0003;
+/// Whether a node may have so many ranks: more would write the words of segment slots.
+pub fn check_local_ranks(count: usize) -> Result<()> {
+    if count <= LOCAL_RANKS_MAX {
+        return Ok(());
+    }
+    let context = format!(
+        "{count} ranks on one node are more than {LOCAL_RANKS_MAX}; start fewer there, with more threads \
+         each, or give parts of them a node of their own by BACKSTAY_NODE"
+    );
+    Err(Error::new(ErrorKind::Configuration, context))
+}
+
+const VERSION: u64 = 0x4253_4354_524c_0004;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
@@ -49,6 +61,13 @@ const WORD_ARCHIVE_WANTED: usize = 26;
 const WORD_ARCHIVE_PLANNED: usize = 28;
 const WORD_DRAIN_MICROSECONDS: usize = 29;
 const WORD_PROTECT_MICROSECONDS: usize = 30;
+const WORD_FREE_FROM: usize = 31;
+
+/// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
+const SEALED_BITS: u32 = 24;
+const SEALED_MASK: u64 = (1 << SEALED_BITS) - 1;
+/// The mark of a slot that was given back.
+const FREED: u64 = u64::MAX;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +163,8 @@ impl ControlGlance {
     /// trying again just now.
     pub fn failed(&self, id: CheckpointId) -> Option<u64> {
         let idle = self.encoding <= self.protected;
-        (self.outcome != 0 && idle && id > self.protected).then_some(self.outcome)
+        let waits = !id.is_covered_by(self.protected);
+        (self.outcome != 0 && idle && waits).then_some(self.outcome)
     }
 }
 
@@ -244,12 +264,26 @@ impl Control {
         Some((SegmentId(word >> 8), class))
     }
 
-    /// Takes a free slot for `owner`, looking from `hint` on.
-    pub fn take_slot(&self, owner: Owner, hint: u64) -> Option<u64> {
+    /// Takes a free slot for `owner`: the first one, but where somebody gives one back just now.
+    pub fn take_slot(&self, owner: Owner) -> Option<u64> {
+        self.find_slot(owner).0
+    }
+    /// The same, and how many slots were looked at: from where the last one was taken or given back, so
+    /// that filling a store is no search from its front each time.
+    fn find_slot(&self, owner: Owner) -> (Option<u64>, u64) {
         let slots = self.slots();
-        (0..slots)
-            .map(|step| (hint + step) % slots)
-            .find(|&slot| self.try_slot(slot, owner))
+        let word = self.word(WORD_FREE_FROM);
+        let from = word.load(Ordering::Acquire);
+        for step in 0..slots {
+            let slot = (from + step) % slots;
+            if self.try_slot(slot, owner) {
+                // Only a hint: if it changed meanwhile, a slot before this one may be free.
+                let (Ok(_) | Err(_)) =
+                    word.compare_exchange(from, slot + 1, Ordering::AcqRel, Ordering::Relaxed);
+                return (Some(slot), step + 1);
+            }
+        }
+        (None, slots)
     }
     /// Takes `slot` for `owner` if it is free.
     pub fn try_slot(&self, slot: u64, owner: Owner) -> bool {
@@ -262,9 +296,10 @@ impl Control {
     /// Gives a slot back.
     pub fn free_slot(&self, slot: u64) {
         // Before anybody can take it: what stood here is not sealed under the next segment's id.
-        self.set_sealed(slot, 0);
+        self.slot_word(slot, 3).store(FREED, Ordering::Release);
         self.set_filled(slot, 0);
         self.slot_word(slot, 0).store(0, Ordering::Release);
+        self.word(WORD_FREE_FROM).fetch_min(slot, Ordering::AcqRel);
     }
     /// Gives all slots of `owner` back.
     pub fn free_slots_of(&self, owner: Owner) {
@@ -296,13 +331,32 @@ impl Control {
     pub fn filled(&self, slot: u64) -> u64 {
         self.slot_word(slot, 2).load(Ordering::Acquire)
     }
-    /// Publishes that the first `bytes` of the segment in `slot` are durable.
-    pub fn set_sealed(&self, slot: u64, bytes: u64) {
-        self.slot_word(slot, 3).store(bytes, Ordering::Release);
+    /// Publishes that of `segment`, which stands in `slot` from now on, nothing is durable.
+    pub fn set_unsealed(&self, slot: u64, segment: SegmentId) {
+        let word = segment.0 << SEALED_BITS;
+        self.slot_word(slot, 3).store(word, Ordering::Release);
+    }
+    /// The mark of `slot`: it says which segment and how much of it is sealed.
+    pub fn mark(&self, slot: u64) -> u64 {
+        self.slot_word(slot, 3).load(Ordering::Acquire)
+    }
+    /// Publishes that the first `bytes` of the segment in `slot` are durable: of the one that had `mark`
+    /// before the sync. If the slot was given back since, nothing is published.
+    pub fn set_sealed(&self, slot: u64, mark: u64, bytes: u64) {
+        if mark == FREED {
+            return;
+        }
+        let sealed = (mark & !SEALED_MASK) | (bytes & SEALED_MASK);
+        let word = self.slot_word(slot, 3);
+        let (Ok(_) | Err(_)) =
+            word.compare_exchange(mark, sealed, Ordering::AcqRel, Ordering::Relaxed);
     }
     /// How much of the segment in `slot` is durable and will not change, in bytes.
     pub fn sealed(&self, slot: u64) -> u64 {
-        self.slot_word(slot, 3).load(Ordering::Acquire)
+        match self.mark(slot) {
+            FREED => 0,
+            mark => mark & SEALED_MASK,
+        }
     }
 
     /// Says whether parity protects this node's segments, so that only whole segments are reused.
@@ -346,6 +400,14 @@ impl Control {
     /// The newest checkpoint that is in the archive as a whole.
     pub fn archived(&self) -> CheckpointId {
         self.checkpoint(WORD_ARCHIVED)
+    }
+    /// What is newer than `id` is abandoned: it protects nothing of what comes, whose numbers may be lower.
+    pub fn forget_protection_after(&self, id: CheckpointId) {
+        for word in [WORD_PROTECTED, WORD_ENCODING] {
+            if self.checkpoint(word) > id {
+                self.set_checkpoint(word, CheckpointId::default());
+            }
+        }
     }
     /// What is newer than `id` is abandoned: of the archive nothing is known any more but what is told anew.
     pub fn forget_archive_after(&self, id: CheckpointId) {
@@ -416,14 +478,26 @@ impl Control {
     pub fn archive_outcome(&self) -> u64 {
         self.word(WORD_ARCHIVE_OUTCOME).load(Ordering::Acquire)
     }
-    /// The number goes last and is read first, so that the pair is never newer than it says.
+    /// Between two lives there is none, so that nobody reads the number of one with the other's
+    /// incarnation.
     fn set_checkpoint(&self, at: usize, id: CheckpointId) {
-        self.word(at + 1).store(id.incarnation, Ordering::Release);
+        if self.word(at + 1).load(Ordering::Acquire) != id.incarnation {
+            self.word(at).store(0, Ordering::Release);
+            self.word(at + 1).store(id.incarnation, Ordering::Release);
+        }
         self.word(at).store(id.number, Ordering::Release);
     }
     fn checkpoint(&self, at: usize) -> CheckpointId {
-        let number = self.word(at).load(Ordering::Acquire);
-        CheckpointId::new(self.word(at + 1).load(Ordering::Acquire), number)
+        loop {
+            let number = self.word(at).load(Ordering::Acquire);
+            let incarnation = self.word(at + 1).load(Ordering::Acquire);
+            if number == 0 {
+                return CheckpointId::default();
+            }
+            if self.word(at).load(Ordering::Acquire) == number {
+                return CheckpointId::new(incarnation, number);
+            }
+        }
     }
 
     /// Publishes how the last protection round ended: its number, and 0 or the kind of an error.
@@ -617,4 +691,37 @@ pub fn wait_until(what: &str, limit: Duration, ready: impl Fn() -> bool) -> Resu
         turns = turns.saturating_add(1);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(slots: u64) -> Control {
+        let words = SharedWords::heap(Control::words_for(slots));
+        let control = Control::start(words, slots).unwrap();
+        control.set_slots(slots);
+        control
+    }
+
+    /// Filling a store looks at each slot about once, and what is given back is found at once.
+    #[test]
+    fn slots_are_taken_from_the_front_without_looking_at_all_of_them() {
+        let (control, slots) = (control(4000), 4000);
+        let mut looked = 0;
+        for wanted in 0..slots {
+            let (found, steps) = control.find_slot(Owner::Rank(0));
+            assert_eq!(found, Some(wanted));
+            looked += steps;
+        }
+        assert_eq!(looked, slots);
+        assert_eq!(control.find_slot(Owner::Node), (None, slots));
+        for slot in [3000, 17, 900] {
+            control.free_slot(slot);
+        }
+        let taken = [(); 3].map(|()| control.find_slot(Owner::Node));
+        assert_eq!(taken.map(|(slot, _)| slot), [17, 900, 3000].map(Some));
+        assert_eq!(taken[0].1, 1);
+        assert_eq!(control.take_slot(Owner::Node), None);
+    }
 }

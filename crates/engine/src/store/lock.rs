@@ -5,53 +5,63 @@
 
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// Name of the lock in the folder of a store.
+const LOCK_FILE: &str = "lock.backstay";
 /// How long a job that was just killed may take to die.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The lock of a store, held until dropped.
 #[derive(Debug)]
 pub struct StoreLock {
-    _file: File,
+    file: File,
 }
 
 impl StoreLock {
     /// Takes the lock in `directory` for `job`. Waits a few seconds for a holder that is dying.
     pub fn take(directory: &Path, job: &str) -> Result<Self> {
-        let path = directory.join("lock.backstay");
+        let path = directory.join(LOCK_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        let mut file = options.open(&path).map_err(failed)?;
+        let mut file = open::open_own(&path).map_err(failed)?;
         wait_for(&file, &path, || holder(&path))?;
         let mine = format!("job {job}, process {}\n", std::process::id());
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(mine.as_bytes()))
-            .map_err(failed)?;
-        Ok(Self { _file: file })
+        open::inscribe(&mut file, &mine).map_err(failed)?;
+        Ok(Self { file })
+    }
+
+    /// Whether this lock is the one that others find in `directory`.
+    pub fn stands_in(&self, directory: &Path) -> bool {
+        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let held = self.file.metadata().map(inode).ok();
+        held.is_some() && std::fs::metadata(directory.join(LOCK_FILE)).map(inode).ok() == held
     }
 
     /// Whether a leader that lives holds the lock in `directory`.
     pub fn is_held(directory: &Path) -> bool {
-        let file = File::open(directory.join("lock.backstay"));
+        let file = open::open_read(&directory.join(LOCK_FILE));
         file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
+    /// Holds the place of the control file at `path`, which somebody removed while it was mapped: a later
+    /// life waits for this process there.
+    pub fn hold_place(path: &Path) -> Result<File> {
+        let failed = |error| Error::io(format!("opening {}", path.display()), error);
+        let file = open::open_own(path).map_err(failed)?;
+        let held = flock(&file, FlockOperation::NonBlockingLockShared);
+        held.map_err(|error| failed(error.into()))?;
+        Ok(file)
     }
 
     /// Waits until no process of an earlier life holds the control file at `path`.
     pub fn wait_for_former_ranks(path: &Path) -> Result<()> {
-        let Ok(file) = File::open(path) else {
+        let Ok(file) = open::open_read(path) else {
             return Ok(());
         };
         wait_for(&file, path, || {

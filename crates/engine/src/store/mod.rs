@@ -24,4 +24,5 @@ pub mod recover;
 pub mod place;
 pub mod memory;
 pub mod lock;
+mod sealed;
 pub mod stripe_log;

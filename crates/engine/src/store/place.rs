@@ -10,11 +10,12 @@ mod tests;
 pub use super::memory::{MemoryLimit, memory_limit};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open::check_file_size;
 use backstay_format::limits::LABEL_BYTES_MAX;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fstat, fstatfs, fstatvfs, mkdirat,
-    openat, statat,
+    Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fstat, fstatfs, fstatvfs, fsync,
+    mkdirat, openat, statat,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -57,6 +58,12 @@ pub fn existing(config: &Config, job: &str, node: &str) -> Option<PathBuf> {
     Surroundings::of_this_process().existing(config, job, node)
 }
 
+/// Makes the folder of a store again that somebody removed: `directory` is one that [`choose`] or
+/// [`existing`] gave.
+pub fn make_again(config: &Config, job: &str, node: &str, directory: &Path) -> Result<()> {
+    Surroundings::of_this_process().make_again(config, job, node, directory)
+}
+
 /// The folders of this user in all the places that [`choose`] looks at without configuration, best
 /// first. They need not be there.
 pub fn default_folders() -> Vec<PathBuf> {
@@ -67,10 +74,10 @@ pub fn default_folders() -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// That `bytes` more fit: on the file system as it was when `place` was chosen and, in memory,
-/// below `limit`.
-pub fn check_room(place: &Place, bytes: u64, limit: Option<&MemoryLimit>) -> Result<()> {
+/// That `bytes` more fit on the file system as it was when `place` was chosen.
+pub fn check_room(place: &Place, bytes: u64) -> Result<()> {
     let directory = place.directory.display();
+    check_file_size(bytes).map_err(|error| Error::io(directory.to_string(), error))?;
     if bytes > place.free_bytes {
         let shortage = shortage(bytes, place.free_bytes);
         return Err(Error::new(
@@ -81,6 +88,12 @@ pub fn check_room(place: &Place, bytes: u64, limit: Option<&MemoryLimit>) -> Res
             ),
         ));
     }
+    Ok(())
+}
+
+/// That `bytes` more stay below `limit`, where `place` is memory.
+pub fn check_memory(place: &Place, bytes: u64, limit: Option<&MemoryLimit>) -> Result<()> {
+    let directory = place.directory.display();
     let Some(limit) = limit.filter(|limit| place.is_memory && bytes > limit.free_bytes()) else {
         return Ok(());
     };
@@ -281,6 +294,24 @@ impl Surroundings {
         bases.find_map(|base| holds(base, &[&own, job, node]))
     }
 
+    fn make_again(&self, config: &Config, job: &str, node: &str, directory: &Path) -> Result<()> {
+        if let Some(path) = &config.store_path {
+            return self.configured(path, job, node).map(drop);
+        }
+        let own = self.own_folder();
+        let parts = [&*own, job, node];
+        let candidates = self.candidates();
+        let mut bases = candidates.iter().map(|candidate| candidate.base);
+        let made = match bases.find(|base| joined(base, &parts) == directory) {
+            Some(base) => self.make(base, &parts).map_err(|refusal| refusal.reason),
+            None => Err("it is in none of the places for stores".to_owned()),
+        };
+        made.map(drop).map_err(|reason| {
+            let context = format!("making {} again: {reason}", directory.display());
+            Error::new(ErrorKind::StoreIo, context)
+        })
+    }
+
     fn own_folder(&self) -> String {
         format!("backstay-{}", self.user)
     }
@@ -296,8 +327,12 @@ impl Surroundings {
         match mkdirat(CWD, &base, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => (),
             Err(Errno::NOENT) => {
-                let parent = base.parent().unwrap_or(&base).display();
-                let reason = format!("its parent {parent} does not exist");
+                let parent = base.parent().unwrap_or(&base);
+                let reason = if parent.is_dir() {
+                    format!("no folder can be made in {}", parent.display())
+                } else {
+                    format!("its parent {} does not exist", parent.display())
+                };
                 return Err(wrong(ErrorKind::Configuration, &reason));
             }
             Err(Errno::NOTDIR) => {
@@ -382,7 +417,12 @@ impl Surroundings {
             path.push(part);
             if make {
                 match mkdirat(&folder, *part, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => (),
+                    // Its name is durable before anything is put into it, where the file system can.
+                    Ok(()) => match fsync(&folder) {
+                        Ok(()) | Err(Errno::INVAL) => (),
+                        Err(errno) => return Err(Refusal::io(&path, errno)),
+                    },
+                    Err(Errno::EXIST) => (),
                     Err(errno) => return Err(Refusal::io(&path, errno)),
                 }
             }

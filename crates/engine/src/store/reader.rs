@@ -5,58 +5,65 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use backstay_format::bytes::frame_minor;
+use crate::io::two_slots::{self, Copied, SlotFormat, Slots, read};
 use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use backstay_format::width::to_usize;
 use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
-use backstay_format::{SegmentId, SegmentRecord, Superblock};
+use backstay_format::{SegmentId, SegmentRecord, StoreId, Superblock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// The root slots of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct RootSlots(pub StoreId);
+
+impl SlotFormat for RootSlots {
+    type State = RootSlot;
+    fn what(&self) -> &'static str {
+        "root"
+    }
+    fn offset(&self, slot: usize) -> u64 {
+        ROOT_OFFSETS[slot]
+    }
+    fn slot_bytes(&self) -> usize {
+        ROOT_BYTES
+    }
+    fn sequence(&self, root: &RootSlot) -> u64 {
+        root.sequence
+    }
+    fn encode(&self, root: &RootSlot) -> std::result::Result<Vec<u8>, FormatError> {
+        Ok(root.encode())
+    }
+    fn decode(&self, bytes: &[u8]) -> std::result::Result<RootSlot, FormatError> {
+        RootSlot::decode(bytes, self.0)
+    }
+    fn is_first(&self, root: &RootSlot) -> bool {
+        root.sequence == 1
+    }
+}
 
 /// A store, for reading.
 #[derive(Debug)]
 pub struct StoreReader {
     device: Arc<dyn Device>,
-    superblock: Superblock,
+    /// It, and what is wrong with its first copy, if the second had to be taken.
+    superblock: Copied<Superblock>,
     geometry: Geometry,
-    /// What is wrong with the first copy of the superblock, if the second had to be taken.
-    damaged_copy: Option<Error>,
     slots: RwLock<BTreeMap<SegmentId, u64>>,
 }
 
 impl StoreReader {
     /// Reads the superblock, from either copy.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
-        let name = device.name();
-        let mut first_error = None;
-        for offset in SUPERBLOCK_OFFSETS {
-            let mut bytes = vec![0; SUPERBLOCK_BYTES];
-            let read = device.read_at(&mut bytes, offset);
-            if let Err(error) = read {
-                first_error.get_or_insert(read_error(&name, "superblock", offset, error));
-                continue;
-            }
-            match Superblock::decode(&bytes) {
-                Ok(superblock) => {
-                    let geometry = superblock.geometry();
-                    let slots = RwLock::default();
-                    return Ok(Self {
-                        device,
-                        superblock,
-                        geometry,
-                        damaged_copy: first_error,
-                        slots,
-                    });
-                }
-                Err(error) => {
-                    let place = format!("{name}: superblock at byte {offset}");
-                    first_error.get_or_insert(Error::corrupt(place, error));
-                }
-            }
-        }
-        Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no superblock")))
+        let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
+        let superblock = two_slots::first_copy(&*device, places, "superblock", Superblock::decode)?;
+        Ok(Self {
+            geometry: superblock.value.geometry(),
+            device,
+            superblock,
+            slots: RwLock::default(),
+        })
     }
 
     /// The device below.
@@ -65,98 +72,72 @@ impl StoreReader {
     }
     /// What the store says of itself.
     pub fn superblock(&self) -> &Superblock {
-        &self.superblock
+        &self.superblock.value
     }
     /// What is wrong with the superblock's first copy, where the second was taken.
     pub fn damaged_copy(&self) -> Option<&Error> {
-        self.damaged_copy.as_ref()
+        self.superblock.damaged.as_ref()
     }
     /// Where things stand.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
+    /// How its root slots are read.
+    pub fn root_slots(&self) -> RootSlots {
+        RootSlots(self.superblock.value.store)
+    }
+
     /// Both root slots: each the root it holds, or what is wrong with it.
-    pub fn roots(&self) -> [Result<RootSlot>; 2] {
-        ROOT_OFFSETS.map(|offset| {
-            let name = self.device.name();
-            let mut bytes = vec![0; ROOT_BYTES];
-            self.device
-                .read_at(&mut bytes, offset)
-                .map_err(|error| read_error(&name, "root slot", offset, error))?;
-            RootSlot::decode(&bytes, self.superblock.store).map_err(|error| {
-                Error::corrupt(format!("{name}: root slot at byte {offset}"), error)
-            })
-        })
+    pub fn roots(&self) -> Slots<RootSlot> {
+        two_slots::look(&*self.device, &self.root_slots())
     }
 
     /// The newest valid root and which slot holds it.
     pub fn newest_root(&self) -> Result<(RootSlot, usize)> {
-        let [first, second] = self.roots();
-        match (first, second) {
-            (Ok(a), Ok(b)) if b.sequence > a.sequence => Ok((b, 1)),
-            (Ok(a), _) => Ok((a, 0)),
-            (Err(_), Ok(b)) => Ok((b, 1)),
-            (Err(a), Err(_)) => Err(a),
-        }
+        two_slots::newest(&*self.device, &self.root_slots())
     }
 
     /// The record of `slot`: of its good copies the one with the later segment, since a torn write may
-    /// have reached only one.
+    /// have reached only one. If none is good, one that could not be read tells more than a damaged one.
     pub fn record(&self, slot: u64) -> Result<SegmentRecord> {
-        let copies = (0..RECORD_COPIES).map(|copy| self.record_copy(slot, copy));
-        let (good, bad): (Vec<_>, Vec<_>) = copies.partition(Result::is_ok);
-        match good
-            .into_iter()
-            .flatten()
-            .max_by_key(|record| record.segment)
-        {
-            Some(record) => Ok(record),
-            None => bad
-                .into_iter()
-                .next()
-                .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a slot has no record"))),
+        let (mut newest, mut wrong) = (None::<SegmentRecord>, None::<Error>);
+        for copy in 0..RECORD_COPIES {
+            match self.record_copy(slot, copy) {
+                Ok(record) if newest.is_some_and(|other| other.segment >= record.segment) => {}
+                Ok(record) => newest = Some(record),
+                Err(error) => {
+                    let tells_more = |former: &Error| former.kind() == ErrorKind::Corrupt;
+                    if wrong.as_ref().is_none_or(tells_more) {
+                        wrong = Some(error);
+                    }
+                }
+            }
         }
+        let none = || Error::new(ErrorKind::Internal, "a slot has no record");
+        newest.ok_or_else(|| wrong.unwrap_or_else(none))
     }
 
     /// One copy of the record of `slot`.
     pub fn record_copy(&self, slot: u64, copy: u64) -> Result<SegmentRecord> {
         let mut bytes = [0; to_usize(RECORD_BYTES)];
         let offset = self.geometry.record_offset(slot, copy);
-        self.device
-            .read_at(&mut bytes, offset)
-            .map_err(|error| read_error(&self.device.name(), "segment record", offset, error))?;
-        SegmentRecord::decode(&bytes, self.superblock.store).map_err(|error| {
+        read(&*self.device, &mut bytes, offset, "segment record")?;
+        SegmentRecord::decode(&bytes, self.superblock.value.store).map_err(|error| {
             let place = format!("{}: segment record at byte {offset}", self.device.name());
             Error::corrupt(place, error)
         })
     }
 
-    /// A writer leaves a store alone whose superblock or roots name a later minor version. A frame whose
-    /// checksum is wrong names nothing.
+    /// A writer leaves a store alone whose superblock names a later minor version; of roots,
+    /// [`two_slots::TwoSlots`] sees to it.
     pub fn refuse_later_version(&self) -> Result<()> {
-        for offset in SUPERBLOCK_OFFSETS.into_iter().chain(ROOT_OFFSETS) {
-            let mut bytes = [0; ROOT_BYTES];
-            let read = self.device.read_at(&mut bytes, offset);
-            let sound = Superblock::decode(&bytes).is_ok()
-                || RootSlot::decode(&bytes, self.superblock.store).is_ok();
-            let minor = frame_minor(&bytes)
-                .filter(|_| read.is_ok() && sound)
-                .unwrap_or(0);
-            if minor > STORE_VERSION_MINOR {
-                let context = format!(
-                    "{}: its format is {STORE_VERSION_MAJOR}.{minor}, this Backstay writes \
-                     {STORE_VERSION_MAJOR}.{STORE_VERSION_MINOR}; use the Backstay that wrote it",
-                    self.device.name()
-                );
-                return Err(Error::new(ErrorKind::Unsupported, context));
-            }
-        }
-        Ok(())
+        self.superblock.refuse_later(&*self.device)
     }
 
     /// Reads all records; calls `found` for each slot that names a segment, with what is wrong with its
-    /// first copy if that is damaged.
+    /// first copy if that is damaged. Without a good copy a slot holds no segment; but one that could not
+    /// be read may, and is an error: its slot would be taken for free.
     pub fn read_records(
         &self,
         mut found: impl FnMut(u64, SegmentRecord, Option<Error>),
@@ -172,9 +153,13 @@ impl StoreReader {
             .slots_in(length)
             .min(backstay_format::limits::SEGMENTS_MAX);
         for slot in 0..slots {
-            if let Ok(record) = self.record(slot) {
-                self.place_segment(record.segment, slot);
-                found(slot, record, self.record_copy(slot, 0).err());
+            match self.record(slot) {
+                Ok(record) => {
+                    self.place_segment(record.segment, slot);
+                    found(slot, record, self.record_copy(slot, 0).err());
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(slots)
@@ -225,9 +210,7 @@ impl StoreReader {
     /// Fills `buffer` with what `block` refers to, and checks its digest; `what` names it in errors.
     pub fn read(&self, block: &BlockRef, buffer: &mut [u8], what: &'static str) -> Result<()> {
         let offset = self.offset_of(block.address, buffer.len())?;
-        self.device
-            .read_at(buffer, offset)
-            .map_err(|error| read_error(&self.device.name(), what, offset, error))?;
+        read(&*self.device, buffer, offset, what)?;
         let found = Digest::of(buffer);
         if found == block.digest {
             return Ok(());
@@ -247,12 +230,4 @@ impl StoreReader {
             .ok()
             .map(|record| record.class)
     }
-}
-
-fn read_error(name: &str, what: &'static str, offset: u64, error: std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::UnexpectedEof {
-        let what = FormatError::new(what, "bytes", 0, "a longer file", "the end of the file");
-        return Error::corrupt(format!("{name}: at byte {offset}"), what);
-    }
-    Error::io(format!("{name}: reading {what} at byte {offset}"), error)
 }

@@ -24,12 +24,21 @@ pub struct FoundRevision {
     pub ranks: Result<Vec<RankEntry>>,
     /// Where this rank's part is, if it is there and its tables and pages are good.
     pub part: Option<Result<BlockRef>>,
+    /// What else of it could not be read: parts of ranks that are elsewhere, so that the space it uses is not
+    /// known in full; or what parity has of its damage.
+    pub unread: Option<Error>,
 }
 
 impl FoundRevision {
     /// Which checkpoint.
     pub fn id(&self) -> CheckpointId {
         self.revision.checkpoint
+    }
+    /// Why something of it could not be read, where nothing proves that it is lost.
+    pub fn unread(&self) -> Option<&Error> {
+        let part = self.part.as_ref().and_then(|part| part.as_ref().err());
+        let wrong = self.unread.as_ref().or(self.ranks.as_ref().err()).or(part);
+        wrong.filter(|error| error.kind().leaves_open())
     }
     /// Whether the table lists every rank of the job that took it.
     pub fn holds_all_ranks(&self) -> bool {
@@ -101,19 +110,26 @@ pub fn recover_rank(
             revision: *revision,
             part,
             ranks,
+            unread: None,
         });
     }
     (space, found)
 }
 
 fn note_part(reserve: &Reserve, entry: &BlockRef, owner: Owner, space: &mut Space) -> Result<()> {
-    let mut damage = None;
+    let mut damage: Option<Error> = None;
     walk_part(
         reserve.reader(),
         entry,
         &mut |block, length| note(reserve, space, owner, block, length),
         &mut |_, error| {
-            damage.get_or_insert(error);
+            // What is damaged is damaged, whatever else could not be read.
+            if damage
+                .as_ref()
+                .is_none_or(|known| known.kind().leaves_open())
+            {
+                damage = Some(error);
+            }
         },
     );
     damage.map_or(Ok(()), Err)
@@ -130,10 +146,28 @@ fn note(reserve: &Reserve, space: &mut Space, owner: Owner, block: &BlockRef, le
     space.note(block.address, length);
 }
 
+/// What is found of a node beside the parts of its ranks.
+#[derive(Debug)]
+pub struct FoundNode {
+    /// Its tables of ranks.
+    pub tables: Space,
+    /// The parts of ranks that are elsewhere now.
+    pub former: Space,
+    /// What of either could not be read.
+    pub unread: Vec<(CheckpointId, Error)>,
+}
+
 /// Finds the node's tables of ranks, and the parts of ranks that are not in `here`.
-pub fn recover_node(reserve: &Reserve, root: &RootSlot, here: &BTreeSet<u32>) -> (Space, Space) {
+pub fn recover_node(reserve: &Reserve, root: &RootSlot, here: &BTreeSet<u32>) -> FoundNode {
     let segment_bytes = reserve.geometry().segment_bytes;
     let (mut node, mut former) = (Space::new(segment_bytes), Space::new(segment_bytes));
+    let mut unread = Vec::new();
+    let mut note_unread = |id, error: Error| {
+        tracing::warn!("checkpoint {id}: {error}");
+        if error.kind().leaves_open() {
+            unread.push((id, error));
+        }
+    };
     for revision in &root.revisions {
         node.note_revision(revision.checkpoint);
         former.note_revision(revision.checkpoint);
@@ -143,14 +177,22 @@ pub fn recover_node(reserve: &Reserve, root: &RootSlot, here: &BTreeSet<u32>) ->
             &mut |block, length| note(reserve, &mut node, Owner::Node, block, length),
             &mut |_, _| {},
         );
-        for entry in read_ranks(reserve.reader(), revision).unwrap_or_default() {
+        let ranks = read_ranks(reserve.reader(), revision).unwrap_or_else(|error| {
+            note_unread(revision.checkpoint, error);
+            Vec::new()
+        });
+        for entry in ranks {
             if !here.contains(&entry.rank) {
                 let noted = note_part(reserve, &entry.root, Owner::Former, &mut former);
                 if let Err(error) = noted {
-                    tracing::warn!("checkpoint {}: {error}", revision.checkpoint);
+                    note_unread(revision.checkpoint, error);
                 }
             }
         }
     }
-    (node, former)
+    FoundNode {
+        tables: node,
+        former,
+        unread,
+    }
 }

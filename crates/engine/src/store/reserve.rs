@@ -6,10 +6,11 @@
 
 use super::control::{Control, Owner, wait_until};
 use super::memory::memory_limit;
-use super::reader::StoreReader;
+use super::reader::{RootSlots, StoreReader};
 use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
+use crate::io::two_slots::{Medium, Plain, TwoSlots};
 use crate::notice;
 use backstay_format::Superblock;
 use backstay_format::geometry::{
@@ -26,6 +27,8 @@ pub struct Reserve {
     reader: Arc<StoreReader>,
     control: Control,
     settings: ReserveSettings,
+    /// What stands in the store is durable: who opened it here synced it, or made it, and writes it.
+    is_durable: bool,
 }
 
 /// Longest wait of a full store for a segment that parity still covers.
@@ -51,7 +54,6 @@ impl Reserve {
     ) -> Result<Self> {
         let geometry = superblock.geometry();
         reserve_space(&*device, geometry, slots)?;
-        let name = device.name();
         let first = RootSlot {
             store: superblock.store,
             sequence: 1,
@@ -60,21 +62,12 @@ impl Reserve {
             closed: false,
             revisions: Vec::new(),
         };
-        let write = |bytes: &[u8], offset| {
-            device
-                .write_at(bytes, offset)
-                .map_err(|error| Error::io(format!("{name}: writing at byte {offset}"), error))
-        };
-        write(&first.encode(), ROOT_OFFSETS[0])?;
-        device
-            .sync()
-            .map_err(|error| Error::io(format!("{name}: syncing"), error))?;
+        let medium = Plain(&*device);
+        TwoSlots::make(&medium, RootSlots(superblock.store), first)?;
         for offset in SUPERBLOCK_OFFSETS {
-            write(&superblock.encode(), offset)?;
+            medium.write(&superblock.encode(), offset)?;
         }
-        device
-            .sync()
-            .map_err(|error| Error::io(format!("{name}: syncing"), error))?;
+        medium.sync()?;
         control.set_slots(slots);
         control.set_next_segment(1);
         let reader = Arc::new(StoreReader::open(device)?);
@@ -82,10 +75,12 @@ impl Reserve {
             reader,
             control,
             settings,
+            is_durable: true,
         })
     }
 
-    /// Opens a store for its node: reads the segment records and fills the control words.
+    /// Opens a store for its node: reads the segment records and fills the control words. What is found is
+    /// durable on return: a life that was killed may have written it and not come to its sync.
     pub fn open(
         device: Arc<dyn Device>,
         control: Control,
@@ -93,11 +88,10 @@ impl Reserve {
     ) -> Result<Self> {
         let reader = Arc::new(StoreReader::open(device)?);
         reader.refuse_later_version()?;
+        let roots = TwoSlots::open(&Plain(&**reader.device()), reader.root_slots())?;
         // Both the root and the records bound the ids that were given out: the record of a segment
         // that no root came to know may be newer than the root, and a record may be damaged.
-        let mut next = reader
-            .newest_root()
-            .map_or(1, |(root, _)| root.next_segment);
+        let mut next = roots.state().next_segment;
         if let Some(damage) = reader.damaged_copy() {
             notice::warn(&format!("{damage}; the other copy is used"));
         }
@@ -117,6 +111,7 @@ impl Reserve {
             reader,
             control,
             settings,
+            is_durable: true,
         };
         reserve.make_real(slots)?;
         Ok(reserve)
@@ -133,6 +128,7 @@ impl Reserve {
             reader,
             control,
             settings,
+            is_durable: false,
         };
         reserve.refresh();
         Ok(reserve)
@@ -159,6 +155,16 @@ impl Reserve {
                 self.reader.place_segment(segment, slot);
             }
         }
+    }
+
+    /// The root slots, to write them.
+    pub fn roots(&self) -> Result<TwoSlots<RootSlots>> {
+        let roots = TwoSlots::read(self, self.reader.root_slots())?;
+        Ok(if self.is_durable {
+            roots.known_durable()
+        } else {
+            roots
+        })
     }
 
     /// The reading side, to share.
@@ -225,11 +231,15 @@ impl Reserve {
         if !self.control.redundant() {
             return self.sync();
         }
+        // The mark first: a slot that is given back, and has another segment when the sync is over, has
+        // another mark then, and keeps it.
         let slots = 0..self.control.slots();
-        let filled: Vec<u64> = slots.map(|slot| self.control.filled(slot)).collect();
+        let filled: Vec<(u64, u64)> = slots
+            .map(|slot| (self.control.mark(slot), self.control.filled(slot)))
+            .collect();
         self.sync()?;
-        for (slot, bytes) in (0..).zip(filled) {
-            self.control.set_sealed(slot, bytes);
+        for (slot, (mark, bytes)) in (0..).zip(filled) {
+            self.control.set_sealed(slot, mark, bytes);
         }
         Ok(())
     }
@@ -244,13 +254,17 @@ impl Reserve {
     pub fn claim(&self, segment: SegmentId, owner: Owner) -> Option<(u64, SegmentClass)> {
         let slot = self.reader.slot_of(segment)?;
         let (found, class) = self.control.slot_segment(slot)?;
-        (found == segment && self.control.try_slot(slot, owner)).then_some((slot, class))
+        if found != segment || !self.control.try_slot(slot, owner) {
+            return None;
+        }
+        self.control.set_unsealed(slot, segment);
+        Some((slot, class))
     }
 
     fn lease(&self, owner: Owner, class: SegmentClass) -> Result<(u64, SegmentId)> {
         let mut tries = 0;
         let slot = loop {
-            if let Some(slot) = self.control.take_slot(owner, 0) {
+            if let Some(slot) = self.control.take_slot(owner) {
                 break slot;
             }
             tries += 1;
@@ -285,7 +299,7 @@ impl Reserve {
             return Err(error);
         }
         self.control.set_filled(slot, 0);
-        self.control.set_sealed(slot, 0);
+        self.control.set_unsealed(slot, segment);
         self.control.describe_slot(slot, segment, class);
         self.reader.place_segment(segment, slot);
         Ok((slot, segment))
@@ -341,6 +355,21 @@ impl Reserve {
             reserve: self,
             owner,
         }
+    }
+}
+
+impl Medium for Reserve {
+    fn device(&self) -> &dyn Device {
+        &**self.reader.device()
+    }
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if self.control.failed() {
+            return Err(self.failed_before());
+        }
+        self.write_at(bytes, offset)
+    }
+    fn sync(&self) -> Result<()> {
+        Self::sync(self)
     }
 }
 

@@ -52,6 +52,16 @@ pub struct RankStore {
     table: Tree,
 }
 
+/// A part in this store that a rank goes on from.
+#[derive(Debug)]
+pub struct Start {
+    checkpoint: CheckpointId,
+    root: BlockRef,
+    trees: Vec<(String, Tree)>,
+    descriptors: Tree,
+    table: Tree,
+}
+
 /// A captured part that waits for its commit.
 #[derive(Debug)]
 pub struct PendingPart {
@@ -64,8 +74,8 @@ pub struct PendingPart {
     table: TreeChange,
     /// What was captured, over all variables.
     pub captured: Captured,
-    /// Blocks that changed unmarked, by variable.
-    pub unmarked: Vec<(String, u64)>,
+    /// The same for each of the parts, in their order.
+    pub by_part: Vec<Captured>,
     /// Bytes of all variables.
     pub bytes_total: u64,
 }
@@ -144,27 +154,59 @@ impl RankStore {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a restored part of the same rank the one that the next capture is compared with.
-    pub fn start_from(&mut self, checkpoint: CheckpointId, entry: BlockRef) -> Result<()> {
+    /// Reads what is needed to go on from a part of the same rank in this store.
+    pub fn load_start(&self, checkpoint: CheckpointId, entry: BlockRef) -> Result<Start> {
         let reader = self.reserve.reader();
         let part = read_part(reader, &entry)?;
         let mut trees = Vec::with_capacity(part.descriptors.len());
         for (descriptor, root) in part.descriptors.iter().zip(&part.streams) {
             trees.push((descriptor.name.clone(), Tree::load(reader, *root)?));
         }
-        let descriptors = Tree::load(reader, part.root.descriptors)?;
-        let table = Tree::load(reader, part.root.table)?;
-        (self.trees, self.descriptors, self.table) = (trees, descriptors, table);
+        Ok(Start {
+            checkpoint,
+            root: entry,
+            trees,
+            descriptors: Tree::load(reader, part.root.descriptors)?,
+            table: Tree::load(reader, part.root.table)?,
+        })
+    }
+
+    /// The job was restored: the next capture is compared with `start`, or with nothing where this rank's
+    /// part is not in this store. What it was compared with before may be forgotten.
+    pub fn start_from(&mut self, start: Option<Start>) {
+        let empty = || Tree::empty(INTERNAL_BLOCK_BYTES);
         self.generation = None;
-        self.root = Some(entry);
-        self.base = Some(checkpoint);
-        self.space().begin_from(Some(checkpoint));
-        Ok(())
+        self.base = start.as_ref().map(|start| start.checkpoint);
+        self.root = start.as_ref().map(|start| start.root);
+        (self.trees, self.descriptors, self.table) = match start {
+            Some(start) => (start.trees, start.descriptors, start.table),
+            None => (Vec::new(), empty(), empty()),
+        };
+        self.space().begin_from(self.base);
     }
 
     /// Captures `parts`, sorted by name, as the successor of the committed state. `generation` tells
-    /// one set of variables from another.
+    /// one set of variables from another. Where blocks turn out changed of which tracking said nothing,
+    /// it is given up, and all is captured again with every block of that part looked at.
     pub fn capture(
+        &self,
+        id: CheckpointId,
+        parts: &mut [Part<'_>],
+        generation: u64,
+    ) -> Result<PendingPart> {
+        let pending = self.capture_as_tracked(id, parts, generation)?;
+        let mut widened = false;
+        for (part, did) in parts.iter_mut().zip(&pending.by_part) {
+            widened |= did.unmarked_changes > 0 && part.candidates.widen();
+        }
+        if !widened {
+            return Ok(pending);
+        }
+        self.give_up();
+        self.capture_as_tracked(id, parts, generation)
+    }
+
+    fn capture_as_tracked(
         &self,
         id: CheckpointId,
         parts: &[Part<'_>],
@@ -175,7 +217,8 @@ impl RankStore {
         let mut singles = Singles::new(&capturer);
         let mut changes = Vec::with_capacity(parts.len());
         let mut captured = Captured::default();
-        let (mut unmarked, mut gone) = (Vec::new(), Vec::new());
+        let mut by_part = Vec::with_capacity(parts.len());
+        let mut gone = Vec::new();
         let mut place = 0;
         for part in parts {
             let name = &part.descriptor.name;
@@ -187,9 +230,7 @@ impl RankStore {
             let tree = committed.map(|(_, tree)| tree);
             let (change, did) = capture_part(&capturer, &mut singles, tree, part)?;
             captured.add(&did);
-            if did.unmarked_changes > 0 {
-                unmarked.push((name.clone(), did.unmarked_changes));
-            }
+            by_part.push(did);
             if committed.is_some() {
                 changes.push((Target::Committed(place), change));
                 place += 1;
@@ -225,7 +266,7 @@ impl RankStore {
             descriptors,
             table,
             captured,
-            unmarked,
+            by_part,
             bytes_total,
         })
     }
@@ -327,8 +368,11 @@ impl RankStore {
 
     /// The part was not committed by all ranks, or could not be captured.
     pub fn roll_back(&mut self) {
-        let base = self.base;
-        self.space().roll_back(base);
+        self.give_up();
+    }
+
+    fn give_up(&self) {
+        self.space().roll_back(self.base);
         self.release();
     }
 

@@ -4,14 +4,15 @@
 //! In: rounds, after all that they name is durable. Out: the table as of the last whole record.
 //! Invariants: records are only appended; when the log has grown to more than twice its table, the
 //! table is written to the other of two files, which becomes the log when it is whole and synced;
-//! also after an append that failed.
+//! also after an append that failed; what is found at opening is synced before it is built on.
 //! Format: docs/format/parity.md.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
+use backstay_format::agent::RecordPart;
 use backstay_format::stripe::{LOG_HEAD_BYTES, records};
-use backstay_format::width::{to_u64, to_usize};
+use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,6 +66,27 @@ impl StripeTable {
         for stripe in &round.added {
             self.stripes.insert(stripe.id, stripe.clone());
         }
+    }
+
+    /// Part `number` of all of it as one record; `None` behind the last.
+    pub fn part(&self, number: u32) -> Option<RecordPart> {
+        let (each, at) = (RecordPart::STRIPES_MAX, index(number));
+        let parts = self.stripes.len().div_ceil(each).max(1);
+        let stripes = self.stripes.values().skip(at.saturating_mul(each));
+        (at < parts).then(|| RecordPart {
+            number,
+            last: at + 1 == parts,
+            round: Round {
+                added: stripes.take(each).cloned().collect(),
+                ..self.clone_head().whole(0)
+            },
+        })
+    }
+
+    /// Bytes of all of it as one record.
+    pub fn whole_bytes(&self) -> u64 {
+        let stripes = self.stripes.values().map(Stripe::encoded_bytes);
+        self.clone_head().whole(0).encoded_bytes() + stripes.sum::<u64>()
     }
 
     /// All but the stripes.
@@ -132,8 +154,17 @@ pub struct StripeLog {
 }
 
 impl StripeLog {
-    /// The log in `files`, and the table it holds; an empty one where there is none.
+    /// The log in `files`, to go on with it, and the table it holds; an empty one where there is none.
+    /// What is found is durable on return: who wrote it may not have come to its sync.
     pub fn open(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<(Self, StripeTable)> {
+        let (log, table) = Self::find(files, store)?;
+        if log.generation > 0 {
+            log.sync(log.active)?;
+        }
+        Ok((log, table))
+    }
+
+    fn find(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<(Self, StripeTable)> {
         let mut log = Self {
             files,
             store,
@@ -159,13 +190,25 @@ impl StripeLog {
 
     /// The table of a log that nobody may be writing.
     pub fn read(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<StripeTable> {
-        Self::open(files, store).map(|(_, table)| table)
+        Self::find(files, store).map(|(_, table)| table)
+    }
+
+    /// Has space for a record of so many bytes, or for the whole table with it where that is written.
+    pub fn make_room(&self, whole: bool, record_bytes: u64, table_bytes: u64) -> Result<()> {
+        if self.is_due_anew(whole) {
+            return self.reserve(1 - self.active, to_u64(LOG_HEAD_BYTES) + table_bytes);
+        }
+        self.reserve(self.active, self.end + record_bytes)
+    }
+
+    fn is_due_anew(&self, whole: bool) -> bool {
+        let grown = self.end > COMPACT_BYTES_MIN && self.end > 2 * self.whole_bytes;
+        self.generation == 0 || whole || grown || self.doubtful
     }
 
     /// Appends `round`, durably; `table` is the state with it, for the day the log is written anew.
     pub fn append(&mut self, round: &Round, table: &StripeTable) -> Result<()> {
-        let grown = self.end > COMPACT_BYTES_MIN && self.end > 2 * self.whole_bytes;
-        let anew = self.generation == 0 || round.whole || grown || self.doubtful;
+        let anew = self.is_due_anew(round.whole);
         self.doubtful = true;
         if anew {
             self.start(table)?;
@@ -209,9 +252,16 @@ impl StripeLog {
     }
 
     fn write(&self, which: usize, bytes: &[u8], offset: u64) -> Result<()> {
+        self.reserve(which, offset + to_u64(bytes.len()))?;
         let device = &self.files[which];
         let failed = |error| Error::io(format!("{}: writing at {offset}", device.name()), error);
-        let end = offset + to_u64(bytes.len());
+        device.write_at(bytes, offset).map_err(failed)
+    }
+
+    /// Makes a file at least so long, of real space.
+    fn reserve(&self, which: usize, end: u64) -> Result<()> {
+        let device = &self.files[which];
+        let failed = |error| Error::io(format!("{}: {end} bytes for it", device.name()), error);
         if end > LOG_BYTES_MAX {
             let context = format!("{}: a stripe log of {end} bytes", device.name());
             return Err(Error::new(ErrorKind::StoreFull, context));
@@ -220,7 +270,7 @@ impl StripeLog {
             let length = end.next_multiple_of(STEP_BYTES);
             device.reserve(length).map_err(failed)?;
         }
-        device.write_at(bytes, offset).map_err(failed)
+        Ok(())
     }
 
     fn sync(&self, which: usize) -> Result<()> {

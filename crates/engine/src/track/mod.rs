@@ -3,6 +3,7 @@
 //! In: what the program marked, what the kernel saw. Out: candidates, which `store::tree` hashes.
 //! Invariants: a block that is no candidate is taken as clean; when in doubt, it is a candidate.
 
+pub mod mappings;
 pub mod pages;
 
 use backstay_format::width::{to_u64, to_usize};
@@ -20,9 +21,20 @@ pub enum Candidates {
     Some(BlockSet),
 }
 
+impl Candidates {
+    /// Tracking was found wrong: from now on every block is checked. Whether some were not before.
+    pub fn widen(&mut self) -> bool {
+        match self {
+            Self::All | Self::AllChanged => false,
+            Self::Some(set) => std::mem::replace(&mut set.check_stride, 1) != 1,
+        }
+    }
+}
+
 /// A set of blocks, and those that are looked at only to check the contract of tracking.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlockSet {
+    /// One bit a block, so that its memory is bounded however often something is marked.
     marked: Vec<u64>,
     /// Checked: blocks whose index is `check_offset` modulo `check_stride`.
     check_stride: u64,
@@ -44,11 +56,46 @@ impl BlockSet {
         if bytes.is_empty() {
             return;
         }
-        let last = to_usize((bytes.end - 1) / u64::from(block_bytes));
-        for block in to_usize(bytes.start / u64::from(block_bytes))..=last {
+        let mut block = to_usize(bytes.start / u64::from(block_bytes));
+        let end = to_usize((bytes.end - 1) / u64::from(block_bytes)) + 1;
+        while block < end {
+            let count = (64 - block % 64).min(end - block);
             if let Some(word) = self.marked.get_mut(block / 64) {
-                *word |= 1 << (block % 64);
+                *word |= (u64::MAX >> (64 - count)) << (block % 64);
             }
+            block += count;
+        }
+    }
+
+    /// Moves what is marked in `other` here; there nothing is marked then.
+    pub fn take_from(&mut self, other: &mut Self) {
+        for (mine, theirs) in self.marked.iter_mut().zip(&mut other.marked) {
+            *mine |= std::mem::take(theirs);
+        }
+    }
+
+    /// Bytes of memory it holds.
+    pub fn memory_bytes(&self) -> u64 {
+        to_u64(self.marked.capacity() * size_of::<u64>())
+    }
+
+    /// Unmarks everything.
+    pub fn clear(&mut self) {
+        self.marked.fill(0);
+    }
+
+    /// Whether nothing is marked.
+    pub fn is_empty(&self) -> bool {
+        self.marked.iter().all(|&word| word == 0)
+    }
+
+    /// The same blocks; of the others one in `stride` is checked, the next with each `turn`.
+    #[must_use]
+    pub fn checking(&self, stride: u64, turn: u64) -> Self {
+        Self {
+            marked: self.marked.clone(),
+            check_stride: stride,
+            check_offset: turn.checked_rem(stride).unwrap_or(0),
         }
     }
 
@@ -61,7 +108,7 @@ impl BlockSet {
 
     /// Whether `block` is looked at to check the contract.
     pub fn checks(&self, block: usize) -> bool {
-        self.check_stride > 0 && to_u64(block) % self.check_stride == self.check_offset
+        self.next_checked(block) == Some(block)
     }
 
     /// Whether any of the blocks `range` is in the set or checked.
@@ -88,9 +135,8 @@ impl BlockSet {
     fn next_checked(&self, from: usize) -> Option<usize> {
         let (stride, from) = (self.check_stride, to_u64(from));
         let past = from.checked_rem(stride)?;
-        Some(to_usize(
-            from + (self.check_offset + stride - past) % stride,
-        ))
+        let offset = self.check_offset % stride;
+        Some(to_usize(from + (offset + stride - past) % stride))
     }
 
     /// The first block from `from` on that is in the set or checked.
@@ -132,6 +178,35 @@ mod tests {
         assert_eq!(marked, [0, 1, 2]);
         set.mark(&(5..5), 16_384);
         assert_eq!(set.count(), 3);
+    }
+
+    #[test]
+    fn marks_are_those_of_each_block_taken_alone_and_move_as_a_whole() {
+        for (start, end) in [(0, 1), (63, 65), (5, 300), (64, 128), (0, 300), (299, 300)] {
+            let mut set = BlockSet::new(300, 0, 0);
+            set.mark(&(start * 1024..end * 1024), 1024);
+            assert_eq!(set.count(), end - start);
+            assert!((start..end).all(|block| set.contains(to_usize(block))));
+            let mut other = BlockSet::new(300, 0, 0);
+            other.mark(&(10 * 1024..10 * 1024 + 1), 1024);
+            other.take_from(&mut set);
+            assert!(set.is_empty() && other.contains(10) && other.contains(to_usize(start)));
+        }
+        // What lies past the last word is nowhere.
+        let mut set = BlockSet::new(1, 0, 0);
+        set.mark(&(0..1 << 30), 1024);
+        assert_eq!(set.count(), 64);
+    }
+
+    #[test]
+    fn every_block_is_checked_once_wrong_tracking_was_found() {
+        let mut candidates = Candidates::Some(BlockSet::new(100, 7, 3));
+        assert!(candidates.widen());
+        let Candidates::Some(set) = &candidates else {
+            panic!("a set stays one")
+        };
+        assert!((0..100).all(|block| set.checks(block) && set.next(block) == Some(block)));
+        assert!(!candidates.widen() && !Candidates::All.widen());
     }
 
     #[test]

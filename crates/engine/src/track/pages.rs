@@ -10,6 +10,7 @@ mod kernel;
 #[cfg(test)]
 mod tests;
 
+use super::mappings::{Mapping, Mappings, Obstacle};
 use crate::error::{Error, ErrorKind, Result};
 use kernel::Kernel;
 use rustix::io::Errno;
@@ -33,11 +34,13 @@ pub enum Touched {
 /// Watches memory of this process for writes; one for each session.
 ///
 /// It does not see writes that bypass the page table of this process: into pages pinned for device
-/// access (RDMA, MPI windows, `io_uring` fixed buffers, `O_DIRECT` reads still in flight), and into
-/// shared memory, which it therefore refuses to watch.
+/// access (RDMA, MPI windows, `io_uring` fixed buffers, `O_DIRECT` reads still in flight), nor those
+/// into shared memory and into files of which private mappings show what was not yet copied: both it
+/// therefore refuses to watch.
 #[derive(Debug)]
 pub struct PageTracker {
     kernel: Kernel,
+    mappings: Mappings,
     /// The process it works for; a forked child inherits the descriptors, which stand for the
     /// parent's memory.
     process: Pid,
@@ -99,6 +102,7 @@ impl PageTracker {
         Self::available().map_err(unsupported)?;
         Ok(Self {
             kernel: Kernel::open().map_err(unsupported)?,
+            mappings: Mappings::open().map_err(unsupported)?,
             process: getpid(),
             claims: Mutex::new(BTreeMap::new()),
         })
@@ -200,7 +204,7 @@ impl PageTracker {
         if pages.len() < PAGES_MIN * rustix::param::page_size() {
             return State::Refused("it is too small to gain".to_owned());
         }
-        if let Err(reason) = kernel::check_private(&region.outer) {
+        if let Err(reason) = self.check_own(&region.outer) {
             return State::Refused(reason);
         }
         let mut claims = self.claims();
@@ -216,6 +220,32 @@ impl PageTracker {
             Err(Errno::BUSY) => State::Refused("something else tracks its pages".to_owned()),
             Err(errno) => State::Refused(format!("the kernel cannot watch it: {errno}")),
         }
+    }
+
+    /// That `pages` are mapped, and that only this process and only through them can change what they
+    /// hold: what is shared, and what a private mapping shows of a file until it is copied, changes
+    /// without a fault.
+    fn check_own(&self, pages: &Range<usize>) -> std::result::Result<(), String> {
+        let not_own = |mapping: &Mapping| {
+            if mapping.is_shared() {
+                Some("it is shared memory, which others may write")
+            } else if mapping.is_of_file() {
+                Some("it shows a file, which may be written")
+            } else {
+                None
+            }
+        };
+        let found = self
+            .mappings
+            .look()
+            .over(pages, |_at, mapping| match not_own(mapping) {
+                Some(reason) => Err(Obstacle::Unknown(reason.to_owned())),
+                None => Ok(()),
+            });
+        found.map_err(|obstacle| match obstacle {
+            Obstacle::Unknown(reason) => reason,
+            Obstacle::Unmapped(_) | Obstacle::Forbidden(_) => "part of it is not mapped".to_owned(),
+        })
     }
 
     /// Gives back the claim, and ends watching as far as the memory is still there.

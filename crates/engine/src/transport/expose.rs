@@ -7,6 +7,7 @@
 use super::ExposureId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
+use crate::io::sealed::SealedView;
 use backstay_format::width::{to_u64, to_usize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -15,8 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What peers may pull from.
 #[derive(Clone)]
 pub enum Exposed {
-    /// The bytes of a device: a store.
+    /// The bytes of a device: a store. They are copied when they are sent, because they may be written
+    /// meanwhile.
     Device(Arc<dyn Device>),
+    /// The same of a device that knows which of them nobody writes: those are sent from where they stand.
+    Sealed(Arc<dyn SealedView>),
     /// Bytes in memory.
     Memory(Arc<Vec<u8>>),
 }
@@ -29,6 +33,10 @@ impl Exposed {
             Self::Device(device) => {
                 let length = device.length_bytes();
                 length.map_err(|error| Error::io(device.name(), error))
+            }
+            Self::Sealed(view) => {
+                let length = view.length_bytes();
+                length.map_err(|error| Error::io(view.name(), error))
             }
         }
     }
@@ -50,6 +58,9 @@ impl Exposed {
             Self::Device(device) => device
                 .read_at(buffer, offset)
                 .map_err(|error| Error::io(device.name(), error)),
+            Self::Sealed(view) => view
+                .read_at(buffer, offset)
+                .map_err(|error| Error::io(view.name(), error)),
             Self::Memory(bytes) => {
                 let start = to_usize(offset);
                 let end = start.checked_add(buffer.len());
@@ -68,6 +79,7 @@ impl Debug for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(device) => write!(f, "Device({})", device.name()),
+            Self::Sealed(view) => write!(f, "Sealed({})", view.name()),
             Self::Memory(bytes) => write!(f, "Memory({} bytes)", bytes.len()),
         }
     }

@@ -3,8 +3,8 @@
 //! peer exposes.
 //! In from: composers, which say who the peers are. Out to: TCP, the same node's files, or a
 //! simulated network in tests.
-//! Invariants: every wait has a limit; bytes that were pulled have the digest that their owner saw;
-//! a peer that stalls, dies or talks nonsense is an error, never a panic.
+//! Invariants: every wait has a limit; bytes that were pulled have the digest that their owner saw, and
+//! came from it; a peer that stalls, dies or talks nonsense is an error, never a panic.
 
 mod address;
 mod expose;
@@ -16,7 +16,7 @@ pub mod tcp;
 pub use address::{announced_host, host_address};
 pub use expose::{Exposed, Exposures};
 pub use remote::{RemoteDevice, file_exposure};
-pub use secret::Secret;
+pub use secret::{Secret, SecretSource};
 pub use tcp::{TcpEndpoint, TcpOptions};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -109,7 +109,7 @@ impl<F: Fn(&[u8], Duration) -> Result<Vec<u8>> + Send + Sync> Handler for F {
 /// | kind | when |
 /// |---|---|
 /// | [`ErrorKind::Timeout`] | `within` passed: the peer stalls, or has more to do than it can |
-/// | [`ErrorKind::PeerUnreachable`] | no connection, a connection that ended, an answer that is none, a peer that takes no more connections, this endpoint shut down |
+/// | [`ErrorKind::PeerUnreachable`] | no connection, a connection that ended, an answer that is none or was tampered with on the way, this endpoint shut down |
 /// | [`ErrorKind::Configuration`] | the peer has another job secret, or belongs to another job |
 /// | [`ErrorKind::Unsupported`] | the peer speaks another version; it handles no calls yet |
 /// | [`ErrorKind::Corrupt`] | the digest of what arrived is not what the owner computed |
@@ -160,13 +160,7 @@ pub trait Endpoint: Debug + Send + Sync {
 
 /// The words of an error for the way to another endpoint: its context and its causes.
 pub fn words(error: &Error) -> String {
-    let mut text = error.context().to_owned();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    error.words()
 }
 
 /// An error of the remote side as the caller sees it: the same kind, and who said it.

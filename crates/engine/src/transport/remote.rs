@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what a peer exposes, as a device to read from.
 //! In from: composers. Out to: an endpoint, which pulls.
-//! Invariants: read only; small reads are made of longer pulls, which are kept for a while.
+//! Invariants: read only; small reads are made of longer pulls, which are kept for a while; what a peer did
+//! not give is asked for again within the limit, and keeps its kind: it proves nothing of what is stored.
 
-use super::{Endpoint, ExposureId, Peer};
+use super::{Endpoint, ExposureId, Peer, words};
+use crate::clock::Backoff;
+use crate::error;
 use crate::io::Device;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{Digest, StoreId};
@@ -22,6 +25,17 @@ fn read_only() -> Error {
         ErrorKind::PermissionDenied,
         "what a peer exposes is only read",
     )
+}
+
+/// What a pull gets that begins when the limit has just passed.
+const LAST_TRY: Duration = Duration::from_millis(1);
+
+/// Damage on the way, and a peer that does not expose what it had, say nothing of what is stored there.
+fn of_the_way(failed: error::Error) -> error::Error {
+    if failed.kind().proves_loss() {
+        return error::Error::new(error::ErrorKind::PeerUnreachable, words(&failed));
+    }
+    failed
 }
 
 /// Small reads are made of chunks of this size, which are kept.
@@ -60,11 +74,21 @@ impl RemoteDevice {
     }
 
     fn pull(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        let endpoint = &self.endpoint;
-        endpoint
-            .pull(&self.peer, self.exposure, offset, into, self.within)
-            .map(|_| ())
-            .map_err(|error| Error::other(error.to_string()))
+        let mut again = Backoff::within(self.within);
+        let mut left = self.within;
+        loop {
+            let pulled = self
+                .endpoint
+                .pull(&self.peer, self.exposure, offset, into, left);
+            let Err(failed) = pulled else {
+                return Ok(());
+            };
+            let may_pass = failed.kind().leaves_open() || failed.kind().proves_loss();
+            if !may_pass || !again.pause() {
+                return Err(Error::other(of_the_way(failed)));
+            }
+            left = again.left().unwrap_or(LAST_TRY);
+        }
     }
 
     fn chunk(&self, number: u64) -> Result<Arc<Vec<u8>>> {

@@ -6,6 +6,7 @@
 
 use super::Exposed;
 use crate::clock::Deadline;
+use crate::io::open::open as open_above;
 use backstay_format::width::to_u64;
 use backstay_format::wire::{Located, WORDS_BYTES_MAX};
 use backstay_format::{Digest, Digester};
@@ -49,7 +50,7 @@ pub(super) fn open(located: &Located) -> Option<File> {
     let flags = OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits();
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.cast_signed());
-    let file = options.open(Path::new(&located.path)).ok()?;
+    let file = open_above(&options, Path::new(&located.path)).ok()?;
     let found = file.metadata().ok()?;
     let same = found.dev() == located.device && found.ino() == located.inode;
     (same && found.is_file()).then_some(file)

@@ -5,10 +5,12 @@
 //! one connection only.
 
 use crate::error::{Error, ErrorKind, Result};
+use backstay_format::mac::{SECRET_ID_BYTES, secret_id};
 use hmac::{Hmac, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 use std::fmt::{self, Debug};
+use std::sync::Arc;
 
 /// The job secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,6 +36,11 @@ impl Secret {
         &self.0
     }
 
+    /// Its name, which tells nothing of it.
+    pub fn id(&self) -> [u8; SECRET_ID_BYTES] {
+        secret_id(&self.0)
+    }
+
     /// Proves knowledge of the secret for `text`.
     pub(super) fn prove(&self, text: &[u8]) -> Result<[u8; 32]> {
         Ok(self.keyed(text)?.finalize().into_bytes().into())
@@ -55,6 +62,27 @@ impl Secret {
 impl Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
+    }
+}
+
+/// Where an endpoint that outlives a life of its job finds the secret of the next one.
+#[derive(Clone)]
+pub struct SecretSource(Arc<dyn Fn() -> Result<Secret> + Send + Sync>);
+
+impl SecretSource {
+    /// What `read` reads, at most once a second: strangers can ask for it.
+    pub fn new(read: impl Fn() -> Result<Secret> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(super) fn read(&self) -> Result<Secret> {
+        (self.0)()
+    }
+}
+
+impl Debug for SecretSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretSource")
     }
 }
 

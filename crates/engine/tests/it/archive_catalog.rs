@@ -4,6 +4,7 @@
 use crate::archive_store::{id, identity};
 use backstay::archive::retention::{Reason, plan};
 use backstay::archive::{Catalog, Identity, NewCheckpoint, NewPart, catalog_file};
+use backstay::drain::fetch::ArchiveFound;
 use backstay::{CheckpointId, ErrorKind};
 use backstay_format::StoreId;
 use std::os::unix::fs::FileExt;
@@ -107,8 +108,12 @@ fn a_catalog_is_opened_again_or_taken_over_and_another_run_is_refused() {
         (&*catalog_file(2), 2)
     );
     taken.record(&checkpoint(id(2), &[1])).unwrap();
-    // The one that was taken over wakes up: nobody sees what it says.
-    first.drop_checkpoints(&[id(1)]).unwrap();
+    // The one that was taken over from wakes up: nobody sees what it says, and it is told.
+    let told = first.drop_checkpoints(&[id(1)]).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::StoreBusy, "{told}");
+    assert!(told.to_string().contains("file of epoch 2"), "{told}");
+    assert_eq!(first.is_current().unwrap_err().kind(), ErrorKind::StoreBusy);
+    taken.is_current().unwrap();
     assert_eq!(listed(folder), [1, 2].map(id));
     drop((first, taken));
 
@@ -215,4 +220,50 @@ fn a_state_that_does_not_fit_is_refused_and_the_last_one_stays() {
         .record(&checkpoint(id(recorded + 1), &stores))
         .unwrap();
     assert_eq!(listed(folder.path()).len() as u64, recorded - 1);
+}
+
+/// A restart says that it takes the older state, and takes nothing where the newest cannot be read.
+#[test]
+fn a_restart_says_that_the_newest_state_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let catalog = Catalog::create(folder, &identity(0), SLOT).unwrap();
+    for number in [1, 2] {
+        catalog.record(&checkpoint(id(number), &[1])).unwrap();
+    }
+    drop(catalog);
+    let says = || {
+        let found = ArchiveFound::look(folder).unwrap();
+        found.beyond.iter().any(|text| text.contains("older state"))
+    };
+    assert!(!says());
+    assert_eq!(listed(folder), [1, 2].map(id));
+    // Three states were written: the newest is in slot 0.
+    let mut options = std::fs::OpenOptions::new();
+    let path = folder.join(catalog_file(1));
+    let file = options.read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    let at = (4 << 20) + 40;
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+    assert_eq!(listed(folder), [id(1)]);
+    assert!(says());
+}
+
+/// A file of a higher epoch that cannot be opened may be the newest: the one before is not taken.
+#[test]
+fn a_catalog_that_cannot_be_opened_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let catalog = Catalog::create(folder, &identity(0), SLOT).unwrap();
+    catalog.record(&checkpoint(id(1), &[1])).unwrap();
+    drop(catalog);
+    // Reading a folder is EISDIR, for everybody.
+    std::fs::create_dir(folder.join(catalog_file(2))).unwrap();
+    let error = Catalog::open_reader(folder).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
+    let error = Catalog::open_or_create(folder, &identity(0), SLOT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
+    std::fs::remove_dir(folder.join(catalog_file(2))).unwrap();
+    assert_eq!(listed(folder), [id(1)]);
 }

@@ -35,7 +35,10 @@ fn damage_is_named_and_the_other_root_taken() {
     };
     // The state is in slot 0, the root before it in slot 1.
     assert_eq!(open(&[]).unwrap().root().sequence, 3);
-    for (offset, what) in [(16_384 + 40, "root slot 0"), (table + 100, "segment table")] {
+    for (offset, what) in [
+        (16_384 + 40, "root slot at byte 16384"),
+        (table + 100, "segment table"),
+    ] {
         let reader = open(&[offset]).unwrap();
         assert_eq!(reader.root().sequence, 2, "{what}");
         let damaged = reader.damaged().unwrap().to_string();

@@ -118,9 +118,8 @@ impl Life {
         };
         let device: Arc<dyn Device> = Arc::new(device.clone());
         let reserve = Reserve::create(device, control()?, &superblock, 2, SETTINGS)?;
-        let (root, slot) = reserve.reader().newest_root()?;
         let spaces = (0..shape.ranks).map(|_| Space::new(1 << 18)).collect();
-        let node = NodeStore::successor(reserve.clone(), root, slot);
+        let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
         Ok(Self::new(shape, 1, reserve, spaces, node, BTreeSet::new()))
     }
 
@@ -149,7 +148,8 @@ impl Life {
     fn open(device: &SimDevice, shape: Shape) -> Result<Self> {
         let device: Arc<dyn Device> = Arc::new(device.clone());
         let reserve = Reserve::open(device, control()?, SETTINGS)?;
-        let (root, slot) = reserve.reader().newest_root()?;
+        let roots = reserve.roots()?;
+        let root = roots.state().clone();
         let control = reserve.control();
         control.set_next_segment(control.next_segment().max(root.next_segment));
         let mut spaces = Vec::new();
@@ -170,8 +170,8 @@ impl Life {
             .map(|revision| revision.checkpoint)
             .collect();
         let incarnation = root.incarnation + 1;
-        let (tables, former) = recover_node(&reserve, &root, &(0..shape.ranks).collect());
-        let node = NodeStore::new(reserve.clone(), root, slot, tables, former);
+        let found = recover_node(&reserve, &root, &(0..shape.ranks).collect());
+        let node = NodeStore::new(reserve.clone(), roots, found.tables, found.former);
         Ok(Self::new(
             shape,
             incarnation,
@@ -193,7 +193,8 @@ impl Life {
     /// Continues from checkpoint `id`, durably abandoning later ones.
     fn restore(&mut self, id: CheckpointId) -> Result<()> {
         for (rank, entry) in self.entries(id)?.iter().enumerate() {
-            self.ranks[rank].start_from(id, entry.root)?;
+            let start = self.ranks[rank].load_start(id, entry.root)?;
+            self.ranks[rank].start_from(Some(start));
         }
         self.policy.complete.retain(|other| *other <= id);
         self.node.begin_life(self.incarnation, id, &self.policy)?;
@@ -236,8 +237,8 @@ impl Life {
                 source,
                 candidates: Candidates::All,
             };
-            let parts = [part(&field, &bytes), part(&counter, &step)];
-            pending.push(store.capture(id, &parts, 1)?);
+            let mut parts = [part(&field, &bytes), part(&counter, &step)];
+            pending.push(store.capture(id, &mut parts, 1)?);
         }
         let posts: Vec<_> = (0..)
             .zip(&pending)
@@ -259,6 +260,21 @@ impl Life {
             rank.retain(|id| keep.contains(&id));
         }
         self.node.settle(id, complete, &keep);
+    }
+
+    /// Reads every block of every retained revision; the first error.
+    fn read_all(&self) -> Result<()> {
+        let reader = self.reserve.reader();
+        for revision in &self.node.root().revisions {
+            for entry in self.entries(revision.checkpoint)? {
+                let part = read_part(reader, &entry.root)?;
+                for stream in &part.streams {
+                    let mut bytes = vec![0; usize::try_from(stream.length_bytes).unwrap_or(0)];
+                    read_stream(reader, stream, "block", &mut bytes)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads every retained revision and compares every word with the step it should be of.
@@ -309,7 +325,8 @@ struct History {
 }
 
 impl History {
-    /// Six checkpoints, a crash, a life that continues from the fifth, and three more.
+    /// Fifteen checkpoints; the job is killed in the sixteenth, its root written and not synced. The
+    /// device goes on: a life continues from the fifteenth, and takes three more.
     fn record(shape: Shape) -> Result<Self> {
         let device = SimDevice::new();
         let mut history = Self {
@@ -326,10 +343,16 @@ impl History {
             life.checkpoint(number, number)?;
             history.mark(&device, &life);
         }
+        history.steps.insert(CheckpointId::new(1, 16), 16);
+        device.kill_at_sync(2);
+        assert!(life.checkpoint(16, 16).is_err());
+        device.revive();
         let mut life = Life::open(&device, shape)?;
-        life.restore(CheckpointId::new(1, 14))?;
         history.mark(&device, &life);
-        for number in 15..=17 {
+        assert_eq!(life.state().newest, Some(CheckpointId::new(1, 16)));
+        life.restore(CheckpointId::new(1, 15))?;
+        history.mark(&device, &life);
+        for number in 16..=18 {
             history
                 .steps
                 .insert(CheckpointId::new(2, number), number + 1);
@@ -554,4 +577,32 @@ fn a_full_device_keeps_the_last_checkpoint() {
     let steps = BTreeMap::from([(CheckpointId::new(1, 2), 2)]);
     life.checkpoint(2, 2).unwrap();
     Life::open(&device, SMALL).unwrap().check(&steps).unwrap();
+}
+
+/// What cannot be read is never taken for what was read and is damaged, wherever it stands: only damage
+/// may send a job to an older checkpoint.
+#[test]
+fn a_dead_sector_is_never_taken_for_damage() {
+    let device = SimDevice::new();
+    let mut life = Life::create(&device, SMALL).unwrap();
+    for number in 1..=3 {
+        life.checkpoint(number, number).unwrap();
+    }
+    drop(life);
+    let (sector, length) = (512, device.length_bytes().unwrap());
+    let mut unread = 0;
+    for start in (0..length).step_by(4096) {
+        for range in [start..start + 4096, start..start + sector] {
+            device.make_unreadable(range.clone(), EIO);
+            let read = Life::open(&device, SMALL).and_then(|life| life.read_all());
+            if let Err(error) = read {
+                assert!(error.kind().leaves_open(), "{range:?}: {error}");
+                assert!(error.to_string().contains("os error 5"), "{error}");
+                unread += 1;
+            }
+        }
+    }
+    assert!(unread > 20, "{unread} sectors are read");
+    device.make_readable();
+    Life::open(&device, SMALL).unwrap().read_all().unwrap();
 }

@@ -2,10 +2,12 @@
 //! A job of threads: each rank has one session and variables whose every word tells where it is from.
 
 use backstay::config::{Config, Tracking};
-use backstay::{Communicator, ElementType, Result, Session, Variable};
+use backstay::transport::Endpoint;
+use backstay::{ElementType, Result, Session, Variable};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::oracle::Oracle;
 use std::path::Path;
+use std::sync::Arc;
 
 pub(crate) const WORDS: usize = 40_000;
 
@@ -30,17 +32,29 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn open(comm: ThreadComm, config: Config) -> Result<Self> {
-        let rank = comm.rank();
-        let session = Session::open(Box::new(comm), config)?;
-        let oracle = Oracle::new(rank, 0, WORDS * 8).changing(7, 4096, 100);
-        let mut new = Self {
+        Self::open_on(comm, config, None)
+    }
+
+    /// The same, on an endpoint of the test's.
+    pub(crate) fn open_on(
+        comm: ThreadComm,
+        config: Config,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        let mut new = Self::of(Session::open_on(Box::new(comm), config, endpoint)?);
+        new.protect(Tracking::Hash)?;
+        Ok(new)
+    }
+
+    /// The rank of a session, which protects nothing yet.
+    pub(crate) fn of(session: Session) -> Self {
+        let oracle = Oracle::new(session.rank(), 0, WORDS * 8).changing(7, 4096, 100);
+        Self {
             session,
             oracle,
             memory: vec![0; WORDS],
             step: 0,
-        };
-        new.protect(Tracking::Hash)?;
-        Ok(new)
+        }
     }
 
     pub(crate) fn protect(&mut self, tracking: Tracking) -> Result<()> {

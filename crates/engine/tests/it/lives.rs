@@ -2,7 +2,7 @@
 //! Lives of a job: checkpoint, end without goodbye, restore, go on.
 
 use crate::job::{config, life};
-use backstay::{CheckpointId, ErrorKind};
+use backstay::{CheckpointId, ErrorKind, Level};
 
 #[test]
 fn a_killed_job_goes_on_where_it_was() {
@@ -52,6 +52,7 @@ fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
         let numbers: Vec<u64> = rank
             .session
             .stored_checkpoints()
+            .unwrap()
             .iter()
             .map(|id| id.number)
             .collect();
@@ -137,6 +138,92 @@ fn a_job_can_go_back_to_a_checkpoint_of_its_own_life() {
 }
 
 #[test]
+fn a_restore_settles_what_is_under_way_before_it_chooses() {
+    let folder = tempfile::tempdir().unwrap();
+    life(2, &config(folder.path()), |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+        rank.compute();
+        let handle = rank.session.checkpoint_start().unwrap();
+        rank.compute();
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, handle.checkpoint());
+        assert_eq!(rank.step, 2);
+        rank.check();
+        rank.compute();
+        let handle = rank.session.checkpoint_start().unwrap();
+        rank.compute();
+        let number = handle.checkpoint().number;
+        assert_eq!(rank.session.restore_from(number).unwrap().fell_back, 0);
+        assert_eq!((number, rank.step), (3, 3));
+        rank.check();
+    });
+}
+
+#[test]
+fn what_newer_ones_took_the_place_of_was_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = backstay::Config {
+        reserve_bytes: Some(6 << 20),
+        ..config(folder.path())
+    };
+    life(2, &config, |rank| {
+        let start = |rank: &mut crate::job::Rank| {
+            rank.compute();
+            rank.session.checkpoint_start().unwrap()
+        };
+        let handles: Vec<_> = (0..5).map(|_| start(rank)).collect();
+        for &handle in &handles {
+            let report = rank.session.wait(handle, Level::Node).unwrap();
+            assert_eq!(report.checkpoint, handle.checkpoint());
+        }
+        let mut huge = vec![1u8; 64 << 20];
+        let variable = backstay::Variable::new("huge", backstay::ElementType::U8, &[64 << 20]);
+        // SAFETY: `huge` outlives its protection.
+        unsafe { rank.session.protect(variable, huge.as_mut_ptr()).unwrap() };
+        let failed = start(rank);
+        rank.session.checkpoint_start().unwrap_err();
+        rank.session.unprotect("huge").unwrap();
+        start(rank);
+        let kind = |error: backstay::Error| error.kind();
+        let outcome = rank.session.wait(failed, Level::Node).map_err(kind);
+        assert_eq!(outcome.err(), Some(ErrorKind::NotRetained));
+        // Nor is one that a restore abandoned.
+        let last = start(rank);
+        let before = last.checkpoint().number - 1;
+        rank.session.wait(last, Level::Node).unwrap();
+        rank.session.restore_from(before).unwrap();
+        let outcome = rank.session.wait(last, Level::Node).map_err(kind);
+        assert_eq!(outcome.err(), Some(ErrorKind::NotRetained));
+    });
+}
+
+#[test]
+fn a_damaged_store_is_not_a_first_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    life(2, &config, |rank| {
+        assert!(rank.session.stored_checkpoints().unwrap().is_empty());
+        for _ in 0..3 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+    });
+    let store = folder.path().join("test job/node0/store.backstay");
+    let mut bytes = std::fs::read(&store).unwrap();
+    for at in (96 << 10..bytes.len()).step_by(61) {
+        bytes[at] ^= 0x10;
+    }
+    std::fs::write(&store, bytes).unwrap();
+    life(2, &config, |rank| {
+        let listed = rank.session.stored_checkpoints().unwrap_err();
+        let restored = rank.session.restore().unwrap_err();
+        assert_eq!(listed.kind(), ErrorKind::Corrupt, "{listed}");
+        assert_eq!(restored.kind(), listed.kind(), "{restored}");
+    });
+}
+
+#[test]
 fn a_store_whose_making_was_killed_is_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
@@ -203,7 +290,7 @@ fn older_checkpoints_make_room_in_a_full_store() {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
-        rank.session.stored_checkpoints().len()
+        rank.session.stored_checkpoints().unwrap().len()
     });
     assert!((2..8).contains(&kept[0]), "{kept:?}");
     life(2, &config, |rank| {

@@ -180,3 +180,33 @@ fn a_flipped_byte_is_repaired_from_the_other_nodes() {
         rank.check();
     });
 }
+
+#[test]
+fn checkpoints_after_a_return_to_an_older_one_are_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let places = [0, 1, 2, 3];
+    let last = run_ranks(ThreadComm::new(4), |comm| {
+        let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
+        let config = Config {
+            retained: 6,
+            ..node(folder, Redundancy::Xor, place)
+        };
+        let mut rank = Rank::open(comm, config).unwrap();
+        rank.settle().unwrap();
+        go_on(&mut rank, 8);
+        rank.session.restore_from(5).unwrap();
+        assert_eq!(rank.step, 5);
+        rank.check();
+        // 6 and 7, below the 9 that was protected.
+        go_on(&mut rank, 1);
+        rank.session.protected_checkpoint()
+    });
+    wipe(folder, 2);
+    life(folder, Redundancy::Xor, &places, |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint.number, 7);
+        assert_eq!(Some(restored.checkpoint), last[0]);
+        rank.check();
+    });
+}

@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what the job was told, and therefore what a restart must give back.
-//! In: what ranks were told in each life; what was done to the nodes between lives. Out: what is wrong
-//! with a restart.
+//! In: what ranks were told in each life; what was done to the nodes between lives. Out: what
+//! `invariants` asks of a restart.
 //! Invariants: it asks for no more than the scheme promises: losses add up until the next protected
 //! checkpoint, whether or not they were made good meanwhile.
 //!
 //! | told | must come back, it or a newer one, when |
 //! |---|---|
+//! | archived | always |
 //! | protected | not more nodes of that life are wiped, damaged, of an earlier time or left out than the smallest parity of its groups |
 //! | on the nodes | none of them is, and every rank can reach its part |
 
+use crate::invariants::{self, GOES_ON, NOTHING_NEWER, Required, broken};
+use crate::ledger::{Event, Outcome, Told};
 use crate::scenario::{Damage, LifePlan, Scenario};
 use backstay::config::Redundancy;
 use backstay::redundancy::group::{self, Member, Scheme};
 use backstay::{CheckpointId, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-
-/// How a life began on one rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Restored(CheckpointId, u64),
-    Fresh,
-    Refused(ErrorKind, String),
-}
 
 /// Whether checkpoints of a life can be protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,52 +61,6 @@ impl Expect {
     }
 }
 
-/// What the ranks of one life were told.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) outcomes: BTreeMap<usize, Outcome>,
-    pub(crate) committed: Vec<(CheckpointId, u64)>,
-    pub(crate) protected: Vec<(CheckpointId, u64)>,
-    pub(crate) closed: bool,
-    /// Step of every checkpoint that ever began.
-    pub(crate) steps: BTreeMap<CheckpointId, u64>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Told>);
-
-impl Ledger {
-    pub(crate) fn outcome(&self, rank: usize, outcome: Outcome) {
-        self.0.lock().unwrap().outcomes.insert(rank, outcome);
-    }
-    pub(crate) fn started(&self, id: CheckpointId, step: u64) -> Result<(), String> {
-        match self.0.lock().unwrap().steps.insert(id, step) {
-            Some(other) if other != step => Err(format!(
-                "checkpoint {id} is of step {step}, and was of step {other}"
-            )),
-            _ => Ok(()),
-        }
-    }
-    pub(crate) fn committed(&self, id: CheckpointId, step: u64) {
-        push(&mut self.0.lock().unwrap().committed, (id, step));
-    }
-    pub(crate) fn protected(&self, id: CheckpointId, step: u64) {
-        push(&mut self.0.lock().unwrap().protected, (id, step));
-    }
-    pub(crate) fn closed(&self) {
-        self.0.lock().unwrap().closed = true;
-    }
-    pub(crate) fn take(&self) -> Told {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-fn push(list: &mut Vec<(CheckpointId, u64)>, told: (CheckpointId, u64)) {
-    if list.last() != Some(&told) {
-        list.push(told);
-    }
-}
-
 /// A checkpoint that must come back while its nodes are well.
 #[derive(Debug, Clone)]
 struct Promise {
@@ -129,6 +77,15 @@ impl Promise {
         let absent = self.members.difference(nodes).copied();
         absent.chain(self.lost.iter().copied()).collect()
     }
+
+    fn required(&self, why: String, lossy: bool) -> Required {
+        Required {
+            id: self.id,
+            step: self.step,
+            why,
+            lossy,
+        }
+    }
 }
 
 /// What the job knows over all its lives.
@@ -136,6 +93,7 @@ impl Promise {
 pub(crate) struct Model {
     node: Option<Promise>,
     protected: Option<Promise>,
+    archived: Option<Promise>,
     steps: BTreeMap<CheckpointId, u64>,
     abandoned: BTreeSet<CheckpointId>,
     /// Nodes whose stores tell that there were checkpoints.
@@ -149,6 +107,8 @@ pub(crate) struct Model {
     stored: BTreeSet<usize>,
     /// The life in which this run began.
     run_from: usize,
+    /// The last step that any life came to: no other step is computed twice.
+    furthest: u64,
 }
 
 /// What is to be done after a life was judged.
@@ -160,13 +120,29 @@ pub(crate) enum Verdict {
 }
 
 impl Model {
+    pub(crate) fn steps(&self) -> &BTreeMap<CheckpointId, u64> {
+        &self.steps
+    }
+
+    pub(crate) fn furthest(&self) -> u64 {
+        self.furthest
+    }
+
+    /// Nodes whose files were harmed, or may be of an earlier time.
+    pub(crate) fn harmed(&self) -> BTreeSet<usize> {
+        self.tainted.union(&self.strangers).copied().collect()
+    }
+
     /// What must come back in a life, and why.
-    fn required(&self, scenario: &Scenario, plan: &LifePlan) -> Option<(&Promise, String)> {
+    fn required(&self, scenario: &Scenario, plan: &LifePlan) -> Option<Required> {
         let nodes = plan.nodes();
-        if plan.opening.is_some() || !nodes.is_disjoint(&self.strangers) {
+        if !nodes.is_disjoint(&self.strangers) {
             return None;
         }
-        let mut found: Option<(&Promise, String)> = None;
+        let mut found: Vec<Required> = Vec::new();
+        if let Some(promise) = &self.archived {
+            found.push(promise.required("it was archived".to_owned(), true));
+        }
         if let Some(promise) = &self.protected {
             let lost = promise.lost_in(&nodes);
             // Nothing is rebuilt on a single node: a known limit.
@@ -175,26 +151,22 @@ impl Model {
                     "it was protected on nodes {:?} against {} losses; lost are {lost:?}",
                     promise.members, promise.covers
                 );
-                found = Some((promise, why));
+                found.push(promise.required(why, !lost.is_empty()));
             }
         }
         if let Some(promise) = &self.node {
-            let reached = scenario.redundancy != Redundancy::None && nodes.len() > 1
+            let reached = (scenario.redundancy != Redundancy::None || scenario.archive.is_some())
+                && nodes.len() > 1
                 || promise.placement == plan.placement;
-            if reached
-                && promise.lost_in(&nodes).is_empty()
-                && found
-                    .as_ref()
-                    .is_none_or(|(known, _)| known.step < promise.step)
-            {
+            if reached && promise.lost_in(&nodes).is_empty() {
                 let why = format!(
                     "it was on nodes {:?}, all of them are well",
                     promise.members
                 );
-                found = Some((promise, why));
+                found.push(promise.required(why, false));
             }
         }
-        found
+        found.into_iter().max_by_key(|required| required.step)
     }
 
     /// Judges a life, and learns what it was told.
@@ -202,28 +174,19 @@ impl Model {
         &mut self,
         scenario: &Scenario,
         number: usize,
-        told: Told,
+        told: &Told,
     ) -> Result<Verdict, String> {
         let plan = &scenario.lives[number];
-        let mut outcomes = told.outcomes.values();
-        let Some(first) = outcomes.next() else {
+        invariants::one_outcome(told)?;
+        let Some(first) = told.outcomes.values().next() else {
             // Killed before any rank was told anything.
             return self.learn(scenario, plan, told).map(|()| Verdict::GoOn);
         };
-        if !outcomes.all(|other| alike(first, other)) {
-            return Err(format!("ranks differ: {:#?}", told.outcomes));
-        }
         let required = self.required(scenario, plan);
-        let verdict = match (first, &required) {
-            (Outcome::Restored(id, step), _) => {
-                if let Some((promise, why)) = &required
-                    && *step < promise.step
-                {
-                    return Err(format!(
-                        "checkpoint {id} (step {step}) was restored, and {} (step {}) can be had: {why}",
-                        promise.id, promise.step
-                    ));
-                }
+        let disturbed = plan.is_disturbed();
+        invariants::nothing_lost(first, required.as_ref(), disturbed)?;
+        let verdict = match first {
+            Outcome::Restored(id, step) => {
                 if plan.nodes().is_disjoint(&self.strangers) {
                     self.check_restored(*id, *step)?;
                 } else {
@@ -233,37 +196,22 @@ impl Model {
                 }
                 Verdict::GoOn
             }
-            (other, Some((promise, why))) => {
-                return Err(format!(
-                    "{other:?}, and checkpoint {} (step {}) can be had: {why}",
-                    promise.id, promise.step
-                ));
-            }
-            (Outcome::Fresh, None) => {
-                let nodes = plan.nodes();
-                let telling: Vec<_> = self.telling.intersection(&nodes).collect();
-                if !telling.is_empty() {
-                    return Err(format!(
-                        "no checkpoint, it says, and the stores of nodes {telling:?} had some"
-                    ));
-                }
-                let strangers = self.stored.difference(&nodes).copied();
-                *self = Self {
-                    strangers: strangers.collect(),
-                    tainted: std::mem::take(&mut self.tainted),
-                    run_from: number,
-                    ..Self::default()
-                };
+            Outcome::Fresh => {
+                self.begin_anew(plan, number)?;
                 Verdict::GoOn
             }
-            (Outcome::Refused(ErrorKind::Configuration, text), None)
+            // Nothing was begun, nothing is known to be lost.
+            Outcome::Refused(..) if disturbed => return Ok(Verdict::GoOn),
+            Outcome::Refused(ErrorKind::Configuration, text)
                 if plan.nodes().is_disjoint(&self.strangers) =>
             {
-                return Err(format!("all stores are of one run: {text}"));
+                let text = format!("all stores are of one run: {text}");
+                return Err(broken(GOES_ON, text));
             }
-            (Outcome::Refused(..), None) => {
+            Outcome::Refused(..) => {
                 *self = Self {
                     run_from: number + 1,
+                    furthest: self.furthest,
                     ..Self::default()
                 };
                 return Ok(Verdict::BeginAnew);
@@ -273,76 +221,117 @@ impl Model {
         Ok(verdict)
     }
 
-    fn check_restored(&self, id: CheckpointId, step: u64) -> Result<(), String> {
-        if let Some(known) = self.steps.get(&id)
-            && *known != step
-        {
-            return Err(format!(
-                "checkpoint {id} is of step {known}, step {step} came back"
-            ));
+    /// A life found nothing.
+    fn begin_anew(&mut self, plan: &LifePlan, number: usize) -> Result<(), String> {
+        let nodes = plan.nodes();
+        let telling: Vec<_> = self.telling.intersection(&nodes).collect();
+        if !telling.is_empty() {
+            let text =
+                format!("no checkpoint, it says, and the stores of nodes {telling:?} had some");
+            return Err(broken(NOTHING_NEWER, text));
         }
-        if self.abandoned.contains(&id) && !self.rolled_back {
-            return Err(format!("checkpoint {id} was abandoned by an earlier life"));
-        }
+        let strangers = self.stored.difference(&nodes).copied();
+        *self = Self {
+            strangers: strangers.collect(),
+            tainted: std::mem::take(&mut self.tainted),
+            run_from: number,
+            furthest: self.furthest,
+            ..Self::default()
+        };
         Ok(())
     }
 
-    fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: Told) -> Result<(), String> {
+    fn check_restored(&self, id: CheckpointId, step: u64) -> Result<(), String> {
+        invariants::one_name(id, step, self.steps.get(&id).copied())?;
+        if self.rolled_back {
+            return Ok(());
+        }
+        invariants::never_back(id, &self.abandoned)
+    }
+
+    fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: &Told) -> Result<(), String> {
         let nodes = plan.nodes();
         self.stored.extend(&nodes);
         if nodes.len() == 1 {
             // What a job on one node writes, its stripe log does not know.
             self.tainted.extend(&nodes);
         }
-        let doubtful: BTreeSet<usize> = self.tainted.intersection(&nodes).copied().collect();
-        let promise = |(id, step): (CheckpointId, u64), covers| Promise {
-            id,
-            step,
-            members: nodes.clone(),
-            placement: plan.placement.clone(),
-            lost: doubtful.clone(),
-            covers,
-        };
-        let in_order: Vec<usize> = order(&plan.placement);
         if let Some(Outcome::Restored(id, step)) = told.outcomes.values().next() {
-            // Where every store of the lives between is gone, their names are given again.
-            let mut newer = self.steps.split_off(id);
-            self.steps.extend(newer.remove_entry(id));
-            self.abandoned.extend(newer.into_keys());
-            self.node = Some(promise((*id, *step), 0));
-            if let Some(protected) = &mut self.protected {
-                if protected.step > *step {
-                    self.protected = None;
-                } else {
-                    // What was left out is now of an earlier time.
-                    protected.lost = protected.lost_in(&nodes);
+            self.went_back(plan, *id, *step);
+            self.telling.extend(&nodes);
+        }
+        let mut committed = 0;
+        for event in &told.events {
+            match *event {
+                Event::Started(id, step) => {
+                    self.abandoned.remove(&id);
+                    self.furthest = self.furthest.max(step);
+                    invariants::one_name(id, step, self.steps.insert(id, step))?;
+                }
+                Event::Committed(id, step) => {
+                    committed += 1;
+                    self.node = Some(self.promise(plan, id, step, 0));
+                }
+                Event::Protected(id, step) => {
+                    let in_order: Vec<usize> = order(&plan.placement);
+                    if let Expect::Losses(covers) = Expect::of(scenario, &in_order) {
+                        self.protected = Some(self.promise(plan, id, step, covers));
+                        self.telling.extend(&nodes);
+                    }
+                }
+                Event::Archived(id, step) => {
+                    self.archived = Some(self.promise(plan, id, step, usize::MAX));
+                }
+                Event::GoingBack(_, step) => {
+                    // Until it is over, either may come back.
+                    for promise in [&mut self.node, &mut self.protected, &mut self.archived] {
+                        *promise = promise.take().filter(|known| known.step <= step);
+                    }
+                }
+                Event::Restored(id, step) => {
+                    self.check_restored(id, step)?;
+                    self.went_back(plan, id, step);
                 }
             }
-            self.telling.extend(&nodes);
         }
-        for (id, step) in told.steps {
-            self.abandoned.remove(&id);
-            if let Some(other) = self.steps.insert(id, step)
-                && other != step
-            {
-                return Err(format!(
-                    "checkpoint {id} is of step {step}, and was of step {other}"
-                ));
-            }
-        }
-        if let Some(&last) = told.committed.last() {
-            self.node = Some(promise(last, 0));
-        }
-        if let Some(&last) = told.protected.last()
-            && let Expect::Losses(covers) = Expect::of(scenario, &in_order)
-        {
-            self.protected = Some(promise(last, covers));
-            self.telling.extend(&nodes);
-        }
-        if told.committed.len() > 1 || told.closed && !told.committed.is_empty() {
+        if committed > 1 || told.closed && committed > 0 {
             self.telling.extend(&nodes);
         }
         Ok(())
+    }
+
+    fn promise(&self, plan: &LifePlan, id: CheckpointId, step: u64, covers: usize) -> Promise {
+        let nodes = plan.nodes();
+        Promise {
+            id,
+            step,
+            placement: plan.placement.clone(),
+            lost: self.tainted.intersection(&nodes).copied().collect(),
+            members: nodes,
+            covers,
+        }
+    }
+
+    /// A restore gave `id` back: what is newer is abandoned.
+    fn went_back(&mut self, plan: &LifePlan, id: CheckpointId, step: u64) {
+        let nodes = plan.nodes();
+        // Where every store of the lives between is gone, their names are given again.
+        let mut newer = self.steps.split_off(&id);
+        self.steps.extend(newer.remove_entry(&id));
+        self.abandoned.extend(newer.into_keys());
+        self.node = Some(self.promise(plan, id, step, 0));
+        if let Some(protected) = &mut self.protected {
+            if protected.step > step {
+                self.protected = None;
+            } else {
+                // What was left out is now of an earlier time.
+                protected.lost = protected.lost_in(&nodes);
+            }
+        }
+        self.archived = self
+            .archived
+            .take()
+            .filter(|archived| archived.step <= step);
     }
 
     pub(crate) fn damage(&mut self, damage: Damage) {
@@ -377,12 +366,4 @@ pub(crate) fn order(placement: &[usize]) -> Vec<usize> {
         .copied()
         .filter(|node| seen.insert(*node))
         .collect()
-}
-
-/// Whether two ranks were told the same; the words of a refusal may differ.
-fn alike(one: &Outcome, other: &Outcome) -> bool {
-    match (one, other) {
-        (Outcome::Refused(one, _), Outcome::Refused(other, _)) => one == other,
-        (one, other) => one == other,
-    }
 }

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what one rank does in one life: opens, restores and checks every word, goes on, ends.
-//! In: the scenario, the life's number, the world. Out: the ledger of what the job was told.
+//! In: the scenario, the life's number, the world. Out: the ledger of what the job was told. What it
+//! does in a step is in `deeds`.
 //! Invariants: nothing that is said after the world died counts.
 
-use crate::model::{Expect, Ledger, Outcome};
-use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Take, Trouble};
-use crate::world::{Mortal, World, node_name};
-use backstay::session::Handle;
-use backstay::{Communicator, Config, ElementType, Error, ErrorKind, Level, Session, Variable};
+use crate::invariants::{self, EVERY_WORD, GOES_ON, broken};
+use crate::ledger::{Ledger, Outcome};
+use crate::model::Expect;
+use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Trouble};
+use crate::staging::{SERVERS_MAX, server_name};
+use crate::world::{ARCHIVE, Mortal, World, node_name};
+use backstay::{
+    CheckpointId, Communicator, Config, ElementType, Error, ErrorKind, Session, Variable,
+};
 use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::SimEndpoint;
 use backstay_testkit::oracle::Oracle;
 use backstay_testkit::seeded::Seeded;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Longest wait of the engine's own.
 const TIMEOUT_MS: u64 = 4_000;
-/// After trouble is over, protection has to work again within so many tries.
-const TRIES: usize = 12;
 
 /// What a rank needs to know.
 pub(crate) struct Seat {
@@ -30,24 +33,44 @@ pub(crate) struct Seat {
     pub(crate) expect: Expect,
     pub(crate) endpoint: Arc<SimEndpoint>,
     pub(crate) rank: usize,
+    /// The last step that any life came to.
+    pub(crate) furthest: u64,
+    /// The steps of the checkpoints of earlier lives.
+    pub(crate) steps: Arc<BTreeMap<CheckpointId, u64>>,
 }
 
-struct Field {
+pub(crate) struct Field {
     name: String,
-    words: Vec<u64>,
+    pub(crate) words: Vec<u64>,
 }
 
 /// The application's side of a session; the session goes first.
-struct Program<'a> {
-    session: Session,
-    fields: Vec<Field>,
-    seat: &'a Seat,
+pub(crate) struct Program<'a> {
+    pub(crate) session: Session,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) seat: &'a Seat,
     size: usize,
-    step: u64,
+    pub(crate) step: u64,
+    /// The last step that was computed: going back never makes another step of one that was.
+    pub(crate) furthest: u64,
+    pub(crate) steps: BTreeMap<CheckpointId, u64>,
+    /// The checkpoint that a restore has to give.
+    pub(crate) newest: Option<CheckpointId>,
+    /// One that was started, and not waited for yet.
+    pub(crate) pending: Option<CheckpointId>,
+    /// Collective calls so far whose outcomes are compared.
+    pub(crate) calls: u64,
+    /// A device failed in this life.
+    pub(crate) failed: bool,
 }
 
 fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> Config {
+    let archive = scenario.archive.as_ref();
     Config {
+        archive: archive.map(|_| folder.join(ARCHIVE)),
+        archive_every: archive.and_then(|archive| archive.every),
+        archive_retained: archive.map_or(2, |archive| archive.retained),
+        archive_reserve_bytes: Some(8 << 20),
         job: Some("job".to_owned()),
         node: Some(node_name(node)),
         store_path: Some(folder.join(node_name(node))),
@@ -58,6 +81,8 @@ fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> Config {
         block_bytes: scenario.block_bytes,
         tracking: scenario.tracking,
         retained: scenario.retained,
+        reserve_bytes: scenario.reserve_bytes,
+        segment_bytes: scenario.reserve_bytes.map(|_| 1 << 18),
         timeout_ms: TIMEOUT_MS,
         encode_threads: 1,
         encode_nice: 0,
@@ -86,7 +111,7 @@ fn oracle(scenario: &Scenario, at: usize, rank: usize, words: usize) -> Oracle {
 }
 
 impl Seat {
-    fn plan(&self) -> &LifePlan {
+    pub(crate) fn plan(&self) -> &LifePlan {
         &self.scenario.lives[self.life]
     }
 
@@ -112,6 +137,12 @@ impl Seat {
             seat: self,
             size,
             step: 0,
+            furthest: self.furthest,
+            steps: (*self.steps).clone(),
+            newest: None,
+            pending: None,
+            calls: 0,
+            failed: false,
         };
         let restored = program.begin()?;
         if !restored {
@@ -121,16 +152,28 @@ impl Seat {
             if self.world.is_dead() {
                 return Ok(());
             }
-            program.take_step(step)?;
+            if !program.take_step(step)? {
+                return Ok(());
+            }
         }
         if self.plan().end == End::Close && !self.world.is_dead() {
             let Program {
-                session, fields, ..
+                session,
+                fields,
+                failed,
+                ..
             } = program;
             let closed = session.close();
             drop(fields);
-            self.ok("closing", closed)?;
-            self.ledger.closed();
+            match closed {
+                Err(error) if failed && !self.world.is_dead() => {
+                    self.sane("closing", &error, true)?;
+                }
+                closed => {
+                    self.ok("closing", closed)?;
+                    self.ledger.closed();
+                }
+            }
         }
         Ok(())
     }
@@ -140,7 +183,12 @@ impl Seat {
         if self.world.is_dead() {
             return Ok(());
         }
-        self.sane(what, error)?;
+        // What the life before wrote late may be of a run that never had a checkpoint.
+        let late = self.scenario.lives[..self.life].iter();
+        let late = late.rev().any(|life| matches!(life.end, End::Stall(_)));
+        if !late || error.kind() != ErrorKind::StoreBusy {
+            self.sane(what, error, self.plan().reads.is_some())?;
+        }
         let text = format!("{what}: {error}");
         self.ledger
             .outcome(self.rank, Outcome::Refused(error.kind(), text));
@@ -148,50 +196,47 @@ impl Seat {
     }
 
     /// Some errors are never right.
-    fn sane(&self, what: &str, error: &Error) -> Result<(), String> {
-        let never = [
-            ErrorKind::Internal,
-            ErrorKind::InvalidArgument,
-            ErrorKind::Communicator,
-            ErrorKind::StoreBusy,
-            ErrorKind::StoreFull,
-            ErrorKind::VariableMismatch,
-        ];
-        if never.contains(&error.kind()) && !self.world.is_dead() {
-            return Err(format!(
-                "rank {}: {what}: {:?}: {error}",
-                self.rank,
-                error.kind()
-            ));
+    pub(crate) fn sane(&self, what: &str, error: &Error, full: bool) -> Result<(), String> {
+        if self.world.is_dead() {
+            return Ok(());
         }
-        Ok(())
+        invariants::sane(&format!("rank {}: {what}", self.rank), error, full)
     }
 
     /// `None` if the world died meanwhile.
-    fn ok<T>(&self, what: &str, result: backstay::Result<T>) -> Result<Option<T>, String> {
+    pub(crate) fn ok<T>(
+        &self,
+        what: &str,
+        result: backstay::Result<T>,
+    ) -> Result<Option<T>, String> {
         match result {
             _ if self.world.is_dead() => Ok(None),
             Ok(value) => Ok(Some(value)),
-            Err(error) => Err(format!(
-                "rank {}: {what}: {:?}: {error}",
-                self.rank,
-                error.kind()
+            Err(error) => Err(broken(
+                GOES_ON,
+                format!("rank {}: {what}: {:?}: {error}", self.rank, error.kind()),
             )),
         }
     }
 
-    fn make(&self, trouble: Trouble) {
+    pub(crate) fn make(&self, trouble: Trouble) {
         let network = &self.world.network;
         match trouble {
             Trouble::Cut(one, other) => network.cut(&node_name(one), &node_name(other)),
             Trouble::Isolate(node) => network.isolate(&node_name(node)),
             Trouble::Stall(node) => network.stall(&node_name(node)),
+            Trouble::StallServer(at) => network.stall(&server_name(at)),
+            Trouble::EndServer(at) => network.take_down(&server_name(at)),
             Trouble::Random(per_mille) => network.set_random_faults(per_mille, 1000),
             Trouble::Heal => {
                 network.mend_all();
                 network.set_random_faults(0, 1000);
+                self.world.calm();
                 for &node in &self.plan().placement {
                     network.resume(&node_name(node));
+                }
+                for at in 0..SERVERS_MAX {
+                    network.resume(&server_name(at));
                 }
             }
         }
@@ -199,7 +244,7 @@ impl Seat {
 }
 
 impl Program<'_> {
-    fn scenario(&self) -> &Scenario {
+    pub(crate) fn scenario(&self) -> &Scenario {
         &self.seat.scenario
     }
 
@@ -209,7 +254,7 @@ impl Program<'_> {
     }
 
     /// What all variables hold at `step`.
-    fn state(&self, step: u64) -> Vec<Vec<u64>> {
+    pub(crate) fn state(&self, step: u64) -> Vec<Vec<u64>> {
         let scenario = self.scenario();
         let fields = 0..scenario.variables.len();
         let mut state: Vec<Vec<u64>> = fields
@@ -235,7 +280,7 @@ impl Program<'_> {
     }
 
     /// Makes memory of these lengths known to the session.
-    fn protect(&mut self, lengths: &[usize]) -> Result<(), String> {
+    pub(crate) fn protect(&mut self, lengths: &[usize]) -> Result<(), String> {
         let slabs = self.scenario().slabs;
         let globals: Vec<usize> = self
             .scenario()
@@ -292,7 +337,12 @@ impl Program<'_> {
             return Ok(false);
         }
         match outcome.unwrap() {
-            Ok(restored) => self.check(restored.checkpoint)?,
+            Ok(restored) => {
+                let id = restored.checkpoint;
+                self.check(id)?;
+                let told = Outcome::Restored(id, self.step);
+                self.seat.ledger.outcome(self.seat.rank, told);
+            }
             Err(error) if error.kind() == ErrorKind::NoCheckpoint => {
                 self.seat.ledger.outcome(self.seat.rank, Outcome::Fresh);
             }
@@ -301,7 +351,7 @@ impl Program<'_> {
                 return Ok(false);
             }
         }
-        if self.seat.rank == 0 && self.seat.plan().opening.is_some() {
+        if self.seat.rank == 0 && self.seat.plan().is_disturbed() {
             self.seat.make(Trouble::Heal);
         }
         Ok(true)
@@ -320,7 +370,7 @@ impl Program<'_> {
         self.protect(&lengths)
     }
 
-    fn check(&mut self, id: backstay::CheckpointId) -> Result<(), String> {
+    pub(crate) fn check(&mut self, id: CheckpointId) -> Result<(), String> {
         let rank = self.seat.rank;
         let steps = self.fields.last().map_or(&[][..], |field| &field.words);
         // A rank may have no element of a short array.
@@ -329,102 +379,20 @@ impl Program<'_> {
         for (field, wanted) in self.fields.iter().zip(&wanted) {
             if field.words != *wanted {
                 let at = field.words.iter().zip(wanted).position(|(a, b)| a != b);
-                return Err(format!(
-                    "rank {rank}: WRONG DATA after restoring {id}, step {step}: {} differs at {at:?} \
-                     of {} words, expected {}",
+                let text = format!(
+                    "rank {rank}: restoring {id}, step {step}: {} differs at {at:?} of {} words, \
+                     expected {}",
                     field.name,
                     field.words.len(),
                     wanted.len()
-                ));
+                );
+                return Err(broken(EVERY_WORD, text));
             }
         }
         self.step = step;
-        self.seat.ledger.outcome(rank, Outcome::Restored(id, step));
+        self.furthest = self.furthest.max(step);
+        self.steps.insert(id, step);
+        self.newest = Some(id);
         Ok(())
-    }
-
-    fn take_step(&mut self, number: usize) -> Result<(), String> {
-        let seat = self.seat;
-        let plan = &seat.plan().steps[number];
-        if seat.rank == 0 {
-            seat.world.at_step(number);
-            if let Some(trouble) = plan.trouble {
-                seat.make(trouble);
-            }
-        }
-        self.step += 1;
-        let state = self.state(self.step);
-        let lengths: Vec<usize> = state.iter().map(Vec::len).collect();
-        self.protect(&lengths)?;
-        for (field, words) in self.fields.iter_mut().zip(&state) {
-            field.words.copy_from_slice(words);
-        }
-        if let Some((late, ms)) = plan.late
-            && late == seat.rank
-        {
-            std::thread::sleep(Duration::from_millis(ms));
-        }
-        if plan.take == Take::Nothing {
-            return Ok(());
-        }
-        let started = self.session.checkpoint_start();
-        let Some(handle) = seat.ok("starting a checkpoint", started)? else {
-            return Ok(());
-        };
-        seat.ledger.started(handle.checkpoint(), self.step)?;
-        if plan.take == Take::Start {
-            return Ok(());
-        }
-        let waited = self.session.wait(handle, Level::Node);
-        if seat.ok("waiting for the nodes", waited)?.is_none() {
-            return Ok(());
-        }
-        seat.ledger.committed(handle.checkpoint(), self.step);
-        if plan.take == Take::Protected {
-            self.wait_protected(handle, number)?;
-        }
-        Ok(())
-    }
-
-    fn wait_protected(&mut self, handle: Handle, number: usize) -> Result<(), String> {
-        let seat = self.seat;
-        let steps = &seat.plan().steps[..=number];
-        let last = steps.iter().rev().find_map(|step| step.trouble);
-        let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal);
-        let healed = last == Some(Trouble::Heal) || last.is_none() && seat.plan().opening.is_some();
-        let tries = if healed { TRIES } else { 1 };
-        let mut outcome = Ok(None);
-        for turn in 0..tries {
-            if turn > 0 {
-                std::thread::sleep(Duration::from_millis(250));
-            }
-            match self.session.wait(handle, Level::Protected) {
-                _ if seat.world.is_dead() => return Ok(()),
-                Ok(_) if seat.expect == Expect::Unsupported => {
-                    return Err("protected, though there is nothing that could".to_owned());
-                }
-                Ok(_) => {
-                    seat.ledger.protected(handle.checkpoint(), self.step);
-                    return Ok(());
-                }
-                Err(error) if seat.expect == Expect::Unsupported => {
-                    let right = error.kind() == ErrorKind::Unsupported || healed || troubled;
-                    return if right {
-                        Ok(())
-                    } else {
-                        Err(format!("protecting: {:?}: {error}", error.kind()))
-                    };
-                }
-                Err(error) => {
-                    seat.sane("protecting", &error)?;
-                    outcome = seat.ok::<()>("protecting", Err(error));
-                }
-            }
-        }
-        if troubled {
-            Ok(())
-        } else {
-            outcome.map(|_| ())
-        }
     }
 }

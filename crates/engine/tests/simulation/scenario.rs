@@ -4,13 +4,12 @@
 //! In: a seed. Out: a `Scenario`, which prints itself.
 //! Invariants: the same seed gives the same scenario on every machine.
 
+use crate::maker::Maker;
 use backstay::config::{Redundancy, Tracking};
-use backstay_testkit::seeded::Seeded;
+use backstay_testkit::network::Fault;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Spare nodes beside those that the job begins on.
-const SPARES: usize = 3;
 /// Elements of the global array that tells the step; more than ranks.
 pub(crate) const STEP_ELEMENTS: u64 = 64;
 
@@ -30,6 +29,24 @@ pub(crate) enum Take {
     Start,
     Node,
     Protected,
+    Archived,
+}
+
+/// What the program does in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Computes, and takes a checkpoint.
+    Take(Take),
+    /// Restores the newest.
+    Restore,
+    /// Computes, starts a checkpoint, and restores at once.
+    StartAndRestore,
+    /// Restores the one than which so many are newer, or the oldest.
+    GoBack(usize),
+    Pin(usize),
+    Unpin(usize),
+    /// Takes so many checkpoints and pins each.
+    PinMany(usize),
 }
 
 /// What is done to the network.
@@ -38,17 +55,89 @@ pub(crate) enum Trouble {
     Cut(usize, usize),
     Isolate(usize),
     Stall(usize),
+    /// A staging server answers nobody.
+    StallServer(usize),
+    /// It is gone.
+    EndServer(usize),
     /// Faults in so many of 1000 operations.
     Random(u64),
     Heal,
 }
 
+/// What is done to the pulls of one rank while it restores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PullFault {
+    pub(crate) rank: usize,
+    /// So many go through first.
+    pub(crate) after: u64,
+    /// So many do not.
+    pub(crate) count: u64,
+    pub(crate) fault: Fault,
+}
+
+/// A file of a node, or of the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Device {
+    Store,
+    Log,
+    Catalog,
+    Aggregate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Sync,
+    Reserve,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    NoSpace,
+    Quota,
+    Io,
+    Stale,
+    /// Half of a write arrives.
+    Short,
+}
+
+/// What a device does not do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DeviceFault {
+    /// Whose file; any node's, or one of the archive, where there is none.
+    pub(crate) node: Option<usize>,
+    pub(crate) device: Device,
+    pub(crate) access: Access,
+    /// So many operations of this kind go through first.
+    pub(crate) after: u64,
+    /// So many do not.
+    pub(crate) count: u64,
+    pub(crate) how: How,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    pub(crate) take: Take,
+    pub(crate) deed: Deed,
     pub(crate) trouble: Option<Trouble>,
+    /// In effect until the next step begins.
+    pub(crate) fault: Option<DeviceFault>,
     /// This rank comes late, by so many milliseconds.
     pub(crate) late: Option<(usize, u64)>,
+}
+
+impl Step {
+    pub(crate) fn of(deed: Deed) -> Self {
+        Self {
+            deed,
+            trouble: None,
+            fault: None,
+            late: None,
+        }
+    }
+    pub(crate) fn take(take: Take) -> Self {
+        Self::of(Deed::Take(take))
+    }
 }
 
 /// A request of one agent to another, or a pull.
@@ -66,6 +155,8 @@ pub(crate) enum Operation {
     Record,
     Settle,
     Pull,
+    /// Requests of drains.
+    Drain,
 }
 
 /// When everything dies.
@@ -77,6 +168,8 @@ pub(crate) enum Trigger {
     Meeting(usize, u64),
     /// So many microseconds after rank 0 began this step.
     Step(usize, u64),
+    /// Before the nth such operation on a file of this kind.
+    Device(Device, Access, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +178,8 @@ pub(crate) enum End {
     /// All sessions are dropped without a goodbye.
     Leave,
     Kill(Trigger),
+    /// As a kill; but what was about to be written to the archive is, later.
+    Stall(Trigger),
 }
 
 /// What is done to a node's files between two lives.
@@ -118,6 +213,8 @@ pub(crate) struct LifePlan {
     pub(crate) placement: Vec<usize>,
     /// In effect until the restore is over.
     pub(crate) opening: Option<Trouble>,
+    pub(crate) pulls: Option<PullFault>,
+    pub(crate) reads: Option<DeviceFault>,
     pub(crate) steps: Vec<Step>,
     pub(crate) end: End,
     /// After the life.
@@ -128,6 +225,22 @@ impl LifePlan {
     pub(crate) fn nodes(&self) -> BTreeSet<usize> {
         self.placement.iter().copied().collect()
     }
+
+    /// Whether something keeps a restore from what there is, without any of it being lost.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.opening.is_some() || self.pulls.is_some() || self.reads.is_some()
+    }
+}
+
+/// Level 3.
+#[derive(Debug, Clone)]
+pub(crate) struct ArchiveSetup {
+    /// Staging servers of each life; without them nodes drain themselves.
+    pub(crate) servers: Vec<usize>,
+    /// They go on from one life to the next, whatever becomes of the nodes.
+    pub(crate) outlive: bool,
+    pub(crate) every: Option<u32>,
+    pub(crate) retained: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -143,13 +256,49 @@ pub(crate) struct Scenario {
     pub(crate) tracking: Tracking,
     pub(crate) block_bytes: u32,
     pub(crate) retained: u32,
+    pub(crate) reserve_bytes: Option<u64>,
     pub(crate) variables: Vec<VariablePlan>,
+    pub(crate) archive: Option<ArchiveSetup>,
+    /// The system clock of each reading jumps.
+    pub(crate) clock_jumps: bool,
     pub(crate) lives: Vec<LifePlan>,
+    /// What it was made to tell, if anything.
+    pub(crate) story: Option<&'static str>,
 }
 
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
+        crate::stories::told(Self::plain(seed))
+    }
+
+    /// Without what stories add.
+    pub(crate) fn plain(seed: u64) -> Self {
         Maker::new(seed).scenario()
+    }
+
+    /// Bytes of all variables of the job, and more.
+    pub(crate) fn state_bytes(&self) -> u64 {
+        let ranks = self.lives.iter().map(|life| life.placement.len()).max();
+        let ranks = if self.slabs { 1 } else { ranks.unwrap_or(1) };
+        let words: usize = self.variables.iter().map(|plan| plan.words * 2).sum();
+        (words * ranks * 8) as u64
+    }
+
+    /// Checkpoints that it keeps at most.
+    pub(crate) fn kept(&self) -> u64 {
+        let steps = self.lives.iter().flat_map(|life| &life.steps);
+        let pins = steps.map(|step| match step.deed {
+            Deed::Pin(_) => 1,
+            Deed::PinMany(count) => count,
+            _ => 0,
+        });
+        u64::from(self.retained) + pins.sum::<usize>() as u64
+    }
+
+    /// Whether staging servers go on from one life to the next.
+    pub(crate) fn servers_outlive(&self) -> bool {
+        let archive = self.archive.as_ref();
+        archive.is_some_and(|archive| archive.outlive)
     }
 
     /// Losses that the scheme covers in a large enough group.
@@ -162,282 +311,11 @@ impl Scenario {
     }
 }
 
-struct Maker {
-    random: Seeded,
-    seed: u64,
-    nodes: usize,
-    redundancy: Redundancy,
-    parity: u32,
-    slabs: bool,
-    ranks: usize,
-}
-
-impl Maker {
-    fn new(seed: u64) -> Self {
-        let mut random = Seeded::of(&[seed, 0x0073_696d]);
-        let nodes = 2 + random.index(6);
-        let redundancy = match random.below(16) {
-            0 => Redundancy::None,
-            1..=4 => Redundancy::Partner,
-            5..=9 => Redundancy::Xor,
-            _ => Redundancy::Rs,
-        };
-        let parity = 1 + u32::try_from(random.below(3)).unwrap();
-        let slabs = random.chance(1, 4);
-        let per_node = if random.chance(1, 6) { 2 } else { 1 };
-        Self {
-            seed,
-            nodes,
-            redundancy,
-            parity,
-            slabs,
-            ranks: nodes * per_node,
-            random,
-        }
-    }
-
-    fn scenario(mut self) -> Scenario {
-        let all = self.nodes + SPARES;
-        let domains = if self.random.chance(1, 6) {
-            let racks = 2 + self.random.index(self.nodes - 1);
-            (0..all).map(|node| node % racks).collect()
-        } else {
-            (0..all).collect()
-        };
-        let group_size = if self.random.chance(1, 3) {
-            (self.parity + 1 + u32::try_from(self.random.below(3)).unwrap()).max(2)
-        } else {
-            8
-        };
-        let tracking = match self.random.below(8) {
-            0 => Tracking::Full,
-            _ => Tracking::Hash,
-        };
-        let block_bytes = [4096, 16384, 65536][self.random.index(3)];
-        let retained = if self.random.chance(1, 5) { 4 } else { 2 };
-        let variables = self.variables();
-        let lives = self.lives();
-        Scenario {
-            seed: self.seed,
-            redundancy: self.redundancy,
-            parity: self.parity,
-            group_size,
-            domains,
-            slabs: self.slabs,
-            tracking,
-            block_bytes,
-            retained,
-            variables,
-            lives,
-        }
-    }
-
-    fn variables(&mut self) -> Vec<VariablePlan> {
-        let count = 1 + self.random.index(3);
-        (0..count)
-            .map(|_| {
-                let most = if self.random.chance(1, 3) {
-                    300
-                } else {
-                    30_000
-                };
-                VariablePlan {
-                    words: 64 + self.random.index(most),
-                    block_bytes: [512, 4096, 16384][self.random.index(3)],
-                    changed_per_mille: [0, 20, 100, 400, 1000][self.random.index(5)],
-                    resizes: !self.slabs && self.random.chance(1, 3),
-                }
-            })
-            .collect()
-    }
-
-    fn lives(&mut self) -> Vec<LifePlan> {
-        let count = 2 + self.random.index(5);
-        let mut lives: Vec<LifePlan> = Vec::with_capacity(count);
-        let mut nodes: Vec<usize> = (0..self.nodes).collect();
-        for number in 0..count {
-            let placement = self.place(&nodes);
-            let used: Vec<usize> = nodes.clone();
-            let opening = (number > 0 && self.random.chance(1, 15)).then(|| self.trouble(&used));
-            let steps = self.steps(&used);
-            let end = self.end(placement.len(), steps.len());
-            let (damage, absent) = self.losses(&used, number);
-            nodes = self.next_nodes(&used, &damage, &absent);
-            lives.push(LifePlan {
-                placement,
-                opening,
-                steps,
-                end,
-                damage,
-            });
-        }
-        lives
-    }
-
-    /// The node of each rank.
-    fn place(&mut self, nodes: &[usize]) -> Vec<usize> {
-        let ranks = if self.slabs {
-            nodes.len() * self.ranks.div_ceil(self.nodes)
-        } else {
-            self.ranks
-        };
-        let used = nodes.len().min(ranks);
-        (0..ranks).map(|rank| nodes[rank * used / ranks]).collect()
-    }
-
-    fn trouble(&mut self, nodes: &[usize]) -> Trouble {
-        let one = nodes[self.random.index(nodes.len())];
-        match self.random.below(4) {
-            0 if nodes.len() > 1 => {
-                let other = nodes.iter().find(|&&node| node != one);
-                Trouble::Cut(one, *other.unwrap())
-            }
-            1 => Trouble::Isolate(one),
-            2 => Trouble::Stall(one),
-            _ => Trouble::Random(5 + self.random.below(100)),
-        }
-    }
-
-    fn steps(&mut self, nodes: &[usize]) -> Vec<Step> {
-        let count = 1 + self.random.index(7);
-        let mut steps: Vec<Step> = (0..count)
-            .map(|_| Step {
-                take: match self.random.below(10) {
-                    0 => Take::Nothing,
-                    1 => Take::Start,
-                    2..=5 => Take::Node,
-                    _ => Take::Protected,
-                },
-                trouble: None,
-                late: self
-                    .random
-                    .chance(1, 5)
-                    .then(|| (self.random.index(self.ranks), self.random.below(4))),
-            })
-            .collect();
-        if count > 2 && self.random.chance(1, 10) {
-            let from = self.random.index(count - 2);
-            steps[from].trouble = Some(self.trouble(nodes));
-            let to = (from + 1 + self.random.index(2)).min(count - 1);
-            steps[to].trouble = Some(Trouble::Heal);
-            steps[count - 1].take = Take::Protected;
-        }
-        steps
-    }
-
-    fn end(&mut self, ranks: usize, steps: usize) -> End {
-        match self.random.below(12) {
-            0..=2 => End::Close,
-            3..=5 => End::Leave,
-            6 | 7 => End::Kill(Trigger::Meeting(
-                self.random.index(ranks),
-                1 + self.random.below(25 + 6 * steps as u64),
-            )),
-            8 => End::Kill(Trigger::Step(
-                self.random.index(steps),
-                self.random.below(6000),
-            )),
-            _ => {
-                use Operation as O;
-                let operations = [
-                    (O::Survey, 2),
-                    (O::Table, 1),
-                    (O::Rebuild, 2),
-                    (O::Repair, 2),
-                    (O::Join, 1),
-                    (O::Collect, 2),
-                    (O::Encode, 3),
-                    (O::Take, 4),
-                    (O::Flush, 3),
-                    (O::Record, 6),
-                    (O::Settle, 4),
-                    (O::Pull, 6),
-                ];
-                let all: u64 = operations.iter().map(|(_, weight)| weight).sum();
-                let mut draw = self.random.below(all);
-                let chosen = operations.iter().find(|(_, weight)| {
-                    let found = draw < *weight;
-                    draw = draw.saturating_sub(*weight);
-                    found
-                });
-                let operation = chosen.map_or(O::Record, |(operation, _)| *operation);
-                End::Kill(Trigger::Operation(operation, 1 + self.random.below(12)))
-            }
-        }
-    }
-
-    /// What is done to the nodes' files after a life, and who is left out of the next.
-    fn losses(&mut self, nodes: &[usize], life: usize) -> (Vec<Damage>, Vec<usize>) {
-        let covered = match self.redundancy {
-            Redundancy::None => 0,
-            Redundancy::Rs => self.parity as usize,
-            _ => 1,
-        };
-        let count = match self.random.below(20) {
-            0..=6 => 0,
-            7..=16 => 1 + self.random.index(covered.max(1)),
-            _ => covered + 1,
-        };
-        let mut victims = nodes.to_vec();
-        self.random.shuffle(&mut victims);
-        let (mut damage, mut absent) = (Vec::new(), Vec::new());
-        for &node in victims.iter().take(count) {
-            match self.random.below(20) {
-                0..=8 => damage.push(Damage::Wipe(node)),
-                9..=12 => damage.push(Damage::Flip(node, 1 + self.random.below(4))),
-                13 => damage.push(Damage::FlipLog(node)),
-                14 | 15 => damage.push(Damage::TearLog(node)),
-                16 | 17 if life > 0 => damage.push(Damage::Return(node, self.random.index(life))),
-                _ => absent.push(node),
-            }
-        }
-        (damage, absent)
-    }
-
-    /// The nodes of the next life, in the order of their ranks.
-    fn next_nodes(&mut self, nodes: &[usize], damage: &[Damage], absent: &[usize]) -> Vec<usize> {
-        let wiped = |node: &usize| damage.contains(&Damage::Wipe(*node));
-        let mut next: Vec<usize> = Vec::new();
-        for node in nodes {
-            let replaced = absent.contains(node) || wiped(node) && self.random.chance(1, 2);
-            if !replaced {
-                next.push(*node);
-                continue;
-            }
-            if self.random.chance(2, 3) || next.is_empty() {
-                // A spare, or one that was left out before.
-                let free = (0..self.nodes + SPARES)
-                    .filter(|n| !nodes.contains(n) && !next.contains(n))
-                    .collect::<Vec<_>>();
-                next.extend(free.get(self.random.index(free.len())));
-            }
-        }
-        let more = (0..self.nodes + SPARES).find(|node| !next.contains(node));
-        if next.is_empty() || self.slabs && next.len() < 7 && self.random.chance(1, 8) {
-            next.extend(more);
-        }
-        if self.slabs && next.len() > 2 && self.random.chance(1, 8) {
-            next.pop();
-        }
-        let keep_order = if self.redundancy == Redundancy::None {
-            9
-        } else {
-            7
-        };
-        match self.random.below(10) {
-            order if order < keep_order => {}
-            7 => next.reverse(),
-            _ => self.random.shuffle(&mut next),
-        }
-        next
-    }
-}
-
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {:?}, parity {}, groups of {}, {} bytes a block, {:?}, {} retained{}",
+            "seed {}: {:?}, parity {}, groups of {}, {} bytes a block, {:?}, {} retained{}{}",
             self.seed,
             self.redundancy,
             self.parity,
@@ -445,21 +323,39 @@ impl fmt::Display for Scenario {
             self.block_bytes,
             self.tracking,
             self.retained,
-            if self.slabs { ", slabs" } else { "" }
+            if self.slabs { ", slabs" } else { "" },
+            if self.clock_jumps {
+                ", clocks jump"
+            } else {
+                ""
+            }
         )?;
+        if let Some(story) = self.story {
+            writeln!(f, "  story: {story}")?;
+        }
+        if let Some(archive) = &self.archive {
+            writeln!(f, "  {archive:?}")?;
+        }
         writeln!(f, "  domains of the nodes: {:?}", self.domains)?;
         for variable in &self.variables {
             writeln!(f, "  {variable:?}")?;
         }
         for (number, life) in self.lives.iter().enumerate() {
             writeln!(f, "  life {number} on nodes {:?}", life.placement)?;
-            if let Some(trouble) = life.opening {
-                writeln!(f, "    while it restores: {trouble:?}")?;
+            if life.is_disturbed() {
+                writeln!(
+                    f,
+                    "    while it restores: {:?} {:?} {:?}",
+                    life.opening, life.pulls, life.reads
+                )?;
             }
             for (at, step) in life.steps.iter().enumerate() {
-                write!(f, "    step {at}: {:?}", step.take)?;
+                write!(f, "    step {at}: {:?}", step.deed)?;
                 if let Some(trouble) = step.trouble {
                     write!(f, ", {trouble:?}")?;
+                }
+                if let Some(fault) = step.fault {
+                    write!(f, ", {fault:?}")?;
                 }
                 if let Some((rank, time)) = step.late {
                     write!(f, ", rank {rank} {time} ms late")?;

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what one life of a job runs in: its network, its communicator, and its death at one
-//! instant.
-//! In: a trigger. Out: after a death, the files as they were at that instant, in another folder.
-//! Invariants: nothing passes between nodes while files are copied, so each node's copy is a state
-//! that a kill of all processes could have left, and all copies together are one; what threads of a dead life do
-//! reaches neither the next life's files nor its network.
+//! Purpose: what one life of a job runs in: its network, its communicator, its devices, and its death at
+//! one instant.
+//! In: a trigger, faults. Out: after a death, the files as they were at that instant, in another folder.
+//! Invariants: nothing passes between nodes, and no write begins, while files are copied, so each node's copy
+//! is a state that a kill of all processes could have left, and all copies together are one; what threads of
+//! a dead life do reaches neither the next life's files nor its network.
 
-use crate::scenario::{Operation, Trigger};
+use crate::scenario::{Access, Device, DeviceFault, How, Operation, PullFault, Trigger};
+use backstay::io::fault::{self, Watch};
+use backstay::store::place::STORE_FILE;
+use backstay::store::stripe_log::LOG_FILES;
 use backstay::{Communicator, Result};
 use backstay_format::agent::Request;
+use backstay_format::drain::DrainRequest;
 use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
 use std::path::{Path, PathBuf};
@@ -32,18 +36,52 @@ pub(crate) enum Event {
     Violation(String),
 }
 
+/// The folder of the archive, beside those of the nodes.
+pub(crate) const ARCHIVE: &str = "pfs";
+
+/// How a life ends, if not by itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Death {
+    pub(crate) trigger: Option<Trigger>,
+    /// What was about to be written to the archive is written late, when another life runs.
+    pub(crate) stalls: bool,
+}
+
+/// How late.
+const STALL: Duration = Duration::from_millis(300);
+
+/// A fault of a device or of pulls, and how often it was its turn.
+#[derive(Debug)]
+struct Turns<T> {
+    what: T,
+    seen: u64,
+}
+
+impl<T> Turns<T> {
+    /// Whether this one of its operations fails.
+    fn is_due(&mut self, after: u64, count: u64) -> bool {
+        self.seen += 1;
+        self.seen > after && self.seen - after <= count
+    }
+}
+
 pub(crate) struct World {
     pub(crate) network: SimNetwork,
     /// Where this life's stores are.
     pub(crate) folder: PathBuf,
     /// Where they are copied to at a death.
     after: PathBuf,
-    nodes: Vec<usize>,
-    trigger: Option<Trigger>,
+    /// The endpoints that die.
+    down: Vec<String>,
+    end: Death,
     seen: AtomicU64,
     phase: Mutex<Phase>,
     changed: Condvar,
     events: Mutex<Sender<Event>>,
+    fault: Mutex<Option<Turns<DeviceFault>>>,
+    /// With the name of the rank's endpoint.
+    pulls: Mutex<Option<(String, Turns<PullFault>)>>,
+    watch: Mutex<Option<Watch>>,
 }
 
 pub(crate) fn node_name(node: usize) -> String {
@@ -52,24 +90,31 @@ pub(crate) fn node_name(node: usize) -> String {
 
 impl World {
     pub(crate) fn new(
-        seed: u64,
+        network: SimNetwork,
         folder: &Path,
         after: &Path,
-        nodes: Vec<usize>,
-        trigger: Option<Trigger>,
+        down: Vec<String>,
+        end: Death,
         events: Sender<Event>,
     ) -> Arc<Self> {
         let world = Arc::new(Self {
-            network: SimNetwork::new(seed),
+            network,
             folder: folder.to_owned(),
             after: after.to_owned(),
-            nodes,
-            trigger,
+            down,
+            end,
             seen: AtomicU64::new(0),
             phase: Mutex::new(Phase::Alive),
             changed: Condvar::new(),
             events: Mutex::new(events),
+            fault: Mutex::default(),
+            pulls: Mutex::default(),
+            watch: Mutex::default(),
         });
+        let files: Weak<Self> = Arc::downgrade(&world);
+        *world.watch.lock().unwrap() = Some(fault::watch(folder, move |attempt| {
+            files.upgrade()?.before_access(attempt)
+        }));
         let weak: Weak<Self> = Arc::downgrade(&world);
         world.network.set_hook(move |attempt| {
             let world = weak.upgrade()?;
@@ -92,18 +137,102 @@ impl World {
             self.wait_dead();
             return Some(Fault::Unreachable);
         }
-        if let Some(Trigger::Operation(wanted, nth)) = self.trigger
+        if let Some(Trigger::Operation(wanted, nth)) = self.end.trigger
             && operation(&attempt.action) == Some(wanted)
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
         {
             self.kill();
             return Some(Fault::Unreachable);
         }
+        if let Action::Pull { .. } = attempt.action
+            && let Some((name, turns)) = &mut *self.pulls.lock().unwrap()
+            && *name == attempt.from
+            && turns.is_due(turns.what.after, turns.what.count)
+        {
+            return Some(turns.what.fault);
+        }
         None
     }
 
+    /// From now on, until it is calm, a device fails.
+    pub(crate) fn fail(&self, what: DeviceFault) {
+        *self.fault.lock().unwrap() = Some(Turns { what, seen: 0 });
+    }
+
+    /// From now on, until it is calm, pulls of the endpoint `name` fail.
+    pub(crate) fn fail_pulls(&self, name: String, what: PullFault) {
+        *self.pulls.lock().unwrap() = Some((name, Turns { what, seen: 0 }));
+    }
+
+    /// No device fails, nor pull, but by what was done to the network.
+    pub(crate) fn calm(&self) {
+        self.fault.lock().unwrap().take();
+        self.pulls.lock().unwrap().take();
+    }
+
+    fn before_access(&self, attempt: &fault::Attempt<'_>) -> Option<fault::Fault> {
+        const EIO: i32 = 5;
+        let (device, node) = self.device(attempt.path)?;
+        let access = match attempt.access {
+            fault::Access::Read => Access::Read,
+            fault::Access::Write => Access::Write,
+            fault::Access::Sync => Access::Sync,
+            fault::Access::Reserve => Access::Reserve,
+        };
+        if let Some(Trigger::Device(wanted, how, nth)) = self.end.trigger
+            && (wanted, how) == (device, access)
+            && !self.is_dead()
+            && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
+        {
+            self.kill();
+        }
+        if access != Access::Read && self.is_dead() {
+            self.wait_dead();
+            if self.end.stalls && matches!(device, Device::Catalog | Device::Aggregate) {
+                std::thread::sleep(STALL);
+                return None;
+            }
+            return Some(fault::Fault::Fails(EIO));
+        }
+        let mut fault = self.fault.lock().unwrap();
+        let turns = fault.as_mut()?;
+        let what = turns.what;
+        let is_it = what.device == device && what.access == access;
+        let is_it = is_it && (what.node.is_none() || what.node == node);
+        if !is_it || !turns.is_due(what.after, what.count) {
+            return None;
+        }
+        Some(match what.how {
+            How::NoSpace => fault::Fault::Fails(28),
+            How::Quota => fault::Fault::Fails(122),
+            How::Io => fault::Fault::Fails(EIO),
+            How::Stale => fault::Fault::Fails(116),
+            How::Short => fault::Fault::Short(attempt.length / 2, 28),
+        })
+    }
+
+    /// What a file of this life is, and whose.
+    fn device(&self, path: &Path) -> Option<(Device, Option<usize>)> {
+        let name = path.file_name()?.to_str()?;
+        let below = path.strip_prefix(&self.folder).ok()?;
+        let first = below.components().next()?.as_os_str().to_str()?;
+        let node = first.strip_prefix('n').and_then(|node| node.parse().ok());
+        let device = if name == STORE_FILE {
+            Device::Store
+        } else if LOG_FILES.contains(&name) {
+            Device::Log
+        } else if name.starts_with("catalog") {
+            Device::Catalog
+        } else if first == ARCHIVE {
+            Device::Aggregate
+        } else {
+            return None;
+        };
+        Some((device, node))
+    }
+
     fn before_meeting(&self, rank: usize) {
-        if let Some(Trigger::Meeting(wanted, nth)) = self.trigger
+        if let Some(Trigger::Meeting(wanted, nth)) = self.end.trigger
             && rank == wanted
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
         {
@@ -116,7 +245,7 @@ impl World {
 
     /// Rank 0 begins a step.
     pub(crate) fn at_step(self: &Arc<Self>, step: usize) {
-        if let Some(Trigger::Step(wanted, micros)) = self.trigger
+        if let Some(Trigger::Step(wanted, micros)) = self.end.trigger
             && step == wanted
         {
             let world = Arc::clone(self);
@@ -143,8 +272,8 @@ impl World {
             }
             *phase = Phase::Frozen;
         }
-        for &node in &self.nodes {
-            self.network.take_down(&node_name(node));
+        for name in &self.down {
+            self.network.take_down(name);
         }
         let copied = copy_tree(&self.folder, &self.after);
         *self.phase.lock().unwrap() = Phase::Dead;
@@ -160,6 +289,9 @@ fn operation(action: &Action) -> Option<Operation> {
     let Action::Call { request } = action else {
         return Some(Operation::Pull);
     };
+    if DrainRequest::decode(request).is_ok() {
+        return Some(Operation::Drain);
+    }
     Some(match Request::decode(request).ok()? {
         Request::Survey => Operation::Survey,
         Request::Table { .. } => Operation::Table,
@@ -191,6 +323,9 @@ pub(crate) fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
             continue;
         };
         let target = to.join(name);
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             copy_tree(&path, &target)?;
         } else if name != "control.backstay" && name != "lock.backstay" {

@@ -2,7 +2,7 @@
 //! docs/format/archive.md says what the code does: sizes, offsets, limits; and the archive's structures
 //! refuse what cannot be, and give back what they were given.
 
-use crate::archive_samples::{catalog_superblock, header, root, state, superblock, table};
+use crate::archive_samples::{catalog_superblock, header, heir, root, state, superblock, table};
 use crate::document::{bytes, number, sections_of};
 use crate::parity_document::{end_of, tables};
 use crate::samples::STORE;
@@ -10,6 +10,7 @@ use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use backstay_format::archived::header_bytes_max;
 use backstay_format::catalog::SLOTS_OFFSET;
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::heir::HEIR_OFFSET;
 use backstay_format::limits::{self, ARCHIVE_FILES_MAX, REVISIONS_MAX};
 use backstay_format::{
     Address, ArchiveRoot, ArchiveSuperblock, ArchiveTable, CatalogPart, CatalogState,
@@ -90,6 +91,7 @@ fn sizes_are_the_encoded_ones() {
             archive.encode().len() - unnamed([&archive.job, &archive.host]),
         ),
         ("Archive root", bare_root.encode().len()),
+        ("Heir", heir().encode().len() - heir().host.len()),
         (
             "Other file",
             one_file.encode().len() - bare_root.encode().len() - name,
@@ -152,6 +154,7 @@ fn the_layout_is_that_of_the_code() {
     };
     assert_eq!(place("superblock, first"), Some(SUPERBLOCK_OFFSETS[0]));
     assert_eq!(place("superblock, second"), Some(SUPERBLOCK_OFFSETS[1]));
+    assert_eq!(place("[heir]"), Some(HEIR_OFFSET));
     assert_eq!(place("root slot 0"), Some(ROOT_OFFSETS[0]));
     assert_eq!(place("root slot 1"), Some(ROOT_OFFSETS[1]));
     assert_eq!(place("extents"), Some(DATA_OFFSET));

@@ -2,6 +2,7 @@
 //! Every structure of an archive, with every field set.
 
 use crate::samples::{self, STORE, Sample};
+use backstay_format::Heir;
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CatalogCheckpoint,
     CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId, Digest, ElementType,
@@ -109,6 +110,14 @@ pub(crate) fn header() -> SegmentHeader {
     }
 }
 
+pub(crate) fn heir() -> Heir {
+    Heir {
+        of: STORE,
+        epoch: 4,
+        host: "n\u{fc}rnberg 7f3a".to_owned(),
+    }
+}
+
 pub(crate) fn catalog_superblock() -> CatalogSuperblock {
     CatalogSuperblock {
         catalog: STORE,
@@ -205,6 +214,15 @@ fn stores() -> Vec<Sample> {
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples = stores();
     samples.extend([
+        Sample {
+            name: "archive_heir",
+            preserves: "who goes on from a file",
+            bytes: heir().encode(),
+            framed: true,
+            rewrite: |bytes| Ok(Heir::decode(bytes)?.encode()),
+            value: format!("{:?}", heir()),
+            show: |bytes| Ok(format!("{:?}", Heir::decode(bytes)?)),
+        },
         Sample {
             name: "catalog_superblock",
             preserves: "labels in UTF-8, an epoch",

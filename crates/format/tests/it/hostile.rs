@@ -4,7 +4,7 @@
 
 use crate::parity_samples::{self, family};
 use crate::samples::{self, Sample};
-use backstay_format::agent::{Answer, Request, Survey, SurveyedRevision};
+use backstay_format::agent::{Answer, RecordPart, Request, Survey, SurveyedRevision};
 use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_minor, seal};
 use backstay_format::limits::{COUNTER_MAX, STORE_VERSION_MINOR, VARIABLES_MAX};
 use backstay_format::stripe::{LOG_HEAD_BYTES, StripeLogHead};
@@ -353,6 +353,7 @@ fn a_survey_earns_the_memory_of_its_ranks() {
     let survey = Survey {
         store: samples::STORE,
         run: 1,
+        incarnation: 1,
         length_bytes: 1,
         rebuilt: false,
         revisions: (1..=64).map(revision).collect(),
@@ -369,7 +370,12 @@ fn a_survey_earns_the_memory_of_its_ranks() {
 /// A record within a message ends where it says, so nothing hides behind it.
 #[test]
 fn nothing_follows_a_record_within_a_message() {
-    let request = Request::Record(parity_samples::delta()).encode();
+    let part = RecordPart {
+        round: parity_samples::delta(),
+        number: 0,
+        last: true,
+    };
+    let request = Request::Record(part).encode();
     let mut longer = body(&request).to_vec();
     longer.push(0);
     let error = Request::decode(&reseal(&request, &longer)).unwrap_err();

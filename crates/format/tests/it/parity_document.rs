@@ -160,9 +160,10 @@ fn limits_are_those_of_the_code() {
     let label = ("LABEL_BYTES_MAX", limits::LABEL_BYTES_MAX as u64);
     let carried = ("CARRIED_BYTES_MAX", u64::from(limits::CARRIED_BYTES_MAX));
     let segment = ("SEGMENT_BYTES_MAX", u64::from(limits::SEGMENT_BYTES_MAX));
+    let record = ("RECORD_BYTES_MAX", limits::RECORD_BYTES_MAX);
     listed(
         "parity.md",
-        &[members, parity, stripes, label, segment, carried],
+        &[members, parity, stripes, record, label, segment, carried],
     );
     listed(
         "agent.md",
@@ -175,6 +176,7 @@ fn limits_are_those_of_the_code() {
             ("ENDPOINT_BYTES_MAX", limits::ENDPOINT_BYTES_MAX as u64),
             label,
             ("REPORT_BYTES_MAX", limits::REPORT_BYTES_MAX as u64),
+            record,
             stripes,
         ],
     );
@@ -228,6 +230,7 @@ fn messages_have_the_kinds_and_sizes_that_the_page_says() {
     let survey = Survey {
         store: StoreId::default(),
         run: 0,
+        incarnation: 0,
         length_bytes: 0,
         rebuilt: false,
         revisions: Vec::new(),

@@ -4,10 +4,12 @@
 use crate::parity_samples::{decode_log, encode_log};
 use crate::samples::STORE;
 use backstay_format::agent::{
-    Answer, Collected, Request, Seat, StripePlan, Survey, SurveyedGroup, SurveyedMember,
-    SurveyedRevision,
+    Answer, Collected, RecordPart, Request, Seat, StripePlan, Survey, SurveyedGroup,
+    SurveyedMember, SurveyedRevision,
 };
-use backstay_format::limits::{COUNTER_MAX, PARITY_MAX, REVISIONS_MAX, SEGMENT_BYTES_MAX};
+use backstay_format::limits::{
+    COUNTER_MAX, PARITY_MAX, RECORD_BYTES_MAX, REVISIONS_MAX, SEGMENT_BYTES_MAX,
+};
 use backstay_format::stripe::StripeLogHead;
 use backstay_format::{
     CheckpointId, Digest, Extent, Member, Round, SegmentClass, SegmentId, StoreId, Stripe,
@@ -164,14 +166,18 @@ fn survey() -> impl Strategy<Value = Survey> {
         store(),
         label(),
         label(),
+        0..=COUNTER_MAX,
         vec(checkpoint(), 0..=REVISIONS_MAX),
     )
-        .prop_map(|(store, node, domain, checkpoints)| SurveyedMember {
-            store,
-            node,
-            domain,
-            checkpoints,
-        });
+        .prop_map(
+            |(store, node, domain, incarnation, checkpoints)| SurveyedMember {
+                store,
+                node,
+                domain,
+                incarnation,
+                checkpoints,
+            },
+        );
     let group = (
         (0..=COUNTER_MAX, 0..=COUNTER_MAX),
         (0..=8_u8, 0..=32_u8),
@@ -188,9 +194,10 @@ fn survey() -> impl Strategy<Value = Survey> {
                 members,
             },
         );
-    let head = (store(), any::<u32>(), any::<u64>(), any::<bool>());
+    let run = (any::<u32>(), 0..=COUNTER_MAX);
+    let head = (store(), run, any::<u64>(), any::<bool>());
     (head, ids, ranks, option::of(group)).prop_map(
-        |((store, run, length_bytes, rebuilt), ids, ranks, group)| {
+        |((store, (run, incarnation), length_bytes, rebuilt), ids, ranks, group)| {
             let revision = |(at, (number, incarnation)): (usize, (u64, u64))| SurveyedRevision {
                 checkpoint: CheckpointId::new(incarnation, number),
                 complete: at % 2 == 0,
@@ -200,6 +207,7 @@ fn survey() -> impl Strategy<Value = Survey> {
             Survey {
                 store,
                 run,
+                incarnation,
                 length_bytes,
                 rebuilt,
                 revisions: ids.into_iter().enumerate().map(revision).collect(),
@@ -207,6 +215,27 @@ fn survey() -> impl Strategy<Value = Survey> {
             }
         },
     )
+}
+
+fn part() -> impl Strategy<Value = RecordPart> {
+    (round(), any::<u32>(), any::<bool>()).prop_map(|(round, number, last)| RecordPart {
+        round,
+        number,
+        last,
+    })
+}
+
+fn room() -> impl Strategy<Value = Request> {
+    let bytes = || 0..=RECORD_BYTES_MAX;
+    let counters = (0..=COUNTER_MAX, 0..=COUNTER_MAX);
+    (counters, bytes(), bytes()).prop_map(|((epoch, round), record_bytes, table_bytes)| {
+        Request::MakeRoom {
+            epoch,
+            round,
+            record_bytes,
+            table_bytes,
+        }
+    })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -221,7 +250,7 @@ fn request() -> impl Strategy<Value = Request> {
     let rebuild = (store(), seats(), store(), checkpoint(), any::<bool>());
     prop_oneof![
         Just(Request::Survey),
-        store().prop_map(|store| Request::Table { store }),
+        (store(), any::<u32>()).prop_map(|(store, part)| Request::Table { store, part }),
         store().prop_map(|store| Request::SetAside { store }),
         (0..=COUNTER_MAX, 1..=8_u8, 1..=32_u8, seats()).prop_map(
             |(epoch, parity, pieces_max, seats)| Request::Join {
@@ -231,11 +260,15 @@ fn request() -> impl Strategy<Value = Request> {
                 seats,
             }
         ),
-        (counters(), checkpoint()).prop_map(|((epoch, round), want)| Request::Collect {
-            epoch,
-            round,
-            want,
-        }),
+        (counters(), checkpoint(), 0..=COUNTER_MAX).prop_map(
+            |((epoch, round), want, known_from)| Request::Collect {
+                epoch,
+                round,
+                want,
+                known_from,
+            }
+        ),
+        room(),
         (counters(), vec(plan(), 0..4)).prop_map(|((epoch, round), stripes)| Request::Encode {
             epoch,
             round,
@@ -252,7 +285,7 @@ fn request() -> impl Strategy<Value = Request> {
             }
         ),
         counters().prop_map(|(epoch, round)| Request::Flush { epoch, round }),
-        round().prop_map(Request::Record),
+        part().prop_map(Request::Record),
         (counters(), checkpoint()).prop_map(|((epoch, round), protected)| Request::Settle {
             epoch,
             round,
@@ -286,7 +319,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         Just(Answer::Done),
         vec(survey(), 0..3).prop_map(Answer::Surveys),
-        round().prop_map(Answer::Table),
+        part().prop_map(Answer::Table),
         collected.prop_map(|(superblock, root, waiting, dead)| {
             Answer::Collected(Collected {
                 superblock,
@@ -314,6 +347,11 @@ proptest! {
     }
 
     #[test]
+    fn bytes_of_records(value in round()) {
+        prop_assert_eq!(value.encoded_bytes(), value.encode().len() as u64);
+    }
+
+    #[test]
     fn logs(generation in 1..=COUNTER_MAX, rounds in vec(round(), 1..4), rest in vec(any::<u8>(), 0..50)) {
         let head = StripeLogHead { store: STORE, generation };
         let mut rounds = rounds;
@@ -336,4 +374,47 @@ proptest! {
     fn answers(value in answer()) {
         prop_assert_eq!(Answer::decode(&value.encode()).unwrap(), value);
     }
+}
+
+/// A record of more stripes than one part has is the same when its parts are joined.
+#[test]
+fn parts_of_a_record_are_the_record() {
+    let sample = crate::parity_samples::whole();
+    let stripe = |id: u64| Stripe {
+        id: StripeId(id),
+        ..sample.added[0].clone()
+    };
+    for (removed, added) in [
+        (0, 0),
+        (3, 8192),
+        (0, 8193),
+        ((1 << 20) + 1, 7),
+        (5, 20_000),
+    ] {
+        let record = Round {
+            whole: false,
+            removed: (0..removed).map(StripeId).collect(),
+            added: (1..=added).map(stripe).collect(),
+            ..sample.clone()
+        };
+        let parts: Vec<RecordPart> = (0..)
+            .map_while(|number| RecordPart::of(&record, number))
+            .collect();
+        assert_eq!(parts.iter().filter(|part| part.last).count(), 1);
+        assert!(parts.last().is_some_and(|part| part.last));
+        let mut parts = parts.into_iter();
+        let mut joined = parts.next().unwrap().round;
+        for part in parts.clone() {
+            part.join(&mut joined).unwrap();
+        }
+        assert!(joined == record, "{removed} {added}");
+        for part in parts {
+            let error = part.join(&mut joined).unwrap_err();
+            assert_eq!(error.field, "stripe id", "a part that is there already");
+        }
+    }
+    let mut other = sample.clone();
+    other.round += 1;
+    let part = RecordPart::of(&sample, 0).unwrap();
+    assert_eq!(part.join(&mut other).unwrap_err().field, "head");
 }

@@ -3,8 +3,8 @@
 
 use crate::samples::{STORE, Sample};
 use backstay_format::agent::{
-    Answer, Collected, Request, Seat, StripePlan, Survey, SurveyedGroup, SurveyedMember,
-    SurveyedRevision,
+    Answer, Collected, RecordPart, Request, Seat, StripePlan, Survey, SurveyedGroup,
+    SurveyedMember, SurveyedRevision,
 };
 use backstay_format::stripe::{LOG_HEAD_BYTES, StripeLogHead, records};
 use backstay_format::{
@@ -125,16 +125,11 @@ pub(crate) fn seats() -> Vec<Seat> {
 type Named<T> = (&'static str, &'static str, T);
 
 pub(crate) fn requests() -> Vec<Named<Request>> {
-    [&of_a_round()[..], &of_a_restart()].concat()
+    [&of_a_beginning()[..], &of_a_round(), &of_a_restart()].concat()
 }
 
-fn of_a_round() -> [Named<Request>; 7] {
+fn of_a_beginning() -> [Named<Request>; 3] {
     let (epoch, round) = (2, 42);
-    let plan = StripePlan {
-        id: StripeId(9),
-        pieces: stripe(9).pieces,
-        holders: vec![1, 3],
-    };
     [
         (
             "agent_request_join",
@@ -153,8 +148,30 @@ fn of_a_round() -> [Named<Request>; 7] {
                 epoch,
                 round,
                 want: id(18),
+                known_from: 40,
             },
         ),
+        (
+            "agent_request_make_room",
+            "two numbers of bytes",
+            Request::MakeRoom {
+                epoch,
+                round,
+                record_bytes: 4096,
+                table_bytes: 1 << 30,
+            },
+        ),
+    ]
+}
+
+fn of_a_round() -> [Named<Request>; 5] {
+    let (epoch, round) = (2, 42);
+    let plan = StripePlan {
+        id: StripeId(9),
+        pieces: stripe(9).pieces,
+        holders: vec![1, 3],
+    };
+    [
         (
             "agent_request_encode",
             "a stripe of two pieces and two parities",
@@ -184,7 +201,11 @@ fn of_a_round() -> [Named<Request>; 7] {
         (
             "agent_request_record",
             "a record within a request",
-            Request::Record(delta()),
+            Request::Record(RecordPart {
+                round: delta(),
+                number: 0,
+                last: true,
+            }),
         ),
         (
             "agent_request_settle",
@@ -208,7 +229,10 @@ fn of_a_restart() -> [Named<Request>; 6] {
         (
             "agent_request_table",
             "a store",
-            Request::Table { store: STORE },
+            Request::Table {
+                store: STORE,
+                part: 3,
+            },
         ),
         (
             "agent_request_report",
@@ -254,11 +278,13 @@ fn survey() -> Survey {
         store,
         node: node.to_owned(),
         domain: "rack 1".to_owned(),
+        incarnation: 2,
         checkpoints: vec![id(16), id(17)],
     };
     Survey {
         store: STORE,
         run: 0x5a17_e001,
+        incarnation: 3,
         length_bytes: 1 << 33,
         rebuilt: false,
         revisions: vec![
@@ -300,7 +326,11 @@ pub(crate) fn answers() -> [Named<Answer>; 7] {
         (
             "agent_answer_table",
             "a whole record within an answer",
-            Answer::Table(whole()),
+            Answer::Table(RecordPart {
+                round: whole(),
+                number: 3,
+                last: false,
+            }),
         ),
         (
             "agent_answer_collected",

@@ -5,6 +5,7 @@
 //! change in them is a change of the protocol.
 
 use backstay_format::limits::LABEL_BYTES_MAX;
+use backstay_format::mac::{MAC_BYTES, Sealer, secret_id};
 use backstay_format::wire::{
     CALL_HEAD_BYTES, Call, Failure, HEAD_BYTES, Head, Hello, Kind, Located, MESSAGE_BYTES_MAX,
     PIECE_BYTES_MAX, Proof, Pull, Pulled, Reason, Refused, Role, SMALL_BYTES_MAX, TAIL_BYTES,
@@ -13,6 +14,40 @@ use backstay_format::wire::{
 use backstay_format::{Digest, FormatError};
 use proptest::prelude::*;
 use std::path::PathBuf;
+
+const SECRET: [u8; 32] = [9; 32];
+
+/// The direction of a kind in the session after [`hello`] and [`welcome`], before its first frame.
+fn sealer(kind: Kind) -> Sealer {
+    let sender = match kind {
+        Kind::Call | Kind::Pull => Role::Client,
+        _ => Role::Server,
+    };
+    Sealer::derive(&SECRET, sender, &hello().encode(), &welcome().encode())
+}
+
+/// A frame as it is sent: of the handshake, or the first of its direction in a session.
+fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
+    if is_sealed(kind) {
+        sealer(kind).seal(kind, body)
+    } else {
+        seal(kind, body)
+    }
+}
+
+fn is_sealed(kind: Kind) -> bool {
+    !kind.is_of_handshake() || kind == Kind::Accepted
+}
+
+/// The frame that `bytes` are.
+fn open_any(bytes: &[u8]) -> Result<(Head, Kind, &[u8]), FormatError> {
+    let kind = Head::decode(bytes)?.check()?;
+    if is_sealed(kind) {
+        sealer(kind).open(bytes)
+    } else {
+        open(bytes)
+    }
+}
 
 fn nonce(first: u8) -> [u8; 32] {
     let mut next = first;
@@ -25,6 +60,7 @@ fn nonce(first: u8) -> [u8; 32] {
 fn hello() -> Hello {
     Hello {
         nonce: nonce(1),
+        secret: secret_id(&SECRET),
         job: "heat2d 42".to_owned(),
         name: "n\u{e9}ud-07".to_owned(),
     }
@@ -71,27 +107,27 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         path: "/dev/shm/backstay/store".to_owned(),
     };
     vec![
-        ("hello", seal(Kind::Hello, &hello().encode())),
-        ("welcome", seal(Kind::Welcome, &welcome().encode())),
+        ("hello", frame(Kind::Hello, &hello().encode())),
+        ("welcome", frame(Kind::Welcome, &welcome().encode())),
         (
             "proof",
-            seal(Kind::Proof, &Proof { proof: nonce(7) }.encode()),
+            frame(Kind::Proof, &Proof { proof: nonce(7) }.encode()),
         ),
-        ("accepted", seal(Kind::Accepted, &[])),
-        ("refused", seal(Kind::Refused, &refused.encode())),
-        ("call", seal(Kind::Call, &call.encode())),
-        ("answer", seal(Kind::Answer, b"answer")),
-        ("failure", seal(Kind::Failure, &failure.encode())),
-        ("pull", seal(Kind::Pull, &pull().encode())),
-        ("piece", seal(Kind::Piece, b"pulled")),
-        ("pulled", seal(Kind::Pulled, &Pulled { digest }.encode())),
-        ("located", seal(Kind::Located, &located.encode())),
+        ("accepted", frame(Kind::Accepted, &[])),
+        ("refused", frame(Kind::Refused, &refused.encode())),
+        ("call", frame(Kind::Call, &call.encode())),
+        ("answer", frame(Kind::Answer, b"answer")),
+        ("failure", frame(Kind::Failure, &failure.encode())),
+        ("pull", frame(Kind::Pull, &pull().encode())),
+        ("piece", frame(Kind::Piece, b"pulled")),
+        ("pulled", frame(Kind::Pulled, &Pulled { digest }.encode())),
+        ("located", frame(Kind::Located, &located.encode())),
     ]
 }
 
 /// Reads a frame and writes what was read.
 fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
-    let (head, kind, body) = open(bytes)?;
+    let (head, kind, body) = open_any(bytes)?;
     let body = match kind {
         Kind::Hello => Hello::decode(&head, body)?.encode(),
         Kind::Welcome => Welcome::decode(&head, body)?.encode(),
@@ -104,16 +140,16 @@ fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Located => Located::decode(&head, body)?.encode(),
         Kind::Accepted | Kind::Answer | Kind::Piece => body.to_vec(),
     };
-    Ok(seal(kind, &body))
+    Ok(frame(kind, &body))
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/wire-v1")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/wire-v2")
 }
 
 fn catalogue() -> String {
-    let head = "# Fixtures of wire protocol 1\n\n\
-         A frame of each kind, as version 1 sends it. Checked and written by\n\
+    let head = "# Fixtures of wire protocol 2\n\n\
+         A frame of each kind, as version 2 sends it. Checked and written by\n\
          `crates/format/tests/it/wire.rs` (`BACKSTAY_WRITE_FIXTURES=1`). The protocol is described\n\
          in docs/format/wire.md.\n\n| file | bytes | XXH3-64 |\n|---|---|---|";
     let mut lines = vec![head.to_owned()];
@@ -140,7 +176,7 @@ fn frames_are_still_these_bytes() {
     assert_eq!(String::from_utf8(read("README.md")), Ok(catalogue()));
     for (name, bytes) in samples() {
         let golden = read(&format!("{name}.bin"));
-        assert!(golden == bytes, "{name}: other bytes than version 1");
+        assert!(golden == bytes, "{name}: other bytes than version 2");
         assert_eq!(rewrite(&golden).as_ref(), Ok(&bytes), "{name}");
     }
     let count = std::fs::read_dir(folder()).unwrap().count();
@@ -169,9 +205,7 @@ fn every_damage_to_a_frame_is_refused() {
                 let mut damaged = bytes.clone();
                 damaged[place] ^= 1 << bit;
                 let result = read(&damaged);
-                // Pulled bytes are under the digest at the end of the pull.
-                let is_piece = name == "piece" && place >= HEAD_BYTES;
-                assert_eq!(result.is_ok(), is_piece, "{name} byte {place} bit {bit}");
+                assert!(result.is_err(), "{name} byte {place} bit {bit}");
             }
         }
     }
@@ -180,9 +214,9 @@ fn every_damage_to_a_frame_is_refused() {
 #[test]
 fn a_body_with_a_right_checksum_is_still_checked() {
     for (name, bytes) in samples() {
-        let (_, kind, body) = open(&bytes).unwrap();
+        let (_, kind, body) = open_any(&bytes).unwrap();
         for end in 0..body.len() {
-            let cut = seal(kind, &body[..end]);
+            let cut = frame(kind, &body[..end]);
             if let Ok(written) = read(&cut) {
                 assert_eq!(written, cut, "{name} cut at {end}");
             }
@@ -191,7 +225,7 @@ fn a_body_with_a_right_checksum_is_still_checked() {
             for byte in [0, 0xff, body[place] ^ 1, body[place] ^ 0x80] {
                 let mut damaged = body.to_vec();
                 damaged[place] = byte;
-                let frame = seal(kind, &damaged);
+                let frame = frame(kind, &damaged);
                 if let Ok(written) = read(&frame) {
                     assert_eq!(written, frame, "{name} byte {place}");
                 }
@@ -263,6 +297,50 @@ fn what_is_proven_differs_by_role_and_by_every_byte_but_the_proof() {
     assert_ne!(text, proven(Role::Server, &other, &welcome));
 }
 
+#[test]
+fn a_mac_is_of_one_secret_one_connection_one_direction_and_one_place() {
+    let (said, answered) = (hello().encode(), welcome().encode());
+    let client = || Sealer::derive(&SECRET, Role::Client, &said, &answered);
+    let first = client().seal(Kind::Call, b"12345678request");
+    assert!(client().open(&first).is_ok());
+    let mut later = client();
+    assert!(later.open(&first).is_ok());
+    assert!(later.open(&first).is_err(), "a frame that is repeated");
+    let mut ahead = client();
+    let (_, second) = (ahead.begin(), ahead.seal(Kind::Call, b"12345678request"));
+    assert!(client().open(&second).is_err(), "one before it is left out");
+    let mut other = said.clone();
+    other[0] ^= 1;
+    let mut answered_other = answered.clone();
+    answered_other[Welcome::PROOF_BYTES] ^= 1;
+    for mut wrong in [
+        Sealer::derive(&[8; 32], Role::Client, &said, &answered),
+        Sealer::derive(&SECRET, Role::Server, &said, &answered),
+        Sealer::derive(&SECRET, Role::Client, &other, &answered),
+        Sealer::derive(&SECRET, Role::Client, &said, &answered_other),
+    ] {
+        assert_eq!(wrong.open(&first).unwrap_err().field, "MAC");
+    }
+    assert_eq!(format!("{later:?}"), "Sealer(at frame 2)");
+}
+
+#[test]
+fn a_mac_is_keyed_blake3_of_body_head_and_number() {
+    let mut material = SECRET.to_vec();
+    material.extend(proven(Role::Client, &hello().encode(), &welcome().encode()));
+    let key = blake3::derive_key(backstay_format::mac::SESSION_CONTEXT, &material);
+    let mut sealer = sealer(Kind::Call);
+    for number in 0..3_u64 {
+        let frame = sealer.seal(Kind::Call, b"12345678body");
+        let (front, mac) = frame.split_at(frame.len() - MAC_BYTES);
+        let (head, body) = front.split_at(HEAD_BYTES);
+        let wanted = blake3::keyed_hash(&key, &[body, head, &number.to_le_bytes()].concat());
+        assert_eq!(mac, wanted.as_bytes());
+    }
+    let named = blake3::derive_key(backstay_format::mac::SECRET_ID_CONTEXT, &SECRET);
+    assert_eq!(secret_id(&SECRET), named[..16]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -272,7 +350,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         prop_assert!(read(&bytes).is_err());
-        let frame = seal(kind, &bytes);
+        let frame = frame(kind, &bytes);
         if let Ok(written) = read(&frame) {
             prop_assert_eq!(written, frame);
         }
@@ -355,7 +433,15 @@ fn the_offsets_of_the_page_add_up_to_what_is_written() {
             .unwrap()
             .1
     };
-    let body = |name: &str| words(name).len() - HEAD_BYTES - TAIL_BYTES;
+    let body = |name: &str| {
+        let kind = Head::decode(&words(name)).unwrap().check().unwrap();
+        let tail = if is_sealed(kind) {
+            MAC_BYTES
+        } else {
+            TAIL_BYTES
+        };
+        words(name).len() - HEAD_BYTES - tail
+    };
     let wanted = [
         ("Frame", HEAD_BYTES, 0),
         ("Hello", body("hello"), text("heat2d 42n\u{e9}ud-07")),
@@ -390,5 +476,5 @@ fn the_offsets_of_the_page_add_up_to_what_is_written() {
         }
         assert_eq!(end, size - texts, "{name}");
     }
-    assert_eq!((HEAD_BYTES, TAIL_BYTES), (32, 8));
+    assert_eq!((HEAD_BYTES, TAIL_BYTES, MAC_BYTES), (32, 8, 32));
 }

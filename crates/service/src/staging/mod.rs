@@ -6,7 +6,7 @@
 //! application and goes on with the next life; what it had stored when it died is not stored again.
 
 use backstay::drain::{DrainPoint, ServerPlace, shared_secret};
-use backstay::transport::{Endpoint, Handler, TcpEndpoint, TcpOptions};
+use backstay::transport::{Endpoint, Handler, SecretSource, TcpEndpoint, TcpOptions};
 use backstay::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,11 +51,15 @@ impl Handler for ToDrain {
 pub fn run(options: &StageOptions, stop: &AtomicBool, ready: impl FnOnce(&str)) -> Result<Ended> {
     let secret = shared_secret(&options.folder)?;
     let mut tcp = TcpOptions::new(&options.name, &options.job, secret);
+    // The next life of the job draws another one.
+    let folder = options.folder.clone();
+    tcp.secret_source = Some(SecretSource::new(move || shared_secret(&folder)));
     if let Some(listen) = &options.listen {
-        tcp.listen = listen.parse().map_err(|error| {
+        let address = listen.parse().map_err(|error| {
             let context = format!("the address to listen at is {listen:?}");
             Error::caused(ErrorKind::Configuration, context, error)
         })?;
+        tcp.listen = Some(address);
     }
     let endpoint: Arc<dyn Endpoint> = Arc::new(TcpEndpoint::open(tcp)?);
     let point = Arc::new(DrainPoint::new(Arc::clone(&endpoint), &options.name));

@@ -10,6 +10,7 @@ use super::events::Summary;
 use super::hosts::Host;
 use super::place::Start;
 use super::{LEAVE, Options, Parts, RENDEZVOUS};
+use backstay::leave::UNREADABLE_FILE;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -39,6 +40,8 @@ pub(crate) struct Supervisor {
     agents: Option<Agents>,
     newest: Option<u64>,
     stalls: u32,
+    /// Deaths in a row after each of which the newest checkpoint could not be read.
+    unread: u32,
     leaving: bool,
     clock_read: Option<Instant>,
 }
@@ -72,6 +75,7 @@ impl Supervisor {
             agents,
             newest: None,
             stalls: 0,
+            unread: 0,
             leaving: false,
             clock_read: None,
         })
@@ -187,6 +191,15 @@ impl Supervisor {
                 self.summary.failures
             ));
         }
+        let unread = self.unreadable();
+        self.unread = if unread.is_some() { self.unread + 1 } else { 0 };
+        if let (true, Some(why)) = (self.unread >= self.options.stalls, unread) {
+            return Some(format!(
+                "it died {} times because its newest checkpoint could not be read (--stalls): {why}; \
+                 --checkpoint goes on from an older one",
+                self.unread
+            ));
+        }
         if self.stalls >= self.options.stalls {
             return Some(format!(
                 "it died {} times with no newer checkpoint (--stalls)",
@@ -194,6 +207,17 @@ impl Supervisor {
             ));
         }
         None
+    }
+
+    /// Why the newest checkpoint could not be read, if the application said so.
+    fn unreadable(&self) -> Option<String> {
+        let text = fs::read_to_string(self.unreadable_file()).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+
+    fn unreadable_file(&self) -> std::path::PathBuf {
+        let folder = self.options.folder.join(RENDEZVOUS);
+        folder.join(UNREADABLE_FILE)
     }
 
     fn progress(&mut self) -> Option<u64> {
@@ -213,6 +237,7 @@ impl Supervisor {
     fn life(&mut self, start: &Start) -> Result<ExitStatus, String> {
         let leave = self.options.folder.join(LEAVE);
         drop(fs::remove_file(&leave));
+        drop(fs::remove_file(self.unreadable_file()));
         let count = self.summary.starts + 1;
         let at = if start.hosts.is_empty() {
             String::new()

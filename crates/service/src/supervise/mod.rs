@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `BACKSTAY_LEAVE_FILE` | a path. Once a file is there, take a last checkpoint and leave; it holds the reason, one line |
 //! | `BACKSTAY_RESTARTS` | how often the application was started before |
-//! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other |
+//! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other; a file `unreadable` that the application leaves there says why its newest checkpoint could not be read |
 //! | `BACKSTAY_HOSTFILE` | the host file of this start, if one was written |
 //!
 //! The leave file is written when this process gets SIGTERM or SIGINT, or when the scheduler's time runs

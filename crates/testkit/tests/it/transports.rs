@@ -43,7 +43,7 @@ struct Tcp {
 impl TransportLab for Tcp {
     fn endpoint(&self, name: &str) -> Arc<dyn Endpoint> {
         let mut options = TcpOptions::new(name, "a job", Secret::from_bytes([9; 32]));
-        options.listen = ([127, 0, 0, 1], 0).into();
+        options.listen = Some(([127, 0, 0, 1], 0).into());
         options.same_node = self.same_node;
         Arc::new(must(TcpEndpoint::open(options)))
     }

@@ -6,6 +6,8 @@ use crate::output::{human_bytes, percent};
 use crate::view::short;
 use backstay::CheckpointId;
 use backstay::inspect::share;
+use backstay::metrics::Metrics;
+use std::collections::BTreeMap;
 
 /// The lines to show.
 pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
@@ -77,6 +79,9 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
             percent(metrics.changed_share)
         ));
     }
+    if let Some(metrics) = metrics {
+        of_tracking(metrics, lines);
+    }
     if job.ids.protected.is_some() || job.ids.encoding.is_some() {
         let encoding = job
             .ids
@@ -91,6 +96,41 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
     match &job.archive {
         Some(drain) => of_drain(job, drain, lines),
         None => lines.push("  archive    none: the job was not told of one".to_owned()),
+    }
+}
+
+/// How many variables are tracked in which way, and those that are not as asked.
+fn of_tracking(metrics: &Metrics, lines: &mut Vec<String>) {
+    const SHOWN: usize = 8;
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for tracking in metrics.tracking.values() {
+        *counts.entry(&*tracking.now).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(how, n)| format!("{n} by {how}"))
+        .collect();
+    lines.push(format!(
+        "             variables tracked: {}",
+        counts.join(", ")
+    ));
+    let other = metrics.tracking.iter();
+    let other: Vec<_> = other
+        .filter(|(_, tracking)| tracking.now != tracking.asked)
+        .collect();
+    for (name, tracking) in other.iter().take(SHOWN) {
+        lines.push(format!(
+            "               {name}: {}, not {}: {}",
+            tracking.now,
+            tracking.asked,
+            tracking.why.as_deref().unwrap_or("not said")
+        ));
+    }
+    if other.len() > SHOWN {
+        lines.push(format!("               and {} more", other.len() - SHOWN));
     }
 }
 

@@ -318,8 +318,10 @@ fn room_is_checked_against_file_system_and_memory_limit() {
         used_bytes: 20 * MIB,
         path: PathBuf::from("/sys/fs/cgroup/memory.max"),
     };
-    let check =
-        |place: &Place, bytes| check_room(place, bytes, Some(&limit)).map(|()| place.clone());
+    let check = |place: &Place, bytes| {
+        check_room(place, bytes)?;
+        check_memory(place, bytes, Some(&limit)).map(|()| place.clone())
+    };
     assert!(check(&place, 60 * MIB).is_ok());
     let words = [
         "memory.max",
@@ -337,7 +339,7 @@ fn room_is_checked_against_file_system_and_memory_limit() {
         "reserve_bytes",
     ];
     refused(check(&place, 100 * MIB + 1), ErrorKind::StoreFull, &words);
-    assert!(check_room(&place, 100 * MIB, None).is_ok());
+    assert!(check_room(&place, 100 * MIB).is_ok() && check_memory(&place, 100 * MIB, None).is_ok());
     place.is_memory = false;
     assert!(check(&place, 100 * MIB).is_ok());
 }

@@ -5,6 +5,7 @@
 //! semantics: Documentation/admin-guide/mm/userfaultfd.rst and pagemap.rst of the kernel.
 #![expect(unsafe_code, reason = "ioctls, and mapping a page to probe with")]
 
+use crate::io::open::above_standard;
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +15,6 @@ use rustix::mm::{
     MapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, msync, munmap, userfaultfd,
 };
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
 /// struct `uffdio_api`
@@ -97,11 +97,14 @@ impl Kernel {
             | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
         // SAFETY: the descriptor is used below only, with registered memory of callers that
         // promised in `PageTracker::register` that it is theirs.
-        let faults = unsafe { userfaultfd(flags) }.map_err(|errno| match errno {
-            Errno::NOSYS => "this kernel has no userfaultfd".to_owned(),
-            Errno::INVAL => "this kernel is older than Linux 6.7".to_owned(),
-            Errno::PERM => "userfaultfd is not permitted here (a container's filter)".to_owned(),
-            other => format!("userfaultfd failed: {other}"),
+        let faults = above_standard(|| Ok(unsafe { userfaultfd(flags) }?));
+        let faults = faults.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NOSYS) => "this kernel has no userfaultfd".to_owned(),
+            Some(Errno::INVAL) => "this kernel is older than Linux 6.7".to_owned(),
+            Some(Errno::PERM) => {
+                "userfaultfd is not permitted here (a container's filter)".to_owned()
+            }
+            _ => format!("userfaultfd failed: {error}"),
         })?;
         let mut handshake = Handshake {
             api: UFFD_API,
@@ -113,7 +116,7 @@ impl Kernel {
             |errno| format!("userfaultfd without WP_ASYNC: {errno} (it came with Linux 6.7)"),
         )?;
         let (path, flags) = ("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC);
-        let pagemap = rustix::fs::open(path, flags, Mode::empty())
+        let pagemap = above_standard(|| Ok(rustix::fs::open(path, flags, Mode::empty())?))
             .map_err(|errno| format!("{path} cannot be opened: {errno}"))?;
         Ok(Self { faults, pagemap })
     }
@@ -225,45 +228,6 @@ pub(super) fn is_mapped(pages: &Range<usize>) -> bool {
     let address = std::ptr::with_exposed_provenance_mut(pages.start);
     // SAFETY: MS_ASYNC has no effect on memory (since Linux 2.6.19), and none on data before.
     unsafe { msync(address, pages.len(), MsyncFlags::ASYNC) }.is_ok()
-}
-
-/// That `pages` are mapped, and only privately: a shared mapping can be written by other processes
-/// and through other addresses, which tracking by page table does not see.
-pub(super) fn check_private(pages: &Range<usize>) -> Result<(), String> {
-    let path = "/proc/self/maps";
-    let unreadable = |error: std::io::Error| format!("{path} cannot be read: {error}");
-    let mut lines = BufReader::new(std::fs::File::open(path).map_err(unreadable)?);
-    let mut covered = pages.start;
-    let mut line = Vec::new();
-    while covered < pages.end {
-        line.clear();
-        if lines.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
-            return Err("part of it is not mapped".to_owned());
-        }
-        let Some((mapping, shared)) = mapping_of(&line) else {
-            return Err(format!("{path} has an unknown form"));
-        };
-        if mapping.end <= covered {
-            continue;
-        }
-        if mapping.start > covered {
-            return Err("part of it is not mapped".to_owned());
-        }
-        if shared {
-            return Err("it is shared memory, which others may write".to_owned());
-        }
-        covered = mapping.end;
-    }
-    Ok(())
-}
-
-/// Range of one line of /proc/self/maps, and whether it is shared.
-fn mapping_of(line: &[u8]) -> Option<(Range<usize>, bool)> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let (range, access) = (std::str::from_utf8(fields.next()?).ok()?, fields.next()?);
-    let (start, end) = range.split_once('-')?;
-    let hex = |text| usize::from_str_radix(text, 16).ok();
-    Some((hex(start)?..hex(end)?, access.get(3) == Some(&b's')))
 }
 
 /// Tries all of it on memory of its own: writes are seen, and only writes.

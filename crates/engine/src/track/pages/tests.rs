@@ -456,6 +456,35 @@ fn threads_that_write_during_scans_are_all_seen() {
 }
 
 #[test]
+fn a_private_mapping_of_a_file_is_refused() {
+    let Some(mut tracker) = tracker() else { return };
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(backstay_format::width::to_u64(4 * MIB))
+        .unwrap();
+    let memory = Memory::new(4 * MIB);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = MAP_PRIVATE | MAP_FIXED;
+    // Also where it took the place of memory that was watched.
+    let mut region = clean_region(&mut tracker, &memory);
+    // SAFETY: the test's own mapping, replaced.
+    let base = unsafe {
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        libc::mmap(memory.base.cast(), 4 * MIB, access, flags, descriptor, 0)
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    for _ in 0..3 {
+        memory.read();
+        assert_eq!(tracker.scan(&mut region).unwrap(), Touched::All);
+    }
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1], 123_456).unwrap();
+    assert_eq!(tracker.scan(&mut region).unwrap(), Touched::All);
+    assert_eq!(
+        region.refusal(),
+        Some("it shows a file, which may be written")
+    );
+}
+
+#[test]
 fn a_process_without_privileges_may_track() {
     // SAFETY: asks for the user only.
     let root = unsafe { libc::geteuid() } == 0;

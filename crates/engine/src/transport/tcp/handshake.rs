@@ -2,29 +2,44 @@
 //! Purpose: both sides of a new connection prove to each other that they belong to the job.
 //! In from: `pool` for who connects, `server` for who listened. Out to: a connection that may be used.
 //! Invariants: the secret is not sent; each side proves its knowledge of it for nonces of both; who
-//! connects speaks the proof only to one that gave its own.
+//! connects speaks the proof only to one that gave its own; the keys of what follows are of this
+//! connection only.
 //! Format: docs/format/wire.md, section "Handshake".
 
-use super::link::{Broken, Frame, Link};
-use crate::clock::Deadline;
+use super::link::{Broken, Frame, Link, Sealers};
+use crate::clock::{Deadline, Stopwatch};
 use crate::error::Result as EngineResult;
+use crate::notice;
 use crate::transport::same_node;
-use crate::transport::secret::{Secret, drawn};
+use crate::transport::secret::{Secret, SecretSource, drawn};
+use backstay_format::mac::{SECRET_ID_BYTES, Sealer};
 use backstay_format::wire::{
     Hello, Kind, Proof, Reason, Refused, Role, WIRE_VERSION_MAJOR, Welcome, proven,
 };
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A secret is looked for anew so often at most.
+const LOOKED_FOR: Duration = Duration::from_secs(1);
 
 /// Who this endpoint is.
 pub(super) struct Identity {
     pub(super) name: String,
     pub(super) job: String,
-    pub(super) secret: Secret,
     /// Names the kernel; drawn where it has no name, so that nobody has the same.
     pub(super) machine: [u8; 16],
+    secret: Mutex<Secret>,
+    source: Option<SecretSource>,
+    looked: Mutex<Option<Stopwatch>>,
 }
 
 impl Identity {
-    pub(super) fn new(name: String, job: String, secret: Secret) -> EngineResult<Self> {
+    pub(super) fn new(
+        name: String,
+        job: String,
+        secret: Secret,
+        source: Option<SecretSource>,
+    ) -> EngineResult<Self> {
         let machine = match same_node::machine() {
             Some(machine) => machine,
             None => drawn()?,
@@ -32,9 +47,43 @@ impl Identity {
         Ok(Self {
             name,
             job,
-            secret,
             machine,
+            secret: Mutex::new(secret),
+            source,
+            looked: Mutex::default(),
         })
+    }
+
+    pub(super) fn secret(&self) -> Secret {
+        let secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        secret.clone()
+    }
+
+    /// The secret that `id` names, if it is this endpoint's, or became that of its job meanwhile; and
+    /// whether the latter.
+    fn secret_named(&self, id: &[u8; SECRET_ID_BYTES]) -> Option<(Secret, bool)> {
+        let known = self.secret();
+        if known.id() == *id {
+            return Some((known, false));
+        }
+        let source = self.source.as_ref()?;
+        // One at a time, and seldom.
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.is_none_or(|since| since.elapsed() >= LOOKED_FOR) {
+            *looked = Some(Stopwatch::start());
+            match source.read() {
+                Ok(found) if found.id() == *id => {
+                    let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+                    *secret = found.clone();
+                    return Some((found, true));
+                }
+                Ok(_) => {}
+                Err(error) => notice::warn(&format!("the secret of the job: {error}")),
+            }
+        }
+        // Another connection may have found it just before.
+        let known = self.secret();
+        (known.id() == *id).then_some((known, false))
     }
 }
 
@@ -46,6 +95,14 @@ pub(super) struct Known {
     pub(super) same_machine: bool,
 }
 
+/// Who connected and proved itself, before it is told so.
+pub(super) struct Proven {
+    pub(super) name: String,
+    /// The secret of the job is another than before: what went by that one is of a former life.
+    pub(super) is_new_life: bool,
+    sealers: Sealers,
+}
+
 fn refusal(reason: Reason, words: String) -> Broken {
     Broken::Refused(Refused { reason, words })
 }
@@ -54,31 +111,49 @@ fn internal(error: &crate::error::Error) -> Broken {
     refusal(Reason::Protocol, error.to_string())
 }
 
-/// The proof of `role` for this connection.
-fn prove(
-    identity: &Identity,
-    role: Role,
-    hello: &[u8],
-    welcome: &[u8],
-) -> Result<[u8; 32], Broken> {
-    let proof = identity.secret.prove(&proven(role, hello, welcome));
-    proof.map_err(|error| internal(&error))
+fn another_secret(identity: &Identity) -> Broken {
+    let words = format!("another job secret than that of {}", identity.name);
+    refusal(Reason::Secret, words)
 }
 
-fn holds(
-    identity: &Identity,
-    role: Role,
-    (hello, welcome): (&[u8], &[u8]),
-    proof: &[u8; 32],
-) -> Result<(), Broken> {
-    let text = proven(role, hello, welcome);
-    match identity.secret.verify(&text, proof) {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            let words = format!("another job secret than that of {}", identity.name);
-            Err(refusal(Reason::Secret, words))
+/// What both sides said, under the secret that they mean.
+struct Said<'a> {
+    identity: &'a Identity,
+    secret: &'a Secret,
+    hello: &'a [u8],
+    welcome: &'a [u8],
+}
+
+impl Said<'_> {
+    /// The proof of `role` for this connection.
+    fn prove(&self, role: Role) -> Result<[u8; 32], Broken> {
+        let proof = self.secret.prove(&proven(role, self.hello, self.welcome));
+        proof.map_err(|error| internal(&error))
+    }
+
+    fn check(&self, role: Role, proof: &[u8; 32]) -> Result<(), Broken> {
+        let text = proven(role, self.hello, self.welcome);
+        match self.secret.verify(&text, proof) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(another_secret(self.identity)),
+            Err(error) => Err(internal(&error)),
         }
-        Err(error) => Err(internal(&error)),
+    }
+
+    /// The keys of this connection for the side of `role`.
+    fn sealers(&self, role: Role) -> Sealers {
+        let of = |sender| Sealer::derive(self.secret.bytes(), sender, self.hello, self.welcome);
+        let (client, server) = (of(Role::Client), of(Role::Server));
+        match role {
+            Role::Client => Sealers {
+                send: client,
+                receive: server,
+            },
+            Role::Server => Sealers {
+                send: server,
+                receive: client,
+            },
+        }
     }
 }
 
@@ -95,8 +170,10 @@ pub(super) fn connect(
     identity: &Identity,
     deadline: &Deadline,
 ) -> Result<Known, Broken> {
+    let secret = identity.secret();
     let hello = Hello {
         nonce: drawn().map_err(|error| internal(&error))?,
+        secret: secret.id(),
         job: identity.job.clone(),
         name: identity.name.clone(),
     };
@@ -110,26 +187,37 @@ pub(super) fn connect(
     };
     let welcome = expect(received?, Kind::Welcome)?;
     let known = Welcome::decode(&welcome.head, &welcome.body)?;
-    let said = (&hello[..], &welcome.body[..]);
-    if let Err(broken) = holds(identity, Role::Server, said, &known.proof) {
+    let said = Said {
+        identity,
+        secret: &secret,
+        hello: &hello,
+        welcome: &welcome.body,
+    };
+    if let Err(broken) = said.check(Role::Server, &known.proof) {
         tell(link, &broken, deadline);
         return Err(broken);
     }
-    let proof = prove(identity, Role::Client, &hello, &welcome.body)?;
+    let proof = said.prove(Role::Client)?;
     link.send(Kind::Proof, &[&Proof { proof }.encode()], deadline)?;
-    expect(link.receive(deadline)?, Kind::Accepted)?;
+    let (head, kind) = link.receive_head(deadline)?;
+    if kind == Kind::Accepted {
+        // This frame is the first one that has a MAC; a refusal in its place has none.
+        link.begin_session(said.sealers(Role::Client));
+    }
+    expect(link.receive_rest((head, kind), deadline)?, Kind::Accepted)?;
     Ok(Known {
         name: known.name,
         same_machine: known.machine == identity.machine,
     })
 }
 
-/// The side that listened. What it refuses it tells the other side.
+/// The side that listened. What it refuses it tells the other side; whom it does not refuse it accepts
+/// by [`welcome`].
 pub(super) fn accept(
     link: &mut Link,
     identity: &Identity,
     deadline: &Deadline,
-) -> Result<Known, Broken> {
+) -> Result<Proven, Broken> {
     let result = answer(link, identity, deadline);
     if let Err(broken) = &result {
         tell(link, broken, deadline);
@@ -137,7 +225,7 @@ pub(super) fn accept(
     result
 }
 
-fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<Known, Broken> {
+fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<Proven, Broken> {
     let hello = expect(link.receive(deadline)?, Kind::Hello)?;
     let known = Hello::decode(&hello.head, &hello.body)?;
     if known.job != identity.job {
@@ -145,6 +233,8 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<K
         let words = format!("{} belongs to job {job}, not to {other}", identity.name);
         return Err(refusal(Reason::Job, words));
     }
+    let named = identity.secret_named(&known.secret);
+    let (secret, is_new_life) = named.ok_or_else(|| another_secret(identity))?;
     let mut welcome = Welcome {
         proof: [0; 32],
         nonce: drawn().map_err(|error| internal(&error))?,
@@ -152,26 +242,41 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<K
         job: identity.job.clone(),
         name: identity.name.clone(),
     };
-    welcome.proof = prove(identity, Role::Server, &hello.body, &welcome.encode())?;
-    let welcome = welcome.encode();
-    link.send(Kind::Welcome, &[&welcome], deadline)?;
+    let unproven = welcome.encode();
+    let said = Said {
+        identity,
+        secret: &secret,
+        hello: &hello.body,
+        welcome: &unproven,
+    };
+    welcome.proof = said.prove(Role::Server)?;
+    link.send(Kind::Welcome, &[&welcome.encode()], deadline)?;
     let proof = expect(link.receive(deadline)?, Kind::Proof)?;
     let proof = Proof::decode(&proof.head, &proof.body)?;
-    holds(
-        identity,
-        Role::Client,
-        (&hello.body, &welcome),
-        &proof.proof,
-    )?;
+    said.check(Role::Client, &proof.proof)?;
+    Ok(Proven {
+        name: known.name,
+        is_new_life,
+        sealers: said.sealers(Role::Server),
+    })
+}
+
+/// Tells who proved itself that it is accepted.
+pub(super) fn welcome(
+    link: &mut Link,
+    proven: Proven,
+    deadline: &Deadline,
+) -> Result<Known, Broken> {
+    link.begin_session(proven.sealers);
     link.send(Kind::Accepted, &[], deadline)?;
     Ok(Known {
-        name: known.name,
+        name: proven.name,
         same_machine: false,
     })
 }
 
 /// Tells the other side why it is refused.
-fn tell(link: &Link, broken: &Broken, deadline: &Deadline) {
+fn tell(link: &mut Link, broken: &Broken, deadline: &Deadline) {
     match broken {
         Broken::Refused(refused) => link.refuse(refused.reason, &refused.words, deadline),
         Broken::Nonsense(error) if error.field == "version" => {

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the transport over TCP.
 //! In from: composers, by [`Endpoint`]. Out to: sockets, and files of the same machine.
-//! Invariants: only processes that know the job secret are talked to; connections, threads and what
-//! they hold are bounded; no signal reaches the application.
+//! Invariants: only processes that know the job secret are talked to, and every frame of theirs is
+//! authenticated; connections, threads and what they hold are bounded, and strangers cannot take what
+//! peers need; it listens only where peers are told to come; no signal reaches the application.
 //! Format: docs/format/wire.md.
 
 mod handshake;
 mod link;
+mod places;
 mod pool;
 mod pull;
 mod server;
 
 use super::{
-    Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, announced_host, check_message,
-    remote_error,
+    Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, SecretSource, announced_host,
+    check_message, remote_error,
 };
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::limits::LABEL_BYTES_MAX;
-use backstay_format::wire::{Call, Failure, Kind, Reason};
+use backstay_format::wire::{CALL_HEAD_BYTES, Call, Failure, Kind, MESSAGE_BYTES_MAX, Reason};
 use backstay_format::{Digest, FormatError};
 use handshake::Identity;
 use link::{Broken, Frame};
+use places::{Bodies, Bounds};
 use pool::{Lease, Pool};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -39,13 +42,20 @@ pub struct TcpOptions {
     pub job: String,
     /// The job secret; who does not know it is refused.
     pub secret: Secret,
-    /// Where to listen. Port 0 is any free one.
-    pub listen: SocketAddr,
+    /// Where the secret of the next life of the job is to be found, for an endpoint that outlives one.
+    pub secret_source: Option<SecretSource>,
+    /// Where to listen. Port 0 is any free one. By default where others are told to come, any port.
+    pub listen: Option<SocketAddr>,
     /// The number of the address that others are told; where it is none, that of `listen` if it names
     /// one, or else the host's.
     pub announce: Option<String>,
-    /// Connections that others may have to here at a time, each with a thread; more are refused.
+    /// Connections of peers that are served at a time, each with a thread; as many wait, and more are told
+    /// to come again.
     pub connections_max: usize,
+    /// Connections of whoever did not prove yet that it belongs to the job.
+    pub strangers_max: usize,
+    /// Memory for bodies of requests of all connections together, in bytes.
+    pub bodies_bytes_max: usize,
     /// Connections from here to one peer at a time; more operations wait for one of them.
     pub connections_per_peer_max: usize,
     /// Whether files of peers on this machine are read past the sockets, where they can be.
@@ -59,9 +69,12 @@ impl TcpOptions {
             name: name.into(),
             job: job.into(),
             secret,
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            secret_source: None,
+            listen: None,
             announce: None,
             connections_max: 256,
+            strangers_max: 64,
+            bodies_bytes_max: 256 << 20,
             connections_per_peer_max: 8,
             same_node: true,
         }
@@ -91,8 +104,17 @@ impl Open {
     }
 
     fn end_all(&self) {
+        self.end_where(|_| true);
+    }
+
+    fn end_all_but(&self, kept: &Registered) {
+        self.end_where(|number| number != kept.number);
+    }
+
+    fn end_where(&self, which: impl Fn(u64) -> bool) {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        for stream in streams.1.values().filter_map(Weak::upgrade) {
+        let ending = streams.1.iter().filter(|(number, _)| which(**number));
+        for stream in ending.filter_map(|(_, stream)| stream.upgrade()) {
             drop(stream.shutdown(Shutdown::Both));
         }
     }
@@ -116,6 +138,8 @@ struct Shared {
     handler: Mutex<Option<Arc<dyn Handler>>>,
     open: Arc<Open>,
     refusals: server::Refusals,
+    connections_max: usize,
+    bodies: Bodies,
     ended: AtomicBool,
 }
 
@@ -148,32 +172,40 @@ pub struct TcpEndpoint {
 impl TcpEndpoint {
     /// Listens. There is no handler, and nothing is exposed yet.
     pub fn open(options: TcpOptions) -> Result<Self> {
+        Self::open_with(options, server::spawn)
+    }
+
+    fn open_with(options: TcpOptions, spawn: server::Spawn) -> Result<Self> {
         for (what, text) in [("name", &options.name), ("job", &options.job)] {
             if text.len() > LABEL_BYTES_MAX {
                 let context = format!("{what} {text}: at most {LABEL_BYTES_MAX} bytes");
                 return Err(Error::new(ErrorKind::Configuration, context));
             }
         }
-        let listen = options.listen;
-        let failed = |error| {
-            let context = format!("listening on {listen}");
-            Error::caused(ErrorKind::Configuration, context, error)
+        let (listener, address) = listen(&options)?;
+        let bounds = Bounds {
+            strangers: options.strangers_max.max(1),
+            peers: options.connections_max.max(1),
         };
-        let listener = TcpListener::bind(listen).map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        let address = match &options.announce {
-            None if !bound.ip().is_unspecified() => bound,
-            asked => SocketAddr::new(announced_host(asked.as_deref())?, bound.port()),
-        };
+        let bodies_bytes = options
+            .bodies_bytes_max
+            .max(MESSAGE_BYTES_MAX + CALL_HEAD_BYTES);
         let shared = Arc::new(Shared {
-            identity: Identity::new(options.name, options.job, options.secret)?,
+            identity: Identity::new(
+                options.name,
+                options.job,
+                options.secret,
+                options.secret_source,
+            )?,
             exposures: Exposures::default(),
             handler: Mutex::new(None),
             open: Arc::default(),
             refusals: server::Refusals::default(),
+            connections_max: bounds.peers,
+            bodies: Bodies::new(bodies_bytes),
             ended: AtomicBool::new(false),
         });
-        let server = server::Server::start(listener, &shared, options.connections_max.max(1))?;
+        let server = server::Server::start(listener, &shared, bounds, spawn)?;
         Ok(Self {
             server,
             pool: Pool::new(Arc::clone(&shared), options.connections_per_peer_max.max(1)),
@@ -185,8 +217,9 @@ impl TcpEndpoint {
 
     /// Does `work` on a connection to `peer`.
     ///
-    /// A connection that was kept and turns out to be dead is replaced once by a fresh one, unless
-    /// the peer may have the request already and must not get it twice.
+    /// A connection that was kept and turns out to be dead, or to have given its place to others, is
+    /// replaced once by a fresh one, unless the peer may have the request already and must not get it
+    /// twice.
     fn with_link<T>(
         &self,
         peer: &Peer,
@@ -205,7 +238,8 @@ impl TcpEndpoint {
                     return Err(error);
                 }
                 Err(Ended::Broken(broken, again)) => {
-                    let is_stale = lease.was_kept() && again && broken.is_gone();
+                    let undone = again && broken.is_gone() || broken.is_busy();
+                    let is_stale = lease.was_kept() && undone;
                     drop(lease);
                     if !is_stale || self.shared.has_ended() {
                         return Err(self.broken(peer, broken));
@@ -224,6 +258,28 @@ impl TcpEndpoint {
         }
         failed(peer, broken)
     }
+}
+
+/// Listens where others are told to come, unless the options say where; also returns what they are told.
+fn listen(options: &TcpOptions) -> Result<(TcpListener, SocketAddr)> {
+    let announced = |port| -> Result<SocketAddr> {
+        let host = announced_host(options.announce.as_deref())?;
+        Ok(SocketAddr::new(host, port))
+    };
+    let at = options.listen.map_or_else(|| announced(0), Ok)?;
+    let failed = |error| {
+        let context = format!("listening on {at}; listen_address says where else");
+        Error::caused(ErrorKind::Configuration, context, error)
+    };
+    let bind = || TcpListener::bind(at);
+    let listener = crate::io::open::above_standard(bind).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let told = if options.announce.is_none() && !bound.ip().is_unspecified() {
+        bound
+    } else {
+        announced(bound.port())?
+    };
+    Ok((listener, told))
 }
 
 /// Why work on a connection ended.
@@ -388,5 +444,34 @@ impl Debug for TcpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.shared.identity.name;
         write!(f, "TcpEndpoint({name} at {})", self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Has no thread for the first connections.
+    fn spawn_later(name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        if ASKED.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        server::spawn(name, work)
+    }
+
+    #[test]
+    fn a_connection_for_which_there_is_no_thread_is_told_to_come_again() {
+        let options = |name| {
+            let mut options = TcpOptions::new(name, "job", Secret::from_bytes([1; 32]));
+            options.listen = Some(([127, 0, 0, 1], 0).into());
+            options
+        };
+        let server = TcpEndpoint::open_with(options("server"), spawn_later).unwrap();
+        server.serve(Arc::new(|request: &[u8], _: Duration| Ok(request.to_vec())));
+        let client = TcpEndpoint::open(options("client")).unwrap();
+        let within = Duration::from_secs(20);
+        assert_eq!(client.call(&server.peer(), b"x", within).unwrap(), b"x");
     }
 }

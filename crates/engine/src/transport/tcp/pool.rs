@@ -2,13 +2,15 @@
 //! Purpose: connections to peers, authenticated once and used again.
 //! In from: calls and pulls of this endpoint. Out to: sockets.
 //! Invariants: at most so many connections to one peer; one that was kept is looked at before it is
-//! used; a connection on which anything went wrong is not used again.
+//! used; a connection on which anything went wrong is not used again; a peer that has no place for one
+//! more is asked again as long as the caller waits.
 
 use super::handshake::{self, Known};
 use super::link::{Broken, Link};
 use super::{Registered, Shared, failed};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use crate::transport::Peer;
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +20,38 @@ use std::time::Duration;
 
 /// A connection is kept so long: less than the other side waits for the next request.
 const KEPT: Duration = Duration::from_secs(60);
+/// How long to wait before a peer that is busy is asked again: twice as long each time.
+const PAUSES: std::ops::Range<u32> = 3..9;
+/// A connection that ends in its handshake is tried again so often: its peer may have had to choose.
+const ENDED_MAX: u32 = 6;
+
+/// Why there is no connection.
+enum Unestablished {
+    /// Nobody is there.
+    Before(Broken),
+    /// Somebody is, but did not take it.
+    InHandshake(Broken),
+}
+
+impl Unestablished {
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::InHandshake(broken) if broken.is_busy())
+    }
+}
+
+impl From<Broken> for Unestablished {
+    fn from(broken: Broken) -> Self {
+        Self::Before(broken)
+    }
+}
+
+impl From<Unestablished> for Broken {
+    fn from(why: Unestablished) -> Self {
+        match why {
+            Unestablished::Before(broken) | Unestablished::InHandshake(broken) => broken,
+        }
+    }
+}
 
 /// A connection that may be used.
 struct Ready {
@@ -187,17 +221,7 @@ impl Pool {
             let context = format!("{peer}: not the numbers of an address and a port");
             Error::caused(ErrorKind::InvalidArgument, context, error)
         })?;
-        let established = self.establish(address, deadline);
-        let ready = established.map_err(|broken| {
-            let error = failed(peer, broken);
-            if matches!(
-                error.kind(),
-                ErrorKind::Configuration | ErrorKind::Unsupported
-            ) {
-                self.shared.refusals.say(&error.to_string());
-            }
-            error
-        })?;
+        let ready = self.establish_in_time(peer, address, deadline)?;
         Ok(Lease {
             ready,
             kept: false,
@@ -205,25 +229,73 @@ impl Pool {
         })
     }
 
+    /// A connection that the peer took, as soon as it does.
+    fn establish_in_time(
+        &self,
+        peer: &Peer,
+        address: SocketAddr,
+        deadline: &Deadline,
+    ) -> Result<Ready> {
+        let (mut pauses, mut ended) = (PAUSES, 0);
+        loop {
+            let broken = match self.establish(address, deadline) {
+                Ok(ready) => return Ok(ready),
+                Err(broken) => broken,
+            };
+            let is_busy = broken.is_busy();
+            let again = match &broken {
+                Unestablished::InHandshake(Broken::Closed | Broken::Io(_)) => {
+                    ended += 1;
+                    ended <= ENDED_MAX
+                }
+                _ => is_busy,
+            };
+            let pause = 1_u64 << pauses.next().unwrap_or(PAUSES.end);
+            let pause = Duration::from_millis(pause);
+            let left = deadline.left().filter(|left| *left > pause);
+            if !again || left.is_none() || self.shared.has_ended() {
+                return Err(self.unestablished(peer, broken, is_busy));
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    fn unestablished(&self, peer: &Peer, broken: Unestablished, is_busy: bool) -> Error {
+        let error = failed(peer, broken.into());
+        if is_busy {
+            let context = format!("{}, and did not take one more in time", error.context());
+            return Error::new(ErrorKind::Timeout, context);
+        }
+        if matches!(
+            error.kind(),
+            ErrorKind::Configuration | ErrorKind::Unsupported
+        ) {
+            self.shared.refusals.say(&error.to_string());
+        }
+        error
+    }
+
     fn establish(
         &self,
         address: SocketAddr,
         deadline: &Deadline,
-    ) -> std::result::Result<Ready, Broken> {
+    ) -> std::result::Result<Ready, Unestablished> {
         let left = deadline.left().ok_or(Broken::Timeout)?;
-        let stream = TcpStream::connect_timeout(&address, left).map_err(|error| {
+        let connect = || TcpStream::connect_timeout(&address, left);
+        let stream = open::above_standard(connect).map_err(|error| {
             // The kernel gives up by itself too: then the peer cannot be reached.
             match error.kind() {
                 io::ErrorKind::TimedOut if deadline.left().is_some() => Broken::Io(error),
                 _ => error.into(),
             }
         })?;
-        let mut link = Link::new(stream)?;
+        let mut link = Link::new(Arc::new(stream)).map_err(Broken::from)?;
         let registered = self.shared.open.register(link.stream());
         if self.shared.has_ended() {
-            return Err(Broken::Closed);
+            return Err(Broken::Closed.into());
         }
-        let known = handshake::connect(&mut link, &self.shared.identity, deadline)?;
+        let known = handshake::connect(&mut link, &self.shared.identity, deadline)
+            .map_err(Unestablished::InHandshake)?;
         Ok(Ready {
             link,
             known,

@@ -3,7 +3,7 @@
 //! In from: `server` for the owner, calls of this endpoint for the other. Out to: exposures; memory of
 //! the caller.
 //! Invariants: each side hashes what it sends or receives, piece by piece while it is in the cache; what
-//! arrives never goes beyond what was asked for.
+//! arrives never goes beyond what was asked for; no byte counts before the MAC of its piece was right.
 //! Format: docs/format/wire.md, section "Pulls".
 
 use super::link::{Broken, Link};
@@ -60,13 +60,13 @@ impl Wanted<'_> {
                     let wanted = format!("{} bytes", pull.length);
                     return Err(broken(Broken::unexpected(&wanted, filled + length)));
                 };
-                receive_piece(link, piece, &mut digester, self.deadline).map_err(broken)?;
+                let mut hash = |bytes: &[u8]| digester.update(bytes);
+                link.receive_into(&head, piece, &mut hash, self.deadline)
+                    .map_err(broken)?;
                 filled += length;
                 continue;
             }
-            let body = link
-                .receive_body(&head, kind, self.deadline)
-                .map_err(broken)?;
+            let body = link.receive_body(&head, self.deadline).map_err(broken)?;
             return match kind {
                 Kind::Pulled if filled == self.into.len() => {
                     let owner = Pulled::decode(&head, &body)?.digest;
@@ -111,27 +111,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Fills `piece` and hashes each part of it as it arrives.
-fn receive_piece(
-    link: &mut Link,
-    piece: &mut [u8],
-    digester: &mut Digester,
-    deadline: &Deadline,
-) -> Result<(), Broken> {
-    let mut filled = 0;
-    while filled < piece.len() {
-        let end = piece.len().min(filled + PIECE_BYTES);
-        let count = link.read_some(&mut piece[filled..end], deadline)?;
-        digester.update(&piece[filled..filled + count]);
-        filled += count;
-    }
-    Ok(())
-}
-
 /// Answers a pull from what is exposed here.
 pub(super) fn answer(
     exposures: &Exposures,
-    link: &Link,
+    link: &mut Link,
     pull: &Pull,
     deadline: &Deadline,
     scratch: &mut Vec<u8>,
@@ -176,8 +159,8 @@ fn piece<'a>(
         // The range was checked, and these bytes do not change.
         return Ok(bytes.get(start..start + size).unwrap_or_default());
     }
-    if let Exposed::Device(device) = exposed
-        && let Some(bytes) = device.lend(offset, size)
+    if let Exposed::Sealed(view) = exposed
+        && let Some(bytes) = view.lend_sealed(offset, size)
     {
         return Ok(bytes);
     }

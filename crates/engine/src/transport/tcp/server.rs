@@ -1,25 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the side that listens: accepts, authenticates, answers.
 //! In from: sockets. Out to: the handler, and the exposures.
-//! Invariants: a thread for each connection, at most so many; more are told so and closed; a frame
-//! that began is read within a limit; a handler that panics ends its call only.
+//! Invariants: a thread for each connection, at most so many; who has to wait, or to go, is told so; a
+//! frame that began is read within a limit; memory for what others send is bounded, before they are known
+//! and after; a handler that panics ends its call only.
 
 use super::handshake;
 use super::link::{Broken, Link};
-use super::{Shared, pull};
+use super::places::{Bounds, Place, Places};
+use super::{Registered, Shared, pull};
 use crate::clock::{Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::open;
 use crate::notice;
 use crate::transport::{MESSAGE_BYTES_MAX, words};
+use backstay_format::width::index;
 use backstay_format::wire::{Call, Failure, Head, Kind, Pull, Reason};
-use std::net::{TcpListener, TcpStream};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// A new connection authenticates within this, or is closed.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A peer that is accepted sends its first request within this.
+const FIRST: Duration = Duration::from_secs(5);
+/// A peer waits so long for a place, and is then told to come again.
+const LINE: Duration = Duration::from_secs(60);
+/// Bodies of requests up to this size need not wait for memory: they are as bounded as connections.
+const SMALL: usize = 64 << 10;
 /// A connection without a request for so long is closed.
 const IDLE: Duration = Duration::from_secs(150);
 /// The body of a request arrives within this.
@@ -66,14 +77,9 @@ struct Crew {
 struct Member(Arc<Crew>);
 
 impl Crew {
-    /// One more, if there are fewer than `most`.
-    fn join(self: &Arc<Self>, most: usize) -> Option<Member> {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Member(Arc::clone(self)))
+    fn join(self: &Arc<Self>) -> Member {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Member(Arc::clone(self))
     }
 }
 
@@ -85,28 +91,43 @@ impl Drop for Member {
     }
 }
 
+/// Starts a thread of a name.
+pub(super) type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
 /// The listening side of an endpoint.
 pub(super) struct Server {
     listener: Arc<TcpListener>,
     crew: Arc<Crew>,
+    places: Arc<Places>,
 }
 
 impl Server {
-    /// Accepts up to `most` connections at a time.
-    pub(super) fn start(listener: TcpListener, shared: &Arc<Shared>, most: usize) -> Result<Self> {
-        let (listener, crew) = (Arc::new(listener), Arc::new(Crew::default()));
+    /// Serves connections within `bounds`, each in a thread that `spawn` starts.
+    pub(super) fn start(
+        listener: TcpListener,
+        shared: &Arc<Shared>,
+        bounds: Bounds,
+        spawn: Spawn,
+    ) -> Result<Self> {
         let server = Self {
-            listener: Arc::clone(&listener),
-            crew: Arc::clone(&crew),
+            listener: Arc::new(listener),
+            crew: Arc::default(),
+            places: Arc::new(Places::new(bounds)),
         };
-        let shared = Arc::clone(shared);
+        let door = Door {
+            listener: Arc::clone(&server.listener),
+            shared: Arc::clone(shared),
+            crew: Arc::clone(&server.crew),
+            places: Arc::clone(&server.places),
+            spawn,
+        };
         // The thread that accepts is one of the crew.
-        let member = crew.join(1);
+        let member = server.crew.join();
         let accepting = move || {
             let _member = member;
-            accept(&listener, &shared, &crew, most + 1);
+            door.accept_all();
         };
-        spawn("backstay-accept", accepting)
+        self::spawn("backstay-accept", Box::new(accepting))
             .map_err(|error| Error::caused(ErrorKind::Internal, "a thread that accepts", error))?;
         Ok(server)
     }
@@ -116,6 +137,7 @@ impl Server {
         // Wakes the thread that accepts, and refuses whoever connects from now on.
         let both = rustix::net::Shutdown::Both;
         let _ended = rustix::net::shutdown(&*self.listener, both);
+        self.places.end();
     }
 
     /// Waits for the threads, within a limit.
@@ -136,110 +158,191 @@ impl Server {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+/// Starts a thread that nobody joins.
+pub(super) fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
         .map(drop)
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, crew: &Arc<Crew>, most: usize) {
-    loop {
-        let accepted = listener.accept();
-        if shared.has_ended() {
-            return;
-        }
-        let Ok((stream, from)) = accepted else {
-            // Out of descriptors, or a connection that ended before it was accepted.
-            thread::sleep(Duration::from_millis(10));
-            continue;
-        };
-        let Some(member) = crew.join(most) else {
-            turn_away(stream, shared, most - 1);
-            continue;
-        };
-        let shared_too = Arc::clone(shared);
-        let work = move || {
-            let _member = member;
-            attend(&shared_too, stream, &from.to_string());
-        };
-        if let Err(error) = spawn("backstay-serve", work) {
-            shared
-                .refusals
-                .say(&format!("no thread for a connection: {error}"));
-        }
-    }
+/// What accepts connections.
+struct Door {
+    listener: Arc<TcpListener>,
+    shared: Arc<Shared>,
+    crew: Arc<Crew>,
+    places: Arc<Places>,
+    spawn: Spawn,
 }
 
-/// Refuses a connection that is one too many.
-fn turn_away(stream: TcpStream, shared: &Shared, most: usize) {
-    let Ok(mut link) = Link::new(stream) else {
-        return;
-    };
-    let words = format!("{} has {most} connections already", shared.identity.name);
-    let moment = Duration::from_millis(5);
-    link.refuse(Reason::Busy, &words, &Deadline::after(moment));
-    link.end_politely(moment);
-    shared
-        .refusals
-        .say(&format!("a connection was refused: {words}"));
+impl Door {
+    fn accept_all(&self) {
+        loop {
+            let accepted = self
+                .listener
+                .accept()
+                .and_then(|(stream, from)| Ok((open::moved_above(stream)?, from)));
+            if self.shared.has_ended() {
+                return;
+            }
+            match accepted {
+                Ok((stream, from)) => self.let_in(stream, from),
+                Err(error) => {
+                    // Out of descriptors, or a connection that ended before it was accepted.
+                    if error.kind() != io::ErrorKind::ConnectionAborted {
+                        let words = format!("connections cannot be accepted: {error}");
+                        self.shared.refusals.say(&words);
+                    }
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+
+    fn let_in(&self, stream: TcpStream, from: SocketAddr) {
+        let stream = Arc::new(stream);
+        let Some(place) = self.places.enter(&stream, from.ip()) else {
+            self.turn_away(stream, "has too many connections that prove nothing");
+            return;
+        };
+        let (shared, member, visitor) = (
+            Arc::clone(&self.shared),
+            self.crew.join(),
+            Arc::clone(&stream),
+        );
+        let work = move || {
+            let _member = member;
+            attend(&shared, &place, visitor, &from.to_string());
+        };
+        if let Err(error) = (self.spawn)("backstay-serve", Box::new(work)) {
+            self.turn_away(stream, &format!("has no thread for a connection: {error}"));
+        }
+    }
+
+    /// Tells a connection to come again. Does not wait for it: others want to come in.
+    fn turn_away(&self, stream: Arc<TcpStream>, why: &str) {
+        let words = format!("{} {why}", self.shared.identity.name);
+        self.shared
+            .refusals
+            .say(&format!("a connection was put off: {words}"));
+        if let Ok(mut link) = Link::new(stream) {
+            let moment = Deadline::after(Duration::from_millis(1));
+            link.refuse(Reason::Busy, &words, &moment);
+            link.end_at_once();
+        }
+    }
 }
 
 /// Serves one connection to its end.
-fn attend(shared: &Shared, stream: TcpStream, from: &str) {
+fn attend(shared: &Arc<Shared>, place: &Place, stream: Arc<TcpStream>, from: &str) {
     let Ok(mut link) = Link::new(stream) else {
         return;
     };
-    let _registered = shared.open.register(link.stream());
+    let registered = shared.open.register(link.stream());
     if shared.has_ended() {
         return;
     }
-    let known = match handshake::accept(&mut link, &shared.identity, &Deadline::after(HANDSHAKE)) {
-        Ok(known) => known,
-        Err(broken) => {
-            if !broken.is_gone() && !shared.has_ended() {
-                shared
-                    .refusals
-                    .say(&format!("a connection from {from} was refused: {broken}"));
-            }
-            link.end_politely(Duration::from_millis(50));
-            return;
-        }
+    let Some(name) = get_to_know(shared, place, &registered, &mut link, from) else {
+        return;
     };
     let mut scratch = Vec::new();
+    let mut first = true;
     let broken = loop {
-        if let Err(broken) = serve(shared, &mut link, &mut scratch) {
+        if !first && !place.rest() {
+            break Broken::Closed;
+        }
+        let patience = if first { FIRST } else { IDLE };
+        first = false;
+        if let Err(broken) = serve(shared, place, &mut link, (patience, &mut scratch)) {
             break broken;
         }
     };
-    if let Broken::Nonsense(error) = &broken {
-        let name = &known.name;
-        shared
-            .refusals
-            .say(&format!("{name} at {from} sent nonsense: {error}"));
-        link.refuse(
-            Reason::Protocol,
-            &error.to_string(),
-            &Deadline::after(HANDSHAKE),
-        );
-        link.end_politely(Duration::from_millis(50));
+    match &broken {
+        Broken::Nonsense(error) => {
+            let text = format!("{name} at {from} sent nonsense: {error}");
+            shared.refusals.say(&text);
+            let deadline = Deadline::after(HANDSHAKE);
+            link.refuse(Reason::Protocol, &error.to_string(), &deadline);
+            link.end_politely(Duration::from_millis(50));
+        }
+        Broken::Closed if place.is_told() => give_way(shared, &mut link),
+        _ => {}
     }
     link.end();
+}
+
+/// Others wait for the place of this connection; what was asked for on it and not answered was not done.
+fn give_way(shared: &Shared, link: &mut Link) {
+    let words = format!("{} serves others that waited", shared.identity.name);
+    link.refuse(Reason::Busy, &words, &Deadline::after(HANDSHAKE));
+    link.end_politely(Duration::from_millis(50));
+}
+
+/// Makes a peer of a stranger, which has a place from then on, and returns its name.
+fn get_to_know(
+    shared: &Shared,
+    place: &Place,
+    registered: &Registered,
+    link: &mut Link,
+    from: &str,
+) -> Option<String> {
+    let deadline = Deadline::after(HANDSHAKE);
+    let proven = match handshake::accept(link, &shared.identity, &deadline) {
+        Ok(proven) => proven,
+        Err(broken) => {
+            if place.is_told() && !shared.has_ended() {
+                give_way(shared, link);
+                return None;
+            }
+            if !broken.is_gone() && !shared.has_ended() {
+                let words = format!("a connection from {from} was refused: {broken}");
+                shared.refusals.say(&words);
+            }
+            link.end_politely(Duration::from_millis(50));
+            return None;
+        }
+    };
+    if proven.is_new_life {
+        shared.open.end_all_but(registered);
+    }
+    if !place.be_served(&Deadline::after(LINE)) {
+        let (name, most) = (&shared.identity.name, shared.connections_max);
+        let words = format!("{name} serves {most} connections already");
+        let moment = Duration::from_millis(50);
+        link.refuse(Reason::Busy, &words, &Deadline::after(moment));
+        link.end_politely(moment);
+        let words = format!("a peer at {from} was put off: {words}");
+        shared.refusals.say(&words);
+        return None;
+    }
+    let known = handshake::welcome(link, proven, &Deadline::after(HANDSHAKE));
+    known.ok().map(|known| known.name)
 }
 
 /// Reads one request and answers it.
 fn serve(
     shared: &Shared,
+    place: &Place,
     link: &mut Link,
-    scratch: &mut Vec<u8>,
+    (patience, scratch): (Duration, &mut Vec<u8>),
 ) -> std::result::Result<(), Broken> {
-    let (head, kind) = link.receive_head(&Deadline::after(IDLE))?;
+    let (head, kind) = link.receive_head(&Deadline::after(patience))?;
+    place.work();
     if !matches!(kind, Kind::Call | Kind::Pull) {
         return Err(Broken::unexpected("Call or Pull", kind));
     }
-    let body = link.receive_body(&head, kind, &Deadline::after(BODY))?;
+    let deadline = Deadline::after(BODY);
+    let length = index(head.body_bytes);
+    let mut taken = None;
+    if length > SMALL {
+        let memory = shared.bodies.take(length, &deadline);
+        taken = Some(memory.ok_or(Broken::Timeout)?);
+    }
+    let body = link.receive_body(&head, &deadline)?;
     if kind == Kind::Call {
-        return answer(shared, link, &body);
+        let answered = answer(shared, link, &body);
+        drop((body, taken));
+        return answered;
     }
     answer_pull(shared, link, (&head, &body), scratch)
 }
@@ -249,7 +352,7 @@ fn limit(within_us: u64) -> Duration {
     Duration::from_micros(within_us).min(ANSWER_MAX)
 }
 
-fn answer(shared: &Shared, link: &Link, body: &[u8]) -> std::result::Result<(), Broken> {
+fn answer(shared: &Shared, link: &mut Link, body: &[u8]) -> std::result::Result<(), Broken> {
     let call = Call::decode(body)?;
     let within = limit(call.within_us);
     let deadline = Deadline::after(within);
@@ -278,7 +381,7 @@ fn answer(shared: &Shared, link: &Link, body: &[u8]) -> std::result::Result<(), 
 
 fn answer_pull(
     shared: &Shared,
-    link: &Link,
+    link: &mut Link,
     (head, body): (&Head, &[u8]),
     scratch: &mut Vec<u8>,
 ) -> std::result::Result<(), Broken> {
@@ -289,7 +392,7 @@ fn answer_pull(
 
 /// Sends an error instead of an answer.
 pub(super) fn fail(
-    link: &Link,
+    link: &mut Link,
     error: &Error,
     deadline: &Deadline,
 ) -> std::result::Result<(), Broken> {

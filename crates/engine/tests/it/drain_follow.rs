@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who drains for whom: servers that hang, and lives of a job that are over.
+
+use crate::job::{Rank, config};
+use backstay::archive::job_folder;
+use backstay::drain::{DrainPoint, DrainSettings, ServerPlace, shared_secret};
+use backstay::format::agent::Seat;
+use backstay::format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
+use backstay::format::{CheckpointId, StoreId};
+use backstay::transport::{Endpoint, SecretSource, TcpEndpoint, TcpOptions};
+use backstay::{Config, ErrorKind, Level, Result};
+use backstay_testkit::SimNetwork;
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use backstay_testkit::network::Fault;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+fn archive_config(folder: &Path, timeout_ms: u64) -> Config {
+    Config {
+        listen_address: Some("127.0.0.1:0".to_owned()),
+        archive: Some(folder.join("pfs")),
+        archive_retained: 3,
+        archive_reserve_bytes: Some(8 << 20),
+        timeout_ms,
+        ..config(folder)
+    }
+}
+
+/// A staging server that takes every drain, says that it is at work, and does what `steps` counts.
+fn server(folder: &Path, steps: Arc<AtomicU64>) -> (Arc<TcpEndpoint>, ServerPlace) {
+    let folder = job_folder(&folder.join("pfs"), "test job");
+    let secret = shared_secret(&folder).unwrap();
+    let place = folder.clone();
+    let mut options = TcpOptions::new("server", "test job", secret);
+    options.listen = "127.0.0.1:0".parse().ok();
+    options.secret_source = Some(SecretSource::new(move || shared_secret(&folder)));
+    let endpoint = Arc::new(TcpEndpoint::open(options).unwrap());
+    let drains = Mutex::new(CheckpointId::default());
+    let handle = move |request: &[u8], _: Duration| -> Result<Vec<u8>> {
+        let answer = match DrainRequest::decode(request).unwrap() {
+            DrainRequest::Begin(job) => {
+                *drains.lock().unwrap() = job.checkpoint;
+                DrainAnswer::Done
+            }
+            DrainRequest::Progress => DrainAnswer::Progress(DrainProgress {
+                state: 1,
+                checkpoint: *drains.lock().unwrap(),
+                steps: steps.load(Ordering::Relaxed),
+                ..DrainProgress::default()
+            }),
+            _ => DrainAnswer::Done,
+        };
+        Ok(answer.encode())
+    };
+    endpoint.serve(Arc::new(handle));
+    let place = ServerPlace::take(&place, "server", &endpoint.address()).unwrap();
+    (endpoint, place)
+}
+
+#[test]
+fn a_server_that_says_at_work_and_does_nothing_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("pfs")).unwrap();
+    let (endpoint, _place) = server(folder, Arc::default());
+    run_ranks(ThreadComm::new(1), |comm| {
+        let mut rank = Rank::open(comm, archive_config(folder, 1500)).expect("opening");
+        rank.settle().expect("protecting");
+        rank.compute();
+        let handle = rank.session.checkpoint_start().unwrap();
+        // The server is given up after one wait, and the node drains in its place.
+        let waited = (0..20).any(|_| rank.session.wait(handle, Level::Archive).is_ok());
+        assert!(waited, "it is never in the archive");
+    });
+    endpoint.shut_down();
+}
+
+#[test]
+fn a_server_that_goes_on_is_not_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("pfs")).unwrap();
+    let steps: Arc<AtomicU64> = Arc::default();
+    let (endpoint, _place) = server(folder, Arc::clone(&steps));
+    // Ends with the test, however that ends.
+    let (over, ended) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while ended.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout) {
+                steps.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _over = over;
+        run_ranks(ThreadComm::new(1), |comm| {
+            let mut rank = Rank::open(comm, archive_config(folder, 600)).expect("opening");
+            rank.settle().expect("protecting");
+            rank.compute();
+            let handle = rank.session.checkpoint_start().unwrap();
+            for _ in 0..4 {
+                let error = rank.session.wait(handle, Level::Archive).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            }
+            // Nobody else drained meanwhile.
+            assert_eq!(rank.session.archived_checkpoint(), None);
+        });
+    });
+    endpoint.shut_down();
+}
+
+fn begin(folder: &Path, node: &str, incarnation: u64, number: u64) -> Vec<u8> {
+    let seat = Seat {
+        store: StoreId::default(),
+        node: "node".to_owned(),
+        domain: String::new(),
+        address: node.to_owned(),
+    };
+    DrainRequest::Begin(DrainJob {
+        folder: folder.to_str().unwrap().to_owned(),
+        settings: DrainSettings::of(&Config::default()).to_json(),
+        job: "job".to_owned(),
+        run: 7,
+        aggregator: 0,
+        aggregators: 1,
+        incarnation,
+        catalog: 1,
+        checkpoint: CheckpointId::new(incarnation, number),
+        retain: Vec::new(),
+        sources: vec![seat],
+        file: String::new(),
+    })
+    .encode()
+}
+
+fn progress(point: &DrainPoint) -> DrainProgress {
+    let answer = point.handle(&DrainRequest::Progress.encode(), WITHIN);
+    match DrainAnswer::decode(&answer.unwrap()).unwrap() {
+        DrainAnswer::Progress(progress) => progress,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_two_lives_that_share_a_server_the_later_one_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let node = network.endpoint("node").address();
+    let begin = |incarnation, number| begin(folder, &node, incarnation, number);
+    let point = DrainPoint::new(network.endpoint("server"), "server");
+    let (asked, held) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(true)),
+    );
+    let (seen, hold) = (Arc::clone(&asked), Arc::clone(&held));
+    // The node answers nothing before it is let go.
+    network.set_hook(move |_| {
+        seen.store(true, Ordering::SeqCst);
+        while hold.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(Fault::Unreachable)
+    });
+    point.handle(&begin(3, 5), WITHIN).unwrap();
+    while !asked.load(Ordering::SeqCst) {
+        assert_eq!(progress(&point).state, 1, "{:?}", progress(&point));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in [5, 6, 900] {
+        let refused = point.handle(&begin(2, number), WITHIN).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::StoreBusy);
+        let text = refused.to_string();
+        assert!(
+            text.contains("life 3 of job job") && text.contains("this is life 2"),
+            "{text}"
+        );
+        let now = progress(&point);
+        assert_eq!((now.state, now.checkpoint), (1, CheckpointId::new(3, 5)));
+    }
+    held.store(false, Ordering::SeqCst);
+    point.handle(&begin(4, 2), WITHIN).unwrap();
+    assert_eq!(progress(&point).checkpoint, CheckpointId::new(4, 2));
+    assert!(point.handle(&begin(3, 7), WITHIN).is_err());
+    assert_eq!(progress(&point).checkpoint, CheckpointId::new(4, 2));
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Level 2 over a network that loses what a test says: rounds that fail, records that are sent again,
+//! logs that are longer than a message, and a coordinator that hangs.
+
+use crate::job::{Rank, config};
+use backstay::agent::coordinate::NodeSeat;
+use backstay::agent::{Agent, AgentSettings, restart};
+use backstay::config::{Redundancy, Tracking};
+use backstay::io::Device;
+use backstay::io::file::FileDevice;
+use backstay::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
+use backstay::transport::MESSAGE_BYTES_MAX;
+use backstay::{Communicator, Config, Level, Session};
+use backstay_format::agent::Request;
+use backstay_format::width::to_u64;
+use backstay_format::{SegmentId, Stripe, StripeId};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use backstay_testkit::network::{Action, Fault, SimNetwork};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const NODES: usize = 4;
+
+fn store_folder(folder: &Path, place: usize) -> PathBuf {
+    folder.join(format!("n{place}/test job/n{place}"))
+}
+
+fn node(folder: &Path, place: usize) -> Config {
+    Config {
+        node: Some(format!("n{place}")),
+        store_path: Some(folder.join(format!("n{place}"))),
+        redundancy: Redundancy::Xor,
+        ..config(folder)
+    }
+}
+
+/// One life of a rank on each node.
+fn life(
+    folder: &Path,
+    network: &SimNetwork,
+    change: impl Fn(&mut Config) + Sync,
+    body: impl Fn(&mut Rank) + Sync,
+) {
+    run_ranks(ThreadComm::new(NODES), |comm| {
+        let place = usize::try_from(comm.rank()).unwrap();
+        let mut config = node(folder, place);
+        change(&mut config);
+        let endpoint = network.endpoint(&format!("n{place}"));
+        let session = Session::open_on(Box::new(comm), config, Some(endpoint)).unwrap();
+        let mut rank = Rank::of(session);
+        rank.protect(Tracking::Hash).unwrap();
+        body(&mut rank);
+        rank.session.close().unwrap();
+    });
+}
+
+impl Rank {
+    fn take(&mut self) -> backstay::Handle {
+        self.compute();
+        let handle = self.session.checkpoint_start().unwrap();
+        self.session.wait(handle, Level::Node).unwrap();
+        handle
+    }
+    fn take_protected(&mut self) -> backstay::Handle {
+        let handle = self.take();
+        self.session.wait(handle, Level::Protected).unwrap();
+        handle
+    }
+}
+
+fn request(action: &Action) -> Option<Request> {
+    match action {
+        Action::Call { request } => Request::decode(request).ok(),
+        Action::Pull { .. } => None,
+    }
+}
+
+#[test]
+fn a_record_that_a_member_cannot_keep_takes_no_more_parity() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let refuse = Arc::new(AtomicBool::new(false));
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (refused, counted) = (Arc::clone(&refuse), Arc::clone(&taken));
+    network.set_hook(move |attempt| match request(&attempt.action)? {
+        Request::Take { .. } => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            None
+        }
+        Request::Record(_) if attempt.to == "n2" && refused.load(Ordering::SeqCst) => {
+            Some(Fault::Unreachable)
+        }
+        _ => None,
+    });
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            rank.take_protected();
+            if rank.session.rank() == 0 {
+                refuse.store(true, Ordering::SeqCst);
+            }
+            let handle = rank.take();
+            rank.session.wait(handle, Level::Protected).unwrap_err();
+            let before = taken.load(Ordering::SeqCst);
+            assert!(before > 0);
+            for _ in 0..6 {
+                let handle = rank.take();
+                rank.session.wait(handle, Level::Protected).unwrap_err();
+                assert_eq!(taken.load(Ordering::SeqCst), before, "parity of one round");
+            }
+            if rank.session.rank() == 0 {
+                refuse.store(false, Ordering::SeqCst);
+            }
+            rank.take_protected();
+        },
+    );
+    std::fs::remove_dir_all(folder.join("n2")).unwrap();
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            assert_eq!(rank.session.restore().unwrap().checkpoint.number, 9);
+            rank.check();
+        },
+    );
+}
+
+#[test]
+fn a_group_that_fails_after_a_return_does_not_claim_what_was_protected_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let refuse = Arc::new(AtomicBool::new(false));
+    let refused = Arc::clone(&refuse);
+    network.set_hook(move |attempt| match request(&attempt.action)? {
+        Request::Flush { .. } if ["n1", "n3"].contains(&&*attempt.to) => {
+            refused.load(Ordering::SeqCst).then_some(Fault::Unreachable)
+        }
+        _ => None,
+    });
+    let change = |config: &mut Config| {
+        config.group_size = 2;
+        config.retained = 6;
+    };
+    life(folder.path(), &network, change, |rank| {
+        for _ in 0..8 {
+            rank.take();
+        }
+        let nine = rank.take_protected();
+        assert_eq!(rank.session.protected_checkpoint(), Some(nine.checkpoint()));
+        if rank.session.rank() == 0 {
+            refuse.store(true, Ordering::SeqCst);
+        }
+        rank.session.restore_from(5).unwrap();
+        rank.check();
+        assert_eq!(rank.session.protected_checkpoint(), None);
+        for _ in 0..6 {
+            let handle = rank.take();
+            rank.session.wait(handle, Level::Protected).unwrap_err();
+            assert_eq!(rank.session.protected_checkpoint(), None);
+        }
+        if rank.session.rank() == 0 {
+            refuse.store(false, Ordering::SeqCst);
+        }
+        let last = rank.take_protected();
+        assert_eq!(rank.session.protected_checkpoint(), Some(last.checkpoint()));
+    });
+}
+
+#[test]
+fn who_waited_in_vain_for_protection_does_not_wait_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let hang = Arc::new(AtomicBool::new(false));
+    let hanging = Arc::clone(&hang);
+    network.set_hook(move |attempt| {
+        if attempt.from == "n0" && matches!(request(&attempt.action), Some(Request::Encode { .. }))
+        {
+            while hanging.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        None
+    });
+    let change = |config: &mut Config| config.timeout_ms = 700;
+    life(folder, &network, change, |rank| {
+        rank.take_protected();
+        if rank.session.rank() == 0 {
+            hang.store(true, Ordering::SeqCst);
+        }
+        let stuck = rank.take();
+        // Its round has begun, and hangs.
+        while rank.session.protection().encoding != Some(stuck.checkpoint()) {
+            std::thread::yield_now();
+        }
+        for _ in 0..10 {
+            rank.take();
+        }
+        let shortfall = rank.session.protection().shortfall.unwrap();
+        assert!(shortfall.contains("hangs or is dead"), "{shortfall}");
+        if rank.session.rank() == 0 {
+            hang.store(false, Ordering::SeqCst);
+        }
+        // The round under way may be of one that is not retained any more.
+        let last = rank.take();
+        let mut protected = rank.session.wait(last, Level::Protected);
+        for _ in 0..20 {
+            if protected.is_ok() {
+                break;
+            }
+            protected = rank.session.wait(last, Level::Protected);
+        }
+        protected.unwrap();
+    });
+    let path = store_folder(folder, 0).join("metrics.json");
+    let text = std::fs::read_to_string(path).unwrap();
+    let metrics: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(metrics["protection_waits"], 1, "{text}");
+}
+
+fn files(folder: &Path) -> [Arc<dyn Device>; 2] {
+    LOG_FILES.map(|name| {
+        let file = FileDevice::open(&folder.join(name), true).unwrap();
+        Arc::new(file) as Arc<dyn Device>
+    })
+}
+
+fn store_of(folder: &Path) -> backstay_format::StoreId {
+    let stores = backstay::agent::survey::stores_in(folder);
+    stores[0].survey.store
+}
+
+/// The table of `table`'s group with `count` stripes more, of segments that are nowhere.
+fn grown(table: &StripeTable, count: usize) -> StripeTable {
+    let mut grown = table.clone();
+    grown.round += 1;
+    let sample = widest(table);
+    let first = table.next_stripe().0;
+    for id in first..first + to_u64(count) {
+        let mut stripe = Stripe {
+            id: StripeId(id),
+            ..sample.clone()
+        };
+        for piece in stripe.pieces.iter_mut().chain(&mut stripe.parity) {
+            piece.extent.segment = SegmentId(1_000_000 + id);
+        }
+        grown.stripes.insert(stripe.id, stripe);
+    }
+    grown
+}
+
+fn widest(table: &StripeTable) -> &Stripe {
+    let stripes = table.stripes.values();
+    stripes.max_by_key(|stripe| stripe.pieces.len()).unwrap()
+}
+
+/// What no checkpoint uses any more, and cannot be made again, is no reason to give up a store.
+#[test]
+fn a_dead_extent_that_is_beyond_repair_does_not_keep_a_store_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            rank.take();
+            rank.take_protected();
+        },
+    );
+    let mut lost = 0;
+    for place in 0..NODES {
+        let folder = store_folder(folder, place);
+        let store = store_of(&folder);
+        let table = grown(&read_beside(&folder, store).unwrap(), 1);
+        let column = table.column(store).unwrap();
+        let stripe = table.stripes.values().next_back().unwrap();
+        if stripe.pieces.iter().any(|piece| piece.column == column) {
+            lost = place;
+        }
+        let (mut log, _) = StripeLog::open(files(&folder), store).unwrap();
+        log.append(&table.whole(0), &table).unwrap();
+    }
+    std::fs::remove_dir_all(folder.join(format!("n{lost}"))).unwrap();
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+            rank.check();
+        },
+    );
+}
+
+#[test]
+fn a_log_longer_than_a_message_is_sent_and_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            rank.take_protected();
+        },
+    );
+    let newest = store_folder(folder, 1);
+    let store = store_of(&newest);
+    let table = read_beside(&newest, store).unwrap();
+    let bytes = usize::try_from(widest(&table).encoded_bytes()).unwrap();
+    let table = grown(&table, MESSAGE_BYTES_MAX / bytes + 1);
+    let (mut log, _) = StripeLog::open(files(&newest), store).unwrap();
+    log.append(&table.whole(0), &table).unwrap();
+    drop(log);
+    let settings = AgentSettings::of(&node(folder, 0));
+    let agents: Vec<Arc<Agent>> = (0..NODES)
+        .map(|place| {
+            let name = format!("n{place}");
+            let endpoint = network.endpoint(&name);
+            let folder = store_folder(folder, place);
+            Agent::start(endpoint, settings.clone(), &name, &folder)
+        })
+        .collect();
+    let seats: Vec<NodeSeat> = (0..NODES)
+        .map(|place| NodeSeat {
+            name: format!("n{place}"),
+            domain: format!("n{place}"),
+            address: agents[place].endpoint().address(),
+        })
+        .collect();
+    restart::prepare(&agents[0], &seats, Duration::from_secs(60)).unwrap();
+    for place in 0..NODES {
+        let folder = store_folder(folder, place);
+        let found = read_beside(&folder, store_of(&folder)).unwrap();
+        assert!(found == table, "the log of node {place}");
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what the ranks of one life were told, in the order in which they were.
+//! In from: ranks. Out to: the model, which judges it.
+//! Invariants: an event of all ranks stands once, since between two of them all ranks meet.
+
+use backstay::{CheckpointId, ErrorKind};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// How a life began on one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Restored(CheckpointId, u64),
+    Fresh,
+    Refused(ErrorKind, String),
+}
+
+/// What a life was told of a checkpoint and the step that it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    Started(CheckpointId, u64),
+    Committed(CheckpointId, u64),
+    Protected(CheckpointId, u64),
+    Archived(CheckpointId, u64),
+    /// A restore of it began, later than at the beginning.
+    GoingBack(CheckpointId, u64),
+    /// And is over.
+    Restored(CheckpointId, u64),
+}
+
+/// What the ranks of one life were told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) outcomes: BTreeMap<usize, Outcome>,
+    pub(crate) events: Vec<Event>,
+    /// By the number of the call: what each rank was told.
+    pub(crate) calls: BTreeMap<u64, BTreeMap<usize, String>>,
+    pub(crate) closed: bool,
+    /// A device failed in this life: what it left may be less than it would have been.
+    pub(crate) faults: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(Mutex<Told>);
+
+impl Ledger {
+    pub(crate) fn outcome(&self, rank: usize, outcome: Outcome) {
+        self.0.lock().unwrap().outcomes.insert(rank, outcome);
+    }
+    pub(crate) fn event(&self, event: Event) {
+        let mut told = self.0.lock().unwrap();
+        if told.events.last() != Some(&event) {
+            told.events.push(event);
+        }
+    }
+    /// What `rank` was told by its collective call `number`.
+    pub(crate) fn call(&self, number: u64, rank: usize, told: String) {
+        let mut all = self.0.lock().unwrap();
+        all.calls.entry(number).or_default().insert(rank, told);
+    }
+    pub(crate) fn faults(&self) {
+        self.0.lock().unwrap().faults = true;
+    }
+    pub(crate) fn closed(&self) {
+        self.0.lock().unwrap().closed = true;
+    }
+    pub(crate) fn take(&self) -> Told {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
