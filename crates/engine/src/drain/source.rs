@@ -53,7 +53,8 @@ impl NodeSource {
         self.reserve.reader().superblock().store
     }
 
-    /// What the node has of a checkpoint that it has committed or is committing.
+    /// What the node has of a checkpoint that it has committed or is committing. One that the job went back
+    /// behind meanwhile is not waited for.
     pub(super) fn offer(
         &self,
         node: &str,
@@ -65,7 +66,7 @@ impl NodeSource {
         wait_until(
             "the checkpoint to be committed",
             within.mul_f64(0.9),
-            || control.committed() >= id,
+            || control.committed() >= id || !control.may_commit(id),
         )?;
         self.release_before(id, endpoint);
         self.reserve.refresh();

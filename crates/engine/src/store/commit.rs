@@ -199,7 +199,9 @@ impl NodeStore {
                 ..*revision
             })
             .collect();
-        self.write_root(incarnation, revisions, false)
+        self.write_root(incarnation, revisions, false)?;
+        self.reserve.control().set_life(incarnation);
+        Ok(())
     }
 
     /// Writes the state again with what is known by now: completeness, pins, the goodbye.

@@ -32,7 +32,7 @@ pub fn check_local_ranks(count: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Configuration, context))
 }
 
-const VERSION: u64 = 0x4253_4354_524c_0004;
+const VERSION: u64 = 0x4253_4354_524c_0005;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
@@ -62,6 +62,7 @@ const WORD_ARCHIVE_PLANNED: usize = 28;
 const WORD_DRAIN_MICROSECONDS: usize = 29;
 const WORD_PROTECT_MICROSECONDS: usize = 30;
 const WORD_FREE_FROM: usize = 31;
+const WORD_LIFE: usize = 32;
 
 /// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
 const SEALED_BITS: u32 = 24;
@@ -392,6 +393,14 @@ impl Control {
     /// The checkpoint that is being encoded, or was last.
     pub fn encoding(&self) -> CheckpointId {
         self.checkpoint(WORD_ENCODING)
+    }
+    /// Publishes that this life of the job has begun: what an earlier one had not committed it never will.
+    pub fn set_life(&self, incarnation: u64) {
+        self.word(WORD_LIFE).store(incarnation, Ordering::Release);
+    }
+    /// Whether checkpoint `id` may still be committed, if it is not yet.
+    pub fn may_commit(&self, id: CheckpointId) -> bool {
+        self.word(WORD_LIFE).load(Ordering::Acquire) <= id.incarnation
     }
     /// Publishes the newest checkpoint that is in the archive as a whole.
     pub fn set_archived(&self, id: CheckpointId) {

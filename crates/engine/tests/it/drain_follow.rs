@@ -7,7 +7,7 @@ use backstay::drain::{DrainPoint, DrainSettings, ServerPlace, shared_secret};
 use backstay::format::agent::Seat;
 use backstay::format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay::format::{CheckpointId, StoreId};
-use backstay::transport::{Endpoint, SecretSource, TcpEndpoint, TcpOptions};
+use backstay::transport::{Endpoint, Peer, SecretSource, TcpEndpoint, TcpOptions};
 use backstay::{Config, ErrorKind, Level, Result};
 use backstay_testkit::SimNetwork;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -186,4 +186,28 @@ fn of_two_lives_that_share_a_server_the_later_one_has_it() {
     assert_eq!(progress(&point).checkpoint, CheckpointId::new(4, 2));
     assert!(point.handle(&begin(3, 7), WITHIN).is_err());
     assert_eq!(progress(&point).checkpoint, CheckpointId::new(4, 2));
+}
+
+#[test]
+fn what_a_restore_went_back_behind_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("pfs")).unwrap();
+    let network = SimNetwork::new(1);
+    let (node, asker) = (network.endpoint("node0"), network.endpoint("asker"));
+    run_ranks(ThreadComm::new(1), |comm| {
+        let node: Arc<dyn Endpoint> = node.clone();
+        let config = archive_config(folder, 20_000);
+        let mut rank = Rank::open_on(comm, config, Some(Arc::clone(&node))).expect("opening");
+        rank.settle().expect("protecting");
+        rank.compute();
+        let first = rank.session.checkpoint().unwrap().checkpoint;
+        rank.session.restore_from(first.number).unwrap();
+        // The next one of the life that is over: it never comes.
+        let checkpoint = CheckpointId::new(first.incarnation, first.number + 1);
+        let request = DrainRequest::Offer { checkpoint }.encode();
+        let peer = Peer::new("node0".to_owned(), node.address());
+        let refused = asker.call(&peer, &request, WITHIN).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotRetained, "{refused}");
+    });
 }
