@@ -24,6 +24,7 @@ pub(crate) struct Servers {
 }
 
 struct Server {
+    name: String,
     _point: Arc<DrainPoint>,
     _place: ServerPlace,
     entry: PathBuf,
@@ -58,6 +59,7 @@ impl Servers {
             }));
             let place = ServerPlace::take(&folder, &server_name(at), &endpoint.address())?;
             self.servers.push(Server {
+                name: server_name(at),
                 _point: point,
                 _place: place,
                 entry: folder.join(format!("server-{}.json", server_name(at))),
@@ -70,6 +72,10 @@ impl Servers {
     pub(crate) fn end(&mut self, well: bool) {
         for server in std::mem::take(&mut self.servers) {
             let (entry, text) = (server.entry.clone(), std::fs::read(&server.entry));
+            // What the network knows of it would keep it, with the locks of its files.
+            if let Some(network) = &self.network {
+                network.take_down(&server.name);
+            }
             drop(server);
             if let (false, Ok(text)) = (well, text) {
                 drop(std::fs::write(entry, text));
