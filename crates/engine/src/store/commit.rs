@@ -180,20 +180,21 @@ impl NodeStore {
         Ok(())
     }
 
-    /// Opens a new life at checkpoint `from`: durably abandons every later revision, and every one
-    /// that is not complete.
+    /// Opens a new life at checkpoint `from`: durably abandons every later revision, every one
+    /// that is not complete, and those that this life does not keep, whose space it writes again.
     pub fn begin_life(
         &mut self,
         incarnation: u64,
         from: CheckpointId,
         policy: &Policy,
     ) -> Result<()> {
+        let keep = policy.keeps(None);
         let revisions = self
             .root()
             .revisions
             .iter()
             .filter(|revision| revision.checkpoint <= from)
-            .filter(|revision| policy.complete.contains(&revision.checkpoint))
+            .filter(|revision| keep.contains(&revision.checkpoint))
             .map(|revision| RevisionEntry {
                 complete: true,
                 ..*revision

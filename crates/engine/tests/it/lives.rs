@@ -2,6 +2,7 @@
 //! Lives of a job: checkpoint, end without goodbye, restore, go on.
 
 use crate::job::{config, life};
+use backstay::inspect::Stores;
 use backstay::{CheckpointId, ErrorKind, Level};
 
 #[test]
@@ -71,6 +72,30 @@ fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 4);
         rank.check();
+    });
+}
+
+/// What a life that retained more left is listed no longer when its space is free.
+#[test]
+fn a_root_lists_what_the_life_that_begins_keeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let retaining = |retained| backstay::Config {
+        retained,
+        ..config(folder.path())
+    };
+    life(1, &retaining(5), |rank| {
+        for _ in 1..=6 {
+            rank.compute();
+            rank.session.checkpoint().unwrap();
+        }
+    });
+    life(1, &retaining(2), |rank| {
+        rank.session.restore().unwrap();
+        let kept = rank.session.stored_checkpoints().unwrap();
+        let stores = Stores::open(&[folder.path().to_owned()]);
+        let listed: Vec<CheckpointId> = stores.checkpoints().iter().map(|one| one.id).collect();
+        assert_eq!(kept.len(), 2);
+        assert_eq!(listed, kept);
     });
 }
 
