@@ -218,10 +218,50 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
         }
         protected.unwrap();
     });
+    assert_eq!(waits(folder), 1);
+}
+
+/// How often rank 0 waited for protection in a life that ended well.
+fn waits(folder: &Path) -> u64 {
     let path = store_folder(folder, 0).join("metrics.json");
     let text = std::fs::read_to_string(path).unwrap();
     let metrics: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(metrics["protection_waits"], 1, "{text}");
+    metrics["protection_waits"].as_u64().unwrap()
+}
+
+#[test]
+fn rounds_that_fail_again_and_again_make_nobody_wait_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let refuse = Arc::new(AtomicBool::new(false));
+    let refused = Arc::clone(&refuse);
+    network.set_hook(move |attempt| {
+        let is_it = matches!(request(&attempt.action), Some(Request::Record(_)));
+        (is_it && attempt.to == "n2" && refused.load(Ordering::SeqCst))
+            .then_some(Fault::Unreachable)
+    });
+    let change = |config: &mut Config| config.timeout_ms = 700;
+    life(folder, &network, change, |rank| {
+        rank.take_protected();
+        if rank.session.rank() == 0 {
+            refuse.store(true, Ordering::SeqCst);
+        }
+        for _ in 0..16 {
+            rank.take();
+        }
+        if rank.session.rank() == 0 {
+            refuse.store(false, Ordering::SeqCst);
+        }
+        let last = rank.take();
+        let mut protected = || rank.session.wait(last, Level::Protected).is_ok();
+        assert!((0..40).any(|_| protected()), "it never is again");
+        // And from now on it is waited for as before.
+        for _ in 0..3 {
+            rank.take_protected();
+        }
+    });
+    assert!(waits(folder) <= 1, "{}", waits(folder));
 }
 
 fn files(folder: &Path) -> [Arc<dyn Device>; 2] {

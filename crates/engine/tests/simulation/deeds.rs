@@ -183,9 +183,10 @@ impl Program<'_> {
         let plan = seat.plan();
         let steps = &plan.steps[..=number];
         let last = steps.iter().rev().find_map(|step| step.trouble);
-        let troubled =
-            last.is_some_and(|trouble| trouble != Trouble::Heal) || steps[number].fault.is_some();
+        let fails = steps[number].fault.is_some();
+        let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal) || fails;
         let healed = last == Some(Trouble::Heal) || last.is_none() && self.is_disturbed(number);
+        let healed = healed && !fails;
         let supported = match level {
             Level::Protected => seat.expect != Expect::Unsupported,
             _ => self.scenario().archive.is_some(),

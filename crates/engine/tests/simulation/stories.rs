@@ -310,12 +310,17 @@ impl Teller {
             count: u64::MAX,
             how: [How::NoSpace, How::Short, How::Io][self.random.index(3)],
         };
-        let mut failing = Step::take(Take::Protected);
-        failing.fault = Some(fault);
+        // A wait for what cannot be protected takes the whole time-out.
+        let failing = |at: usize| {
+            let waits = at % 8 == 7;
+            let mut step = Step::take(if waits { Take::Protected } else { Take::Node });
+            step.fault = Some(fault);
+            step
+        };
         let well = |count| vec![Step::take(Take::Protected); count];
-        let rounds = 40 + self.random.index(20);
+        let rounds = 8 * (2 + self.random.index(2));
         let mut steps = well(2);
-        steps.extend(vec![failing; rounds]);
+        steps.extend((0..rounds).map(failing));
         steps.extend(well(3));
         let life = |steps| LifePlan {
             placement: (0..nodes).collect(),
