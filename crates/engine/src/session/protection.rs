@@ -619,9 +619,11 @@ impl Session {
         }
         let control = &self.node.control;
         let (before, _) = control.round();
+        let never = u64::try_from(ErrorKind::Unsupported.code()).ok();
+        // A round that fails is tried again, but where groups cover nothing: they last as long as this life.
         let failed = || {
             let (round, kind) = control.round();
-            (round != before && kind != 0).then_some(kind)
+            (kind != 0 && (round != before || Some(kind) == never)).then_some(kind)
         };
         let limit = Duration::from_millis(self.config.timeout_ms);
         wait_until("the checkpoint to be protected", limit, || {

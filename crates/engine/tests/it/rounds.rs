@@ -10,7 +10,7 @@ use backstay::io::Device;
 use backstay::io::file::FileDevice;
 use backstay::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
 use backstay::transport::MESSAGE_BYTES_MAX;
-use backstay::{Communicator, Config, Level, Session};
+use backstay::{Communicator, Config, ErrorKind, Level, Session};
 use backstay_format::agent::Request;
 use backstay_format::width::to_u64;
 use backstay_format::{SegmentId, Stripe, StripeId};
@@ -227,6 +227,25 @@ fn waits(folder: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap();
     let metrics: serde_json::Value = serde_json::from_str(&text).unwrap();
     metrics["protection_waits"].as_u64().unwrap()
+}
+
+#[test]
+fn what_no_group_can_protect_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let change = |config: &mut Config| {
+        config.failure_domain = Some("the only one".to_owned());
+        config.timeout_ms = 1500;
+    };
+    life(folder.path(), &network, change, |rank| {
+        let handle = rank.take();
+        // The first round may still be under way.
+        drop(rank.session.wait(handle, Level::Protected));
+        for _ in 0..6 {
+            let error = rank.session.wait(handle, Level::Protected).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        }
+    });
 }
 
 #[test]
