@@ -75,7 +75,7 @@ fn directory(args: &AgentArgs) -> Result<PathBuf> {
         return Err(Error::new(ErrorKind::InvalidArgument, context));
     };
     let node = config.node.clone().unwrap_or_else(place::node_name);
-    if let Some(directory) = place::existing(&config, &job, &node) {
+    if let Some(directory) = place::existing(&config, &job, &node)? {
         return Ok(directory);
     }
     Ok(place::choose(&config, &job, &node, None)?.directory)

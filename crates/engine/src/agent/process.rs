@@ -335,10 +335,12 @@ fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Res
     let timeout = lock(state).timeout;
     agent.set_directory(store_directory);
     let path = store_directory.join(STORE_FILE);
-    if !path.exists() && !lock(state).held.is_empty() {
+    let looked = |error| Error::io(format!("looking for {}", path.display()), error);
+    let is_there = path.try_exists().map_err(looked)?;
+    if !is_there && !lock(state).held.is_empty() {
         return put_back(state, &path);
     }
-    if !path.exists() {
+    if !is_there {
         // Before the first checkpoint there is nothing to hold.
         return Ok(LocalAnswer::Done);
     }

@@ -239,7 +239,8 @@ impl Agent {
 }
 
 fn move_aside(path: &Path) -> Result<Option<PathBuf>> {
-    if !path.exists() {
+    let looked = |error| Error::io(format!("looking for {}", path.display()), error);
+    if !path.try_exists().map_err(looked)? {
         return Ok(None);
     }
     let aside = path.with_extension("aside");

@@ -6,7 +6,7 @@
 //! call fails; what is not a copy of this store is never overwritten.
 
 use super::Session;
-use super::node::Node;
+use super::node::{Node, open_if_there};
 use super::protection::Protection;
 use super::vote::vote;
 use crate::config::Config;
@@ -103,7 +103,7 @@ impl Node {
 
 /// What is not this store, and holds something, stays.
 fn refuse_another(path: &Path, store: StoreId) -> Result<()> {
-    let Ok(device) = FileDevice::open_read_only(path) else {
+    let Some(device) = open_if_there(path)? else {
         return Ok(());
     };
     if is_blank(&device) {

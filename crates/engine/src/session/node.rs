@@ -405,9 +405,18 @@ fn parity_share(config: &Config, nodes: u32) -> f64 {
     }
 }
 
+/// The file at `path`, for reading; what cannot be opened may be there.
+pub(super) fn open_if_there(path: &Path) -> Result<Option<FileDevice>> {
+    match FileDevice::open_read_only(path) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
+    }
+}
+
 /// Removes what a creation left that was killed; a store that holds anything stays, and is an error.
 fn remove_blank(path: &Path) -> Result<()> {
-    let Ok(device) = FileDevice::open_read_only(path) else {
+    let Some(device) = open_if_there(path)? else {
         return Ok(());
     };
     if !is_blank(&device) {
@@ -460,7 +469,9 @@ type Led = (PathBuf, Control, StoreLock, Option<AgentClient>);
 
 /// The leader's part: directory, lock, control file.
 fn lead(config: &Config, job: &str, node: &str) -> Result<Led> {
-    let directory = match place::existing(config, job, node) {
+    let limit = Duration::from_millis(config.timeout_ms);
+    let look = || place::existing(config, job, node);
+    let directory = match patiently(limit, Error::may_pass, look)? {
         Some(directory) => directory,
         None => place::choose(config, job, node, None)?.directory,
     };

@@ -53,8 +53,8 @@ pub fn choose(config: &Config, job: &str, node: &str, needed_bytes: Option<u64>)
 }
 
 /// The folder in which an earlier life of the job left its store: the first of the places that
-/// [`choose`] looks at that holds one.
-pub fn existing(config: &Config, job: &str, node: &str) -> Option<PathBuf> {
+/// [`choose`] looks at that holds one. One that cannot be looked at is an error: the store may be there.
+pub fn existing(config: &Config, job: &str, node: &str) -> Result<Option<PathBuf>> {
     Surroundings::of_this_process().existing(config, job, node)
 }
 
@@ -188,6 +188,8 @@ struct Candidate<'a> {
 struct Refusal {
     kind: ErrorKind,
     reason: String,
+    /// Of what the file system refused: what it said.
+    errno: Option<Errno>,
 }
 
 impl Refusal {
@@ -195,13 +197,23 @@ impl Refusal {
         Self {
             kind: ErrorKind::StoreIo,
             reason: format!("{}: {errno}", path.display()),
+            errno: Some(errno),
         }
     }
     fn unsafe_folder(path: &Path, what: &str) -> Self {
         Self {
             kind: ErrorKind::StoreIo,
             reason: format!("{} {what}, so it is not safe to use", path.display()),
+            errno: None,
         }
+    }
+    /// Whether it says that no store of ours is there: there is no folder, or none that a life of this job
+    /// could have used. A folder of ours that may not be looked into says nothing.
+    fn says_none(&self, is_ours: bool) -> bool {
+        let forbidden = [Errno::ACCESS, Errno::PERM];
+        self.errno.is_none_or(|errno| {
+            [Errno::NOENT, Errno::NOTDIR].contains(&errno) || !is_ours && forbidden.contains(&errno)
+        })
     }
 }
 
@@ -275,23 +287,50 @@ impl Surroundings {
         Err(Error::new(kind, context))
     }
 
-    fn existing(&self, config: &Config, job: &str, node: &str) -> Option<PathBuf> {
-        check_label("job", job)
-            .and(check_label("node", node))
-            .ok()?;
-        let holds = |base: &Path, parts: &[&str]| {
-            let folder = self.descend(base, parts, false).ok()?;
-            let file = statat(&folder, STORE_FILE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            let regular = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile;
-            regular.then(|| joined(base, parts))
-        };
+    fn existing(&self, config: &Config, job: &str, node: &str) -> Result<Option<PathBuf>> {
+        check_label("job", job)?;
+        check_label("node", node)?;
         if let Some(path) = &config.store_path {
-            return holds(&std::path::absolute(path).ok()?, &[job, node]);
+            let failed = |error| Error::io(format!("store_path {}", path.display()), error);
+            let base = std::path::absolute(path).map_err(failed)?;
+            return self.held_in(&base, &[job, node]);
         }
         let own = self.own_folder();
-        let candidates = self.candidates();
-        let mut bases = candidates.iter().map(|candidate| candidate.base);
-        bases.find_map(|base| holds(base, &[&own, job, node]))
+        for candidate in self.candidates() {
+            // A later one is not taken for the first while nobody knows what is in this one.
+            if let Some(held) = self.held_in(candidate.base, &[&own, job, node])? {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The folder, if it holds a store.
+    fn held_in(&self, base: &Path, parts: &[&str]) -> Result<Option<PathBuf>> {
+        let directory = joined(base, parts);
+        let mut is_ours = false;
+        let found = self.descend(base, &[], false).and_then(|_| {
+            is_ours = true;
+            let folder = self.descend(base, parts, false)?;
+            let found = statat(&folder, STORE_FILE, AtFlags::SYMLINK_NOFOLLOW);
+            found.map_err(|errno| Refusal::io(&directory, errno))
+        });
+        match found {
+            Ok(file) => {
+                let regular = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile;
+                Ok(regular.then_some(directory))
+            }
+            Err(refusal) if refusal.says_none(is_ours) => Ok(None),
+            Err(refusal) => {
+                let context = format!(
+                    "whether a store of this job is in {} could not be found out, and nothing is begun \
+                     anew for that: {}; try again, or set store_path to where it is",
+                    directory.display(),
+                    refusal.reason
+                );
+                Err(Error::new(ErrorKind::Unreadable, context))
+            }
+        }
     }
 
     fn make_again(&self, config: &Config, job: &str, node: &str, directory: &Path) -> Result<()> {
@@ -365,6 +404,7 @@ impl Surroundings {
             return Err(Refusal {
                 kind: ErrorKind::StoreIo,
                 reason: "it is no memory file system".to_owned(),
+                errno: None,
             });
         }
         if let Some(needed) = needed_bytes {
@@ -380,6 +420,7 @@ impl Surroundings {
                 return Err(Refusal {
                     kind: ErrorKind::StoreFull,
                     reason: format!("too little room {whose}: {}", shortage(needed, room)),
+                    errno: None,
                 });
             }
         }

@@ -223,7 +223,8 @@ fn links_and_folders_of_others_are_refused() {
     assert_eq!(
         other
             .surroundings
-            .existing(&configured(&base), "a job", "node"),
+            .existing(&configured(&base), "a job", "node")
+            .unwrap(),
         None
     );
 }
@@ -260,6 +261,7 @@ fn an_earlier_store_is_found_in_the_same_order() {
     let found = || {
         node.surroundings
             .existing(&Config::default(), "a job", "node")
+            .unwrap()
     };
     assert_eq!(found(), None);
     assert!(
@@ -286,15 +288,14 @@ fn an_earlier_store_is_found_in_the_same_order() {
     let other = node
         .surroundings
         .existing(&Config::default(), "a job", "other");
-    assert_eq!(other, None);
-    assert_eq!(
-        node.surroundings.existing(&Config::default(), "..", "node"),
-        None
-    );
+    assert_eq!(other.unwrap(), None);
+    let wrong = node.surroundings.existing(&Config::default(), "..", "node");
+    assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Configuration);
     let base = node.disk.path().join("conf");
     assert_eq!(
         node.surroundings
-            .existing(&configured(&base), "a job", "node"),
+            .existing(&configured(&base), "a job", "node")
+            .unwrap(),
         None
     );
     let place = node.choose_at(&base).unwrap();
@@ -302,7 +303,35 @@ fn an_earlier_store_is_found_in_the_same_order() {
     let found = node
         .surroundings
         .existing(&configured(&base), "a job", "node");
-    assert_eq!(found, Some(place.directory));
+    assert_eq!(found.unwrap(), Some(place.directory));
+}
+
+#[test]
+fn a_place_that_cannot_be_looked_at_is_not_one_where_nothing_is() {
+    let mut node = Node::new();
+    let last = node.disk.path().join("last").join(node.own());
+    fs::create_dir_all(last.join("a job/node")).unwrap();
+    fs::set_permissions(&last, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(last.join("a job/node").join(STORE_FILE), "").unwrap();
+    let look = |node: &Node, config: &Config, name: &str| {
+        let found = node.surroundings.existing(config, "a job", name);
+        found.map_err(|error| (error.kind(), error.to_string()))
+    };
+    // A name too long for the file system stands for an error that no test can have of a sound device.
+    let long = node.disk.path().join("n".repeat(300));
+    let (kind, text) = look(&node, &configured(&long), "node").unwrap_err();
+    assert_eq!(kind, ErrorKind::Unreadable, "{text}");
+    assert!(text.contains("store_path"), "{text}");
+    // Also where a later place has one: the first may have a newer one.
+    let config = Config::default();
+    assert!(look(&node, &config, "node").unwrap().is_some());
+    let ring = node.disk.path().join("ring");
+    symlink(&ring, &ring).unwrap();
+    node.surroundings.scratch[1].1.clone_from(&ring);
+    let (kind, text) = look(&node, &config, "node").unwrap_err();
+    assert_eq!(kind, ErrorKind::Unreadable, "{text}");
+    assert!(text.contains(&*ring.to_string_lossy()), "{text}");
+    assert_eq!(look(&node, &configured(&last), "other").unwrap(), None);
 }
 
 #[test]
