@@ -17,7 +17,7 @@ use crate::stripe::{
     Extent, PIECE_BYTES, STRIPE_BYTES_MIN, Stripe, StripeId, StripePiece, check_counts, each_once,
     take_segment,
 };
-pub use crate::survey::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
+pub use crate::survey::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision, SurveyedUnread};
 use crate::width::index;
 
 const REQUEST: &str = "request to an agent";

@@ -8,7 +8,8 @@ use crate::agent::{put_checkpoint, put_count, take_checkpoint, take_flag, take_l
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::ids::{CheckpointId, StoreId};
 use crate::limits::{
-    COUNTER_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX, RANKS_MAX, REVISIONS_MAX,
+    COUNTER_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX, RANKS_MAX, REPORT_BYTES_MAX,
+    REVISIONS_MAX,
 };
 use std::sync::Arc;
 
@@ -57,10 +58,20 @@ pub struct SurveyedMember {
     pub checkpoints: Vec<CheckpointId>,
 }
 
+/// What of a store could not be read just now: nothing is known of it, so it is not lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurveyedUnread {
+    /// It is the root, or what is needed to come to it: there may be newer checkpoints than those listed, which
+    /// are those of the other root slot. Otherwise some part of what is listed.
+    pub root: bool,
+    /// Why.
+    pub why: String,
+}
+
 /// What a node has, as a restart sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
-    /// The store.
+    /// The store; zeros where even that could not be read.
     pub store: StoreId,
     /// Which run of the job it is of.
     pub run: u32,
@@ -70,6 +81,8 @@ pub struct Survey {
     pub length_bytes: u64,
     /// Made again from a group's parity, for reading only.
     pub rebuilt: bool,
+    /// What of it could not be read.
+    pub unread: Option<SurveyedUnread>,
     /// What it retains, oldest first.
     pub revisions: Vec<SurveyedRevision>,
     /// What protects it.
@@ -78,7 +91,7 @@ pub struct Survey {
 
 impl Survey {
     /// Least bytes: of an empty store without a group.
-    pub(crate) const BYTES_MIN: usize = 42;
+    pub(crate) const BYTES_MIN: usize = 43;
 
     /// Appends its bytes.
     pub(crate) fn encode(&self, body: &mut Encoder) {
@@ -88,6 +101,11 @@ impl Survey {
             .u64(survey.incarnation)
             .u64(survey.length_bytes)
             .u8(u8::from(survey.rebuilt));
+        let unread = survey.unread.as_ref();
+        body.u8(unread.map_or(0, |unread| 1 + u8::from(unread.root)));
+        if let Some(unread) = unread {
+            body.text(&unread.why);
+        }
         put_count(body, survey.revisions.len());
         let mut former: Arc<[u32]> = Arc::default();
         for revision in &survey.revisions {
@@ -133,6 +151,13 @@ impl Survey {
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
         let length_bytes = body.u64("length")?;
         let rebuilt = take_flag(body, "rebuilt")?;
+        let unread = match take_small(body, "what could not be read", 0, 2)? {
+            0 => None,
+            what => Some(SurveyedUnread {
+                root: what == 2,
+                why: body.text("why it could not be read", REPORT_BYTES_MAX)?,
+            }),
+        };
         let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
         let count = body.u32_in("revisions", 0, most)?;
         let mut revisions: Vec<SurveyedRevision> = Vec::new();
@@ -164,6 +189,7 @@ impl Survey {
             incarnation,
             length_bytes,
             rebuilt,
+            unread,
             revisions,
             group,
         })

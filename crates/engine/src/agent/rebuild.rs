@@ -19,7 +19,7 @@ use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{StripeLog, StripeTable};
+use crate::store::stripe_log::{StripeLog, StripeTable, look_beside};
 use backstay_format::agent::{Answer, Seat};
 use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64};
@@ -230,7 +230,7 @@ impl Agent {
         };
         let own = own.ok_or_else(none)?;
         let store = own.survey.store;
-        let table = super::survey::read_log(&own.directory, store).ok_or_else(none)?;
+        let table = look_beside(&own.directory, store)?.ok_or_else(none)?;
         let path = own.directory.join(STORE_FILE);
         let device = FileDevice::open(&path, false)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;

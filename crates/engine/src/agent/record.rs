@@ -6,9 +6,9 @@
 //! Format: docs/format/agent.md.
 
 use super::round::unexpected;
-use super::{Agent, Ask, lock, survey};
+use super::{Agent, Ask, lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::stripe_log::StripeTable;
+use crate::store::stripe_log::{StripeTable, read_beside};
 use crate::transport::Peer;
 use backstay_format::agent::{Answer, RecordPart, Request};
 use backstay_format::{Round, StoreId};
@@ -159,7 +159,7 @@ impl Agent {
         }
         let stores = lock(&self.stores);
         let found = stores.iter().find(|found| found.survey.store == store)?;
-        let table = Arc::new(survey::read_log(&found.directory, store)?);
+        let table = Arc::new(read_beside(&found.directory, store)?);
         drop(stores);
         // Only one of several parts is asked for again.
         let parts = table.part(1).is_some();

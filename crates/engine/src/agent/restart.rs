@@ -8,10 +8,10 @@
 use super::coordinate::NodeSeat;
 use super::round::each;
 use super::{Ask, SLOWEST_BYTES_A_SECOND, peer, record};
-use crate::clock::Stopwatch;
+use crate::clock::{Backoff, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use crate::restart::locate::{Here, Located, Rebuild, locate, newest_groups};
+use crate::restart::locate::{Choice, Here, Located, Rebuild, locate, newest_groups};
 use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat, Survey};
 use std::time::Duration;
@@ -19,15 +19,24 @@ use std::time::Duration;
 /// So often lost stores are made again before what is here has to do.
 const TRIES_MAX: usize = 3;
 
-/// What all nodes have after lost stores were made again.
-pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+/// What all nodes have after lost stores were made again. `named` is the checkpoint that somebody wants to go on
+/// from, whatever is newer.
+pub fn prepare(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    named: Option<u64>,
+    within: Duration,
+) -> Result<Located> {
     let mut given_up: Vec<StoreId> = Vec::new();
     let mut count = 0;
+    let mut again = Backoff::within(within);
     for _ in 0..TRIES_MAX {
-        let located = look(agent, nodes, within)?;
-        let choice = located
-            .choices
-            .iter()
+        let located = look(agent, nodes, named, (within, &mut again))?;
+        let is_named = |choice: &&Choice| named == Some(choice.checkpoint.number);
+        let wanted = located.choices.iter().find(is_named);
+        let choice = wanted
+            .into_iter()
+            .chain(&located.choices)
             .find(|choice| !choice.rebuilds.iter().any(|r| given_up.contains(&r.lost)));
         let Some(choice) = choice.filter(|choice| !choice.rebuilds.is_empty()) else {
             return Ok(only_here(located, count));
@@ -55,19 +64,29 @@ pub fn prepare(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<
             ));
         }
     }
-    Ok(only_here(look(agent, nodes, within)?, count))
+    let located = look(agent, nodes, named, (within, &mut again))?;
+    Ok(only_here(located, count))
 }
 
-/// Surveys all nodes, sets aside what is stale, and brings the logs of each group to one state.
-fn look(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Located> {
+/// Surveys all nodes, again where something could not be read, sets aside what is stale, and brings the logs of
+/// each group to one state.
+fn look(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    named: Option<u64>,
+    (within, again): (Duration, &mut Backoff),
+) -> Result<Located> {
     let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-    let surveys = survey_all(agent, nodes, within)?;
-    let located = locate(&surveys, &names);
+    let mut surveys = survey_all(agent, nodes, within)?;
+    while surveys.iter().flatten().any(|s| s.unread.is_some()) && again.pause() {
+        surveys = survey_all(agent, nodes, within)?;
+    }
+    let located = locate(&surveys, &names, named);
     for stale in &located.stale {
         let request = Request::SetAside { store: stale.store };
         agent.ask(&nodes[stale.node].peer(), &request, within)?;
     }
-    align_logs(agent, nodes, &surveys, &located.stale, within)?;
+    align_logs(agent, nodes, &surveys, &located, within)?;
     Ok(located)
 }
 
@@ -91,12 +110,22 @@ fn align_logs(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
     surveys: &[Vec<Survey>],
-    stale: &[Here],
+    located: &Located,
     within: Duration,
 ) -> Result<()> {
+    // What cannot be read and does not count is not written either.
+    let is_written = |node: usize, survey: &Survey| {
+        let is_here = |here: &Here| (here.node, here.store) == (node, survey.store);
+        let is_read = survey.unread.as_ref().is_none_or(|unread| !unread.root);
+        is_read || located.here.iter().any(is_here)
+    };
+    let stale = &located.stale;
     let own = || {
         let each = surveys.iter().enumerate();
-        let own = each.filter_map(|(node, found)| Some((node, found.iter().find(|s| !s.rebuilt)?)));
+        let own = each.filter_map(|(node, found)| {
+            let mut own = found.iter().filter(|survey| !survey.rebuilt);
+            Some((node, own.find(|survey| is_written(node, survey))?))
+        });
         // What was set aside just now is there no longer.
         own.filter(|(node, survey)| {
             let mut stale = stale.iter();

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what stores and stripe logs there are on a node, for a restart to choose from.
 //! In: the folder of the node's store. Out: surveys, and what was found open for reading.
-//! Invariants: nothing is written; a store that cannot be read is as if it were not there, and said.
+//! Invariants: nothing is written; a store that is damaged is as if it were not there, and said; what cannot be
+//! read is told as that, and never as absent.
 
 use super::view::SegmentView;
 use super::{Agent, lock};
 use crate::error::{Error, Result};
 use crate::io::file::FileDevice;
+use crate::io::two_slots::Unread;
 use crate::notice;
 use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
+use crate::store::stripe_log::{LOG_FILES, StripeTable, look_beside};
 use crate::transport::{Exposed, file_exposure};
-use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision};
+use backstay_format::agent::{
+    Survey, SurveyedGroup, SurveyedMember, SurveyedRevision, SurveyedUnread,
+};
 use backstay_format::{Member, RootSlot, StoreId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,37 +33,83 @@ pub struct LocalStore {
     pub survey: Survey,
     /// The folder it lies in.
     pub directory: PathBuf,
-    /// Its reading side, with all records read.
+    /// Its reading side, with all records read, unless its survey says that they could not be.
     pub reader: Arc<StoreReader>,
 }
 
-/// Every readable store on a node: its own first, if there is one.
+/// Most characters of why something could not be read.
+const WHY_CHARS_MAX: usize = 600;
+
+/// Every store on a node of which it is known which it is: its own first, if there is one.
 pub fn stores_in(directory: &Path) -> Vec<LocalStore> {
-    let mut folders = vec![(directory.to_owned(), false)];
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(REBUILT_PREFIX)
-        {
-            folders.push((entry.path(), true));
-        }
-    }
+    look_in(directory).0
+}
+
+/// The same, and what there may be besides that cannot be read.
+fn look_in(directory: &Path) -> (Vec<LocalStore>, Vec<Survey>) {
+    let mut unread = Vec::new();
+    let mut folders = rebuilt_in(directory).unwrap_or_else(|error| {
+        let failed = Error::io(format!("listing {}", directory.display()), error);
+        unread.push(unknown(true, &failed));
+        Vec::new()
+    });
+    folders.push((directory.to_owned(), false));
     folders.sort();
     let mut found = Vec::new();
     for (folder, rebuilt) in folders {
         match open(&folder, rebuilt) {
             Ok(store) => found.extend(store),
+            Err(error) if error.kind().leaves_open() => unread.push(unknown(rebuilt, &error)),
             Err(error) => notice::warn(&format!("{} is not used: {error}", folder.display())),
         }
     }
     found.sort_by_key(|store| store.survey.rebuilt);
-    found
+    (found, unread)
+}
+
+/// Folders of stores that were made again for reading.
+fn rebuilt_in(directory: &Path) -> std::io::Result<Vec<(PathBuf, bool)>> {
+    let mut folders = Vec::new();
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(folders),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(REBUILT_PREFIX) {
+            folders.push((entry.path(), true));
+        }
+    }
+    Ok(folders)
+}
+
+fn told(root: bool, error: &Error) -> SurveyedUnread {
+    SurveyedUnread {
+        root,
+        why: error.words().chars().take(WHY_CHARS_MAX).collect(),
+    }
+}
+
+/// A store of which nothing could be read.
+fn unknown(rebuilt: bool, error: &Error) -> Survey {
+    Survey {
+        store: StoreId::default(),
+        run: 0,
+        incarnation: 0,
+        length_bytes: 0,
+        rebuilt,
+        unread: Some(told(true, error)),
+        revisions: Vec::new(),
+        group: None,
+    }
 }
 
 fn open(directory: &Path, rebuilt: bool) -> Result<Option<LocalStore>> {
     let path = directory.join(STORE_FILE);
-    if !path.exists() {
+    let looked = |error| Error::io(format!("looking for {}", path.display()), error);
+    if !path.try_exists().map_err(looked)? {
         return Ok(None);
     }
     let device = FileDevice::open_read_only(&path)
@@ -68,7 +118,6 @@ fn open(directory: &Path, rebuilt: bool) -> Result<Option<LocalStore>> {
         return Ok(None);
     }
     let reader = Arc::new(StoreReader::open(Arc::new(device))?);
-    reader.read_records(|_, _, _| {})?;
     let survey = survey(&reader, directory, rebuilt)?;
     Ok(Some(LocalStore {
         survey,
@@ -78,34 +127,72 @@ fn open(directory: &Path, rebuilt: bool) -> Result<Option<LocalStore>> {
 }
 
 fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Survey> {
-    let (root, _) = reader.newest_root()?;
+    let mut unread = None;
+    let mut open = |root: bool, error: Error| {
+        if !error.kind().leaves_open() {
+            return Err(error);
+        }
+        if unread
+            .as_ref()
+            .is_none_or(|known: &SurveyedUnread| root && !known.root)
+        {
+            unread = Some(told(root, &error));
+        }
+        Ok(())
+    };
+    if let Err(error) = reader.read_records(|_, _, _| {}) {
+        open(true, error)?;
+    }
+    let root = match reader.newest_root() {
+        Ok((root, _)) => Some(root),
+        Err(error) => {
+            open(true, error)?;
+            other_root(reader)
+        }
+    };
     let superblock = reader.superblock();
-    let revisions = root.revisions.iter().map(|revision| {
-        let ranks = read_ranks(reader, revision).unwrap_or_default();
-        SurveyedRevision {
+    let mut revisions = Vec::new();
+    for revision in root.iter().flat_map(|root| &root.revisions) {
+        let ranks = read_ranks(reader, revision).or_else(|error| {
+            // What is damaged is not there.
+            if error.kind().leaves_open() {
+                open(false, error)?;
+            }
+            Ok(Vec::new())
+        })?;
+        revisions.push(SurveyedRevision {
             checkpoint: revision.checkpoint,
             complete: revision.complete,
             world_size: revision.world_size,
             ranks: ranks.iter().map(|entry| entry.rank).collect(),
+        });
+    }
+    let log = look_beside(directory, superblock.store).or_else(|error| {
+        if error.kind().leaves_open() {
+            open(false, error)?;
         }
-    });
+        Ok(None)
+    })?;
     let length = reader.device().length_bytes();
     Ok(Survey {
         store: superblock.store,
         run: superblock.run,
-        incarnation: root.incarnation,
+        incarnation: root.as_ref().map_or(0, |root| root.incarnation),
         length_bytes: length.map_err(|error| Error::io(reader.device().name(), error))?,
         rebuilt,
-        revisions: revisions.collect(),
-        group: read_log(directory, superblock.store)
+        unread,
+        revisions,
+        group: log
             .filter(|table| table.epoch > 0)
             .map(|table| surveyed_group(&table)),
     })
 }
 
-/// The stripe log beside a store, if there is one that can be read.
-pub fn read_log(directory: &Path, store: StoreId) -> Option<StripeTable> {
-    read_beside(directory, store)
+/// The root that the other slot holds, where one cannot be read.
+fn other_root(reader: &StoreReader) -> Option<RootSlot> {
+    let format = reader.root_slots();
+    let found = reader.roots().found_as(&format, Unread::GivenUp).ok()?;
+    found.states.into_iter().next().map(|(root, _)| root)
 }
 
 fn surveyed_group(table: &StripeTable) -> SurveyedGroup {
@@ -154,7 +241,7 @@ pub fn remove_rebuilt(directory: &Path) {
 impl Agent {
     /// Looks at the node's folder again, and exposes what it finds.
     pub fn survey(&self) -> Vec<Survey> {
-        let found = stores_in(&self.directory());
+        let (found, unread) = look_in(&self.directory());
         // Held meanwhile: a store that is being attached must not be exposed as it was before.
         let member = lock(&self.member);
         let attached = member.as_ref().map(super::Member::store);
@@ -170,7 +257,8 @@ impl Agent {
             }
         }
         drop(member);
-        let surveys = found.iter().map(|store| store.survey.clone()).collect();
+        let surveys = found.iter().map(|store| store.survey.clone());
+        let surveys = surveys.chain(unread).collect();
         *lock(&self.stores) = found;
         surveys
     }

@@ -12,7 +12,7 @@ use super::{Folder, Identity, Place, catalog_file, make, private};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::{AlignedBytes, SharedFile};
-use crate::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots};
+use crate::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots, Unread};
 use crate::notice;
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -105,14 +105,19 @@ pub struct CatalogReader {
     file: String,
     state: CatalogState,
     damaged: Option<Error>,
+    given_up: Option<Error>,
 }
 
 impl CatalogReader {
     /// The state on a device whose file is called `file`.
     pub fn on(device: &dyn Device, file: &str) -> Result<Self> {
+        Self::on_as(device, file, Unread::Counts)
+    }
+
+    fn on_as(device: &dyn Device, file: &str, unread: Unread) -> Result<Self> {
         let superblock = superblock_copy(device)?.value;
         let format = StateSlots::of(&superblock);
-        let found = two_slots::look(device, &format).found(&format)?;
+        let found = two_slots::look(device, &format).found_as(&format, unread)?;
         let Some((state, _)) = found.states.into_iter().next() else {
             return Err(Error::new(ErrorKind::Internal, "no slot is good"));
         };
@@ -121,6 +126,7 @@ impl CatalogReader {
             file: file.to_owned(),
             state,
             damaged: found.damaged,
+            given_up: found.given_up,
         })
     }
 
@@ -140,6 +146,10 @@ impl CatalogReader {
     /// higher epoch, which may just be made.
     pub fn damaged(&self) -> Option<&Error> {
         self.damaged.as_ref()
+    }
+    /// Why a slot could not be read, where what may stand there was given up.
+    pub fn given_up(&self) -> Option<&Error> {
+        self.given_up.as_ref()
     }
     /// The file in which `part` of a checkpoint is.
     pub fn store_of(&self, part: &CatalogPart) -> Option<&CatalogStore> {
@@ -202,29 +212,34 @@ impl Catalog {
     /// Makes the first catalog of a job in `folder`; `identity.epoch` has no meaning. Another job's
     /// catalog there is [`ErrorKind::StoreBusy`].
     pub fn create(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
-        if let Some(found) = Self::found(folder)? {
+        if let Some(found) = Self::found(folder, Unread::Counts)? {
             let superblock = &found.superblock;
             let what = folder.join(&found.file).display().to_string();
             make::same_job(&what, (&superblock.job, superblock.run), identity)?;
             let context = format!("{what} is there already; open it or take it over");
             return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        Self::make_in(folder, identity, slot_bytes)
+        Self::make_in(folder, identity, slot_bytes, Unread::Counts)
     }
 
     /// Reads the catalog in `folder`: [`ErrorKind::NoCheckpoint`] if there is none.
     pub fn open_reader(folder: &Path) -> Result<CatalogReader> {
-        Self::found(folder)?.ok_or_else(|| {
+        Self::open_reader_as(folder, Unread::Counts)
+    }
+
+    /// The same, where what may stand in a slot that cannot be read may be given up.
+    pub fn open_reader_as(folder: &Path, unread: Unread) -> Result<CatalogReader> {
+        Self::found(folder, unread)?.ok_or_else(|| {
             let context = format!("{}: there is no catalog of an archive", folder.display());
             Error::new(ErrorKind::NoCheckpoint, context)
         })
     }
 
     /// The newest catalog with a valid state, if there is one.
-    fn found(folder: &Path) -> Result<Option<CatalogReader>> {
+    fn found(folder: &Path, unread: Unread) -> Result<Option<CatalogReader>> {
         let mut tries = 0;
         loop {
-            match Self::found_once(folder) {
+            match Self::found_once(folder, unread) {
                 // A file may go between listing and opening: another has its place then.
                 Err(error) if is_gone(&error) && tries < TRIES => tries += 1,
                 found => return found,
@@ -232,7 +247,7 @@ impl Catalog {
         }
     }
 
-    fn found_once(folder: &Path) -> Result<Option<CatalogReader>> {
+    fn found_once(folder: &Path, unread: Unread) -> Result<Option<CatalogReader>> {
         let place = Folder {
             path: folder.to_owned(),
             direct: true,
@@ -244,7 +259,7 @@ impl Catalog {
                 if is_half_made(&*device) {
                     return Ok(None);
                 }
-                CatalogReader::on(&*device, &file).map(Some)
+                CatalogReader::on_as(&*device, &file, unread).map(Some)
             });
             match read {
                 Ok(Some(mut reader)) => {
@@ -283,13 +298,30 @@ impl Catalog {
         let what = folder.join(&found.file).display().to_string();
         let superblock = &found.superblock;
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
-        Self::make_in(folder, identity, superblock.slot_bytes)
+        Self::make_in(folder, identity, superblock.slot_bytes, Unread::Counts)
+    }
+
+    /// As [`Catalog::open_or_create`], where what may stand in a slot that cannot be read was given up: the state
+    /// of the other slot goes into a file of the next epoch, so that nobody has to read that slot again.
+    pub fn go_on_past_unread(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
+        let found = Self::found(folder, Unread::GivenUp)?;
+        let Some(found) = found.filter(|found| found.given_up.is_some()) else {
+            return Self::open_or_create(folder, identity, slot_bytes);
+        };
+        let superblock = &found.superblock;
+        let what = folder.join(&found.file).display().to_string();
+        make::same_job(&what, (&superblock.job, superblock.run), identity)?;
+        if superblock.host == fence::host() && Fence::is_held(superblock.catalog) {
+            let context = format!("{what}: a process of this host writes it; end it");
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        Self::make_in(folder, identity, superblock.slot_bytes, Unread::GivenUp)
     }
 
     /// The first of [`Catalog::open_writer`], [`Catalog::take_over`] and [`Catalog::create`] that fits.
     /// Another job's catalog is refused, and one that a process of this host writes.
     pub fn open_or_create(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
-        let Some(found) = Self::found(folder)? else {
+        let Some(found) = Self::found(folder, Unread::Counts)? else {
             return Self::create(folder, identity, slot_bytes);
         };
         let what = folder.join(&found.file).display().to_string();
@@ -321,7 +353,12 @@ impl Catalog {
     }
 
     /// Makes the file of the next epoch in `folder`, which goes on from all that are there.
-    fn make_in(folder: &Path, identity: &Identity, slot_bytes: u32) -> Result<Self> {
+    fn make_in(
+        folder: &Path,
+        identity: &Identity,
+        slot_bytes: u32,
+        unread: Unread,
+    ) -> Result<Self> {
         let failed = |error| Error::io(format!("{}: making a catalog", folder.display()), error);
         private::make_folder(folder)?;
         let mut epoch = epochs(folder)?.first().map_or(1, |last| last + 1);
@@ -342,7 +379,7 @@ impl Catalog {
             epoch,
             ..identity.clone()
         };
-        let made = Self::succeed(folder, (&file, device), &identity, slot_bytes);
+        let made = Self::succeed(folder, (&file, device), &identity, (slot_bytes, unread));
         if made.is_err() {
             // This process made it, and whoever goes on from it has what is in it.
             drop(std::fs::remove_file(folder.join(&file)));
@@ -357,7 +394,7 @@ impl Catalog {
         folder: &Path,
         (file, device): (&str, SharedFile),
         identity: &Identity,
-        slot_bytes: u32,
+        (slot_bytes, unread): (u32, Unread),
     ) -> Result<Self> {
         let place = Self::place(folder);
         for other in epochs(folder)? {
@@ -378,7 +415,7 @@ impl Catalog {
             }
         }
         let (mut state, mut slot_bytes) = (CatalogState::default(), slot_bytes);
-        if let Some(found) = Self::found(folder)? {
+        if let Some(found) = Self::found(folder, unread)? {
             let superblock = &found.superblock;
             let what = folder.join(&found.file).display().to_string();
             make::same_job(&what, (&superblock.job, superblock.run), identity)?;

@@ -59,7 +59,7 @@ impl ArchiveDevice {
         options: &ReadOptions,
     ) -> Result<Arc<Self>> {
         let superblock = head::superblock(&*device)?;
-        let state = head::state(&*device, superblock.store)?;
+        let state = head::state_as(&*device, superblock.store, options.unread)?;
         let own = OpenFile {
             store: superblock.store,
             device,

@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::AlignedBytes;
 pub(super) use crate::io::two_slots::read;
-use crate::io::two_slots::{self, Copied, Found, SlotFormat, TwoSlots};
+use crate::io::two_slots::{self, Copied, Found, SlotFormat, TwoSlots, Unread};
+use crate::notice;
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{
@@ -67,7 +68,12 @@ fn superblock_copy(device: &dyn Device) -> Result<Copied<ArchiveSuperblock>> {
 
 /// The newest root whose table is good, and that table.
 pub(super) fn state(device: &dyn Device, store: StoreId) -> Result<State> {
-    find(device, store).map(|(state, _)| state)
+    state_as(device, store, Unread::Counts)
+}
+
+/// The same, where what may stand in a root slot that cannot be read may be given up.
+pub(super) fn state_as(device: &dyn Device, store: StoreId, unread: Unread) -> Result<State> {
+    find(device, store, unread).map(|(state, _)| state)
 }
 
 /// The same, to go on from: the slots are not synced yet. A writer leaves alone what a later minor version
@@ -77,17 +83,26 @@ pub(super) fn state_to_write(
     store: StoreId,
 ) -> Result<(State, TwoSlots<RootSlots>)> {
     superblock_copy(device)?.refuse_later(device)?;
-    let (state, found) = find(device, store)?;
+    let (state, found) = find(device, store, Unread::Counts)?;
     let slots = TwoSlots::of(device, RootSlots(store), found)?;
     Ok((state, slots))
 }
 
 /// The state, and the roots that were found, with that of the state first.
-fn find(device: &dyn Device, store: StoreId) -> Result<(State, Found<ArchiveRoot>)> {
+fn find(
+    device: &dyn Device,
+    store: StoreId,
+    unread: Unread,
+) -> Result<(State, Found<ArchiveRoot>)> {
     let format = RootSlots(store);
     let mut last = None;
     for _ in 0..TRIES {
-        let mut found = two_slots::look(device, &format).found(&format)?;
+        let mut found = two_slots::look(device, &format).found_as(&format, unread)?;
+        if let Some(error) = &found.given_up {
+            notice::warn(&format!(
+                "{error}; a checkpoint to restore was named, so the other root slot is read"
+            ));
+        }
         let newest = found.states.first().map(|(root, _)| root.sequence);
         let mut damaged = found.damaged.take();
         let mut again = false;

@@ -41,6 +41,7 @@ use crate::clock::Pulse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::direct::SharedFile;
+use crate::io::two_slots::Unread;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,6 +144,8 @@ pub struct ReadOptions {
     pub decode: Arc<dyn Decode>,
     /// Beats with each segment that was read.
     pub pulse: Pulse,
+    /// What counts of a root slot that cannot be read.
+    pub unread: Unread,
 }
 
 impl Default for ReadOptions {
@@ -152,6 +155,7 @@ impl Default for ReadOptions {
             cache_bytes: 64 << 20,
             decode: Arc::new(RawDecode),
             pulse: Pulse::default(),
+            unread: Unread::Counts,
         }
     }
 }

@@ -296,7 +296,8 @@ pub const REFERENCE: [Setting; 41] = [
         "",
         "Number of the checkpoint that the first `restore` of the program takes; later ones are abandoned. By \
          default the newest. For one start: it is taken again whenever the program is started with it. \
-         `backstay run --checkpoint` sets it for its first start only.",
+         `backstay run --checkpoint` sets it for its first start only. What is newer is given up with it, also \
+         where it cannot be read.",
     ),
     setting(
         "archive",

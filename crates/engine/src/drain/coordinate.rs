@@ -23,7 +23,7 @@ use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest}
 use backstay_format::width::to_u64;
 use backstay_format::{CheckpointId, StoreId};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -73,6 +73,19 @@ pub struct ArchivePlan {
 impl ArchivePlan {
     /// The catalog of the plan's job, for writing.
     pub fn open_catalog(&self) -> Result<Catalog> {
+        self.open_catalog_by(Catalog::open_or_create)
+    }
+
+    /// The same, where what may stand in a slot that cannot be read was given up, and the checkpoint that was
+    /// named is restored.
+    pub fn open_catalog_past_unread(&self) -> Result<Catalog> {
+        self.open_catalog_by(Catalog::go_on_past_unread)
+    }
+
+    fn open_catalog_by(
+        &self,
+        open: impl Fn(&Path, &Identity, u32) -> Result<Catalog>,
+    ) -> Result<Catalog> {
         private::make_folder(&self.folder)?;
         self.refuse_if_over()?;
         let identity = Identity {
@@ -82,7 +95,7 @@ impl ArchivePlan {
             epoch: 0,
             host: fence::host(),
         };
-        let catalog = Catalog::open_or_create(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
+        let catalog = open(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
         if let Some(from) = self.from {
             let from = CheckpointId::new(from.incarnation, from.number);
             catalog.begin_life(self.incarnation, Some(from))?;

@@ -11,6 +11,7 @@ use crate::archive::{ArchiveDevice, Catalog, CatalogReader, Folder, Place, ReadO
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::on_demand::OpenFiles;
+use crate::io::two_slots::Unread;
 use crate::store::reader::StoreReader;
 use crate::store::revision::read_ranks;
 use backstay_format::width::index;
@@ -49,25 +50,37 @@ pub struct ArchiveFound {
     pub may_pass: bool,
     /// Why nothing can be had though checkpoints are listed; empty otherwise.
     pub lost: String,
+    /// Whether what may stand in slots that cannot be read was given up to find it.
+    pub gives_up: bool,
+    /// Whether that is a slot of the catalog.
+    pub gave_up_catalog: bool,
 }
 
 impl ArchiveFound {
     /// Looks what the archive in `folder` has.
     pub fn look(folder: &Path) -> Result<Self> {
+        Self::look_as(folder, Unread::Counts)
+    }
+
+    /// The same, where what may stand in slots that cannot be read may be given up.
+    pub fn look_as(folder: &Path, unread: Unread) -> Result<Self> {
         let mut found = Self {
             folder: folder.to_owned(),
+            gives_up: unread == Unread::GivenUp,
             ..Self::default()
         };
-        let catalog = match Catalog::open_reader(folder) {
+        let catalog = match Catalog::open_reader_as(folder, unread) {
             Ok(catalog) => catalog,
             Err(error) if error.kind() == ErrorKind::NoCheckpoint => return Ok(found),
             Err(error) => return Err(error),
         };
         found.run = catalog.superblock().run;
-        found.incarnation = catalog.state().incarnation;
+        found.gave_up_catalog = catalog.given_up().is_some();
+        // What was given up may be of a life more.
+        found.incarnation = catalog.state().incarnation + u64::from(found.gave_up_catalog);
         let mut listed: Vec<&CatalogCheckpoint> = catalog.state().restorable().collect();
         listed.sort_by_key(|entry| std::cmp::Reverse(entry.checkpoint));
-        let sources = look_for_parts(folder, &catalog, &listed);
+        let sources = look_for_parts((folder, unread), &catalog, &listed);
         for (entry, sources) in listed.into_iter().zip(sources) {
             let checkpoint = entry.checkpoint;
             match sources {
@@ -100,6 +113,12 @@ impl ArchiveFound {
             .iter()
             .map(|store| store.name.clone())
             .collect();
+        if let Some(error) = catalog.given_up() {
+            found.beyond.push(format!(
+                "{error}; a checkpoint to restore was named, so the other slot is taken, and what may stand in \
+                 this one is given up with the restore"
+            ));
+        }
         // What was just being recorded may be no loss at all; what was recorded would be.
         if let Some(damaged) = catalog.damaged() {
             let sequence = catalog.state().sequence;
@@ -119,7 +138,16 @@ impl ArchiveFound {
 
 /// Opens a store of an archive as a store of a node: checkpoints, trees, blocks.
 pub fn open_store(folder: &Path, file: &str) -> Result<StoreReader> {
-    StoreReader::open(open_to_read(folder, file)?).and_then(with_records)
+    open_store_as(folder, file, Unread::Counts)
+}
+
+/// The same, where what may stand in a root slot that cannot be read may be given up.
+pub fn open_store_as(folder: &Path, file: &str, unread: Unread) -> Result<StoreReader> {
+    let options = ReadOptions {
+        unread,
+        ..read_options()
+    };
+    StoreReader::open(open_with(folder, file, &options)?).and_then(with_records)
 }
 
 /// Opens a store of an archive, whose files are kept open: by who reads it while others write.
@@ -129,12 +157,15 @@ pub fn open_device(folder: &Path, file: &str) -> Result<Arc<ArchiveDevice>> {
 
 /// Opens a store of an archive, of whose files, among those of many, some are open at a time.
 pub fn open_to_read(folder: &Path, file: &str) -> Result<Arc<ArchiveDevice>> {
-    let options = read_options();
+    open_with(folder, file, &read_options())
+}
+
+fn open_with(folder: &Path, file: &str, options: &ReadOptions) -> Result<Arc<ArchiveDevice>> {
     let place = OnDemand(Folder {
         path: folder.to_owned(),
         direct: options.direct,
     });
-    ArchiveDevice::open_on(place.open(file)?, &place, &options)
+    ArchiveDevice::open_on(place.open(file)?, &place, options)
 }
 
 /// A folder whose files are opened as they are read.
@@ -172,7 +203,7 @@ fn with_records(reader: StoreReader) -> Result<StoreReader> {
 /// Which store has which rank's part, for each of the checkpoints listed; stores are looked at one after
 /// the other.
 fn look_for_parts(
-    folder: &Path,
+    (folder, unread): (&Path, Unread),
     catalog: &CatalogReader,
     listed: &[&CatalogCheckpoint],
 ) -> Vec<Result<Vec<usize>>> {
@@ -190,7 +221,7 @@ fn look_for_parts(
             .iter()
             .map(|&place| listed[place].checkpoint)
             .collect();
-        let ranks = ranks_in(folder, name.unwrap_or_default(), &ids);
+        let ranks = ranks_in((folder, unread), name.unwrap_or_default(), &ids);
         for (place, ranks) in places.into_iter().zip(ranks) {
             match (&mut found[place], ranks) {
                 (Ok(sources), Ok(ranks)) => {
@@ -219,8 +250,12 @@ fn look_for_parts(
 }
 
 /// The ranks whose parts of each of these checkpoints a store has.
-fn ranks_in(folder: &Path, file: &str, ids: &[CheckpointId]) -> Vec<Result<Vec<u32>>> {
-    let opened = open_store(folder, file).and_then(|reader| {
+fn ranks_in(
+    (folder, unread): (&Path, Unread),
+    file: &str,
+    ids: &[CheckpointId],
+) -> Vec<Result<Vec<u32>>> {
+    let opened = open_store_as(folder, file, unread).and_then(|reader| {
         let revisions = reader.newest_root()?.0.revisions;
         Ok((reader, revisions))
     });

@@ -17,7 +17,7 @@ use crate::archive::layout::Layout;
 use crate::archive::{
     ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, store_file,
 };
-use crate::clock::Pulse;
+use crate::clock::{Pulse, patiently};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::direct::writes_pay;
 use crate::notice;
@@ -26,6 +26,7 @@ use backstay_format::drain::DrainJob;
 use backstay_format::{SegmentHeader, TableEntry};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// So many files, each taken over from the one before, hold what is retained; then all goes to a new one.
 const CHAIN_MAX: usize = 4;
@@ -49,12 +50,16 @@ pub(super) fn store_for(
     }
     let folder = Path::new(&job.folder);
     let options = options(folder, job, settings, pulse);
-    let opened = open(folder, job, &options).and_then(|(file, store)| {
+    // Half of what the coordinator waits for a step.
+    let patience = Duration::from_millis(settings.timeout_ms / 2);
+    let may_pass = |error: &Error| is_unread(error, folder, &job.file);
+    let opened = patiently(patience, may_pass, || {
+        let (file, store) = open(folder, job, &options)?;
         let state = load(&store)?;
         Ok((file, store, state))
     });
     let (file, store, state) = match opened {
-        Err(error) if is_damage(&error, folder, &job.file) => {
+        Err(error) if may_pass(&error) || is_damage(&error, folder, &job.file) => {
             notice::warn(&format!("all is drained to a new file: {error}"));
             let (file, store) = make(folder, job, &options)?;
             (file, store, State::empty())
@@ -74,6 +79,14 @@ pub(super) fn store_for(
 /// Whether there is no going on from `file`.
 fn is_damage(error: &Error, folder: &Path, file: &str) -> bool {
     error.kind() == ErrorKind::Corrupt || !file.is_empty() && !is_there(folder, file)
+}
+
+/// Whether the head of `file` cannot be read: nobody goes on from it then. What the catalog lists of it stays
+/// listed, and is there when it can be read again.
+fn is_unread(error: &Error, folder: &Path, file: &str) -> bool {
+    let opened = || open_device(folder, file).map(drop);
+    let is_io = |error: &Error| error.kind() == ErrorKind::StoreIo;
+    !file.is_empty() && is_io(error) && opened().is_err_and(|error| is_io(&error))
 }
 
 /// A new file that goes on from none.

@@ -3,7 +3,8 @@
 //! higher sequence counts. Also copies that are written once, of which any good one counts.
 //! In from: the root of a store, the root of an archive, the catalog. Out to: their device.
 //! Invariants: what could not be read is never taken for damage: the state may stand there, so nothing is
-//! taken from the other slot; a torn slot is looked at again before it is believed torn; what was found is
+//! taken from the other slot, unless somebody gave up what may stand there, and then it is written over only
+//! when that was carried out; a torn slot is looked at again before it is believed torn; what was found is
 //! synced before it is built on; the slot that holds the state is never written; a sequence is above all
 //! that were tried; what is written was decoded first; after a failed sync nothing more is written.
 
@@ -106,7 +107,19 @@ pub struct Found<S> {
     pub states: Vec<(S, usize)>,
     /// What is wrong with the other slot, or both.
     pub damaged: Option<Error>,
+    /// Why the other slot could not be read, where what may stand there was given up.
+    pub given_up: Option<Error>,
     minor: u16,
+}
+
+/// Whether what may stand in a slot that cannot be read counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unread {
+    /// It may be the newest state: nothing is taken for it.
+    #[default]
+    Counts,
+    /// Somebody named the checkpoint to go on from, and gave up what may be newer: the other slot is taken.
+    GivenUp,
 }
 
 /// Fills `buffer`; what lies beyond the end of the file is damage.
@@ -200,12 +213,26 @@ fn read_slot<F: SlotFormat>(
 impl<S> Slots<S> {
     /// The good states, if all that was written could be read, and one is good.
     pub fn found<F: SlotFormat<State = S>>(self, format: &F) -> Result<Found<S>> {
+        self.found_as(format, Unread::Counts)
+    }
+
+    /// The same, where what may stand in a slot that cannot be read may be given up.
+    pub fn found_as<F: SlotFormat<State = S>>(
+        self,
+        format: &F,
+        unread: Unread,
+    ) -> Result<Found<S>> {
         let (mut states, mut damaged) = (Vec::new(), None);
+        let has_other = self.slots.iter().any(|slot| matches!(slot, Slot::Good(_)));
+        let mut given_up = None;
         for (slot, found) in self.slots.into_iter().enumerate() {
             match found {
                 Slot::Unused => {}
                 Slot::Good(state) => states.push((state, slot)),
                 Slot::Damaged(error) => damaged = damaged.or(Some(error)),
+                Slot::Unread(error) if has_other && unread == Unread::GivenUp => {
+                    given_up = Some(error);
+                }
                 Slot::Unread(error) => {
                     let why = "the newest state may stand where nothing can be read, so the other \
                                slot is not taken for it; try again, or look for a failing device";
@@ -220,6 +247,7 @@ impl<S> Slots<S> {
             damaged => Ok(Found {
                 states,
                 damaged,
+                given_up,
                 minor: self.minor,
             }),
         }
@@ -227,8 +255,12 @@ impl<S> Slots<S> {
 }
 
 /// The newest state and its slot.
-pub fn newest<F: SlotFormat>(device: &dyn Device, format: &F) -> Result<(F::State, usize)> {
-    let found = look(device, format).found(format)?;
+pub fn newest<F: SlotFormat>(
+    device: &dyn Device,
+    format: &F,
+    unread: Unread,
+) -> Result<(F::State, usize)> {
+    let found = look(device, format).found_as(format, unread)?;
     let newest = found.states.into_iter().next();
     newest.ok_or_else(|| Error::new(ErrorKind::Internal, "no slot is good"))
 }
@@ -311,6 +343,9 @@ pub struct TwoSlots<F: SlotFormat> {
     durable: bool,
     /// What was wrong with the other slot when it was read.
     damaged: Option<Error>,
+    /// Why it could not be read, and what may stand there was given up; until that may be written over.
+    given_up: Option<Error>,
+    may_write_over: bool,
     /// Which sync failed.
     failed: Option<String>,
 }
@@ -319,14 +354,19 @@ impl<F: SlotFormat> TwoSlots<F> {
     /// Reads the slots of `medium` to go on from what they hold, and makes that durable: what is read may
     /// stand in a cache only, while the one durable slot is the next to be written.
     pub fn open(medium: &impl Medium, format: F) -> Result<Self> {
-        let mut opened = Self::read(medium, format)?;
+        Self::open_as(medium, format, Unread::Counts)
+    }
+
+    /// The same, where what may stand in a slot that cannot be read may be given up.
+    pub fn open_as(medium: &impl Medium, format: F, unread: Unread) -> Result<Self> {
+        let mut opened = Self::read(medium, format, unread)?;
         opened.settle(medium)?;
         Ok(opened)
     }
 
-    /// As [`TwoSlots::open`], where nothing is built on what was read before [`TwoSlots::settle`].
-    pub fn read(medium: &impl Medium, format: F) -> Result<Self> {
-        let found = look(medium.device(), &format).found(&format)?;
+    /// As [`TwoSlots::open_as`], where nothing is built on what was read before [`TwoSlots::settle`].
+    pub fn read(medium: &impl Medium, format: F, unread: Unread) -> Result<Self> {
+        let found = look(medium.device(), &format).found_as(&format, unread)?;
         Self::of(medium.device(), format, found)
     }
 
@@ -334,7 +374,8 @@ impl<F: SlotFormat> TwoSlots<F> {
     pub fn of(device: &dyn Device, format: F, found: Found<F::State>) -> Result<Self> {
         refuse_later(device, found.minor)?;
         let sequences = found.states.iter().map(|(state, _)| format.sequence(state));
-        let tried = sequences.max().unwrap_or(0);
+        // What was given up may be one further.
+        let tried = sequences.max().unwrap_or(0) + u64::from(found.given_up.is_some());
         let Some((state, slot)) = found.states.into_iter().next() else {
             return Err(Error::new(ErrorKind::Internal, "no slot is good"));
         };
@@ -345,6 +386,8 @@ impl<F: SlotFormat> TwoSlots<F> {
             tried,
             durable: false,
             damaged: found.damaged,
+            given_up: found.given_up,
+            may_write_over: false,
             failed: None,
         })
     }
@@ -359,6 +402,8 @@ impl<F: SlotFormat> TwoSlots<F> {
             slot: 1,
             durable: true,
             damaged: None,
+            given_up: None,
+            may_write_over: false,
             failed: None,
         };
         made.write(medium, first)?;
@@ -379,6 +424,15 @@ impl<F: SlotFormat> TwoSlots<F> {
     /// What was wrong with the other slot when it was read: then the state may be the older one.
     pub fn damaged(&self) -> Option<&Error> {
         self.damaged.as_ref()
+    }
+    /// Why the other slot could not be read, where what may stand there was given up: the state may be the
+    /// older one.
+    pub fn given_up(&self) -> Option<&Error> {
+        self.given_up.as_ref()
+    }
+    /// From now on what was given up may be written over: what it was given up for is done.
+    pub fn write_over_given_up(&mut self) {
+        self.may_write_over = true;
     }
     /// The sequence that the next state has.
     pub fn next_sequence(&self) -> u64 {
@@ -466,10 +520,26 @@ impl<F: SlotFormat> TwoSlots<F> {
         }
         self.settle(medium)?;
         let slot = 1 - self.slot;
+        if let (Some(unread), false) = (&self.given_up, self.may_write_over) {
+            let why = "a slot that could not be read is written over only when the checkpoint that \
+                       restore_checkpoint names was restored; restore it first";
+            return Err(unread.as_kind(ErrorKind::Unreadable).within(why));
+        }
         self.tried = sequence;
-        medium.write(&bytes, self.format.offset(slot))?;
+        let written = medium.write(&bytes, self.format.offset(slot));
+        if self.given_up.is_some() {
+            written.map_err(|error| {
+                error.within(
+                    "the slot that could not be read cannot be written either; copy what can be read of the \
+                     file (dd bs=4096 conv=noerror,sync), put the copy in its place, and start again",
+                )
+            })?;
+        } else {
+            written?;
+        }
         self.sync(medium)?;
         (self.state, self.slot, self.damaged) = (state, slot, None);
+        self.given_up = None;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 //! | a store is | when |
 //! |---|---|
 //! | here | a node found it; of two copies the one of later age counts, and the other is set aside |
+//! | unread | its root could not be read: it may be the newest, and nothing is proven; where a checkpoint was named that the other slot lists, it is here |
 //! | behind | it is on a node, and has not come to the age at which its group's newest log protects it: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
 //! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
@@ -76,6 +77,12 @@ pub struct Located {
     pub beyond: Vec<String>,
     /// Lost stores that were made again just now.
     pub made: usize,
+    /// What could not be read, of the first of those of which something could not.
+    pub unread: Option<String>,
+    /// The newest checkpoint that any store or log names.
+    pub newest: Option<CheckpointId>,
+    /// Whether some store with checkpoints could be read: it names the newest one that was complete.
+    pub is_known: bool,
 }
 
 /// A lost store and what its group's newest log says.
@@ -100,10 +107,58 @@ fn age_protected(member: &SurveyedMember, group: &SurveyedGroup) -> Age {
     (member.incarnation, Some(group.protected))
 }
 
-/// What the nodes' surveys, by place of the node, come to. `names` are the nodes' names.
-pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
-    let mut here: BTreeMap<StoreId, (usize, &Survey)> = BTreeMap::new();
+/// Whether a store counts: its root was read, or the other slot lists the checkpoint that was named.
+fn counts(survey: &Survey, named: Option<u64>) -> bool {
+    let is_read = survey.unread.as_ref().is_none_or(|unread| !unread.root);
+    let mut listed = survey.revisions.iter();
+    is_read || named.is_some_and(|named| listed.any(|r| r.checkpoint.number == named))
+}
+
+/// What could not be read, and what the others say of the newest checkpoint.
+fn look_for_unread(nodes: &[Vec<Survey>], names: &[String], located: &mut Located) {
+    for (survey, name) in nodes
+        .iter()
+        .zip(names)
+        .flat_map(|(found, name)| found.iter().map(move |survey| (survey, name)))
+    {
+        let listed = survey.revisions.last().map(|last| last.checkpoint);
+        let protected = survey.group.as_ref().map(|group| group.protected);
+        located.newest = located.newest.max(listed).max(protected);
+        let is_read = survey.unread.as_ref().is_none_or(|unread| !unread.root);
+        located.is_known |= is_read && listed.is_some();
+        if let Some(unread) = &survey.unread {
+            let why = || format!("node {name}: {}", unread.why);
+            located.unread.get_or_insert_with(why);
+        }
+    }
+}
+
+/// What the nodes' surveys, by place of the node, come to. `names` are the nodes' names, `named` the checkpoint
+/// that somebody wants to go on from, whatever is newer.
+pub fn locate(nodes: &[Vec<Survey>], names: &[String], named: Option<u64>) -> Located {
     let mut located = Located::default();
+    look_for_unread(nodes, names, &mut located);
+    let counted: Vec<Vec<Survey>> = nodes
+        .iter()
+        .map(|found| {
+            let found = found.iter().filter(|survey| counts(survey, named));
+            found.cloned().collect()
+        })
+        .collect();
+    locate_counted(&counted, names, &mut located);
+    // What cannot be read is had from the others only where that is all that it can have had.
+    let newest = located.newest;
+    let is_same = |id: CheckpointId| Some(id) >= newest || named == Some(id.number);
+    if located.unread.is_some() {
+        located
+            .choices
+            .retain(|choice| choice.rebuilds.is_empty() || is_same(choice.checkpoint));
+    }
+    located
+}
+
+fn locate_counted(nodes: &[Vec<Survey>], names: &[String], located: &mut Located) {
+    let mut here: BTreeMap<StoreId, (usize, &Survey)> = BTreeMap::new();
     let place = |node: usize, survey: &Survey| Here {
         node,
         store: survey.store,
@@ -143,7 +198,6 @@ pub fn locate(nodes: &[Vec<Survey>], names: &[String]) -> Located {
             .choices
             .extend(choice(id, &here, &lost, &behind, nodes, names));
     }
-    located
 }
 
 /// What the newest log says of the group of each store that one names, and the store with that log.
@@ -329,7 +383,7 @@ fn assign<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backstay_format::agent::SurveyedRevision;
+    use backstay_format::agent::{SurveyedRevision, SurveyedUnread};
 
     fn id(number: u64) -> CheckpointId {
         CheckpointId::new(1, number)
@@ -356,6 +410,7 @@ mod tests {
             incarnation: 1,
             length_bytes: 1 << 20,
             rebuilt: false,
+            unread: None,
             revisions: vec![revision(4), revision(newest)],
             group: Some(SurveyedGroup {
                 epoch: 1,
@@ -375,7 +430,7 @@ mod tests {
     #[test]
     fn without_losses_the_newest_on_all_nodes_is_first() {
         let nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
-        let located = locate(&nodes, &names(4));
+        let located = locate(&nodes, &names(4), None);
         let ids: Vec<_> = located.choices.iter().map(|c| c.checkpoint).collect();
         assert_eq!(ids, [id(5), id(4)]);
         assert!(located.choices.iter().all(|c| c.rebuilds.is_empty()));
@@ -387,7 +442,7 @@ mod tests {
     fn a_lost_store_is_made_again_on_the_spare_from_what_is_protected() {
         let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
         nodes[2].clear();
-        let located = locate(&nodes, &names(4));
+        let located = locate(&nodes, &names(4), None);
         assert_eq!(located.choices.len(), 1, "5 is gone with node 2");
         let choice = &located.choices[0];
         assert_eq!(choice.checkpoint, id(4));
@@ -402,7 +457,7 @@ mod tests {
     #[test]
     fn without_a_spare_a_survivor_makes_it_for_reading() {
         let nodes: Vec<_> = [0, 1, 3].map(|n| vec![survey(n, 5)]).into();
-        let located = locate(&nodes, &names(3));
+        let located = locate(&nodes, &names(3), None);
         let rebuild = &located.choices[0].rebuilds[0];
         assert_eq!((rebuild.target, rebuild.own), (0, false));
     }
@@ -410,7 +465,7 @@ mod tests {
     #[test]
     fn more_losses_than_parity_are_said_to_be_beyond_it() {
         let nodes: Vec<_> = [0, 3].map(|n| vec![survey(n, 5)]).into();
-        let located = locate(&nodes, &names(2));
+        let located = locate(&nodes, &names(2), None);
         assert!(located.choices.is_empty());
         assert!(
             located.beyond[0].contains("level 3"),
@@ -428,12 +483,12 @@ mod tests {
         let mut apart = nodes.clone();
         apart[0].clear();
         apart[2].clear();
-        let located = locate(&apart, &names(4));
+        let located = locate(&apart, &names(4), None);
         assert_eq!(located.choices[0].rebuilds.len(), 2);
         assert!(located.beyond.is_empty(), "{:?}", located.beyond);
         nodes[1].clear();
         nodes[2].clear();
-        let located = locate(&nodes, &names(4));
+        let located = locate(&nodes, &names(4), None);
         assert!(located.choices.is_empty());
         assert_eq!(located.beyond.len(), 1, "the copies of node 1 are gone");
     }
@@ -442,7 +497,7 @@ mod tests {
     fn a_store_that_was_made_again_elsewhere_replaces_the_one_that_came_back() {
         let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 6)]).collect();
         nodes.push(vec![survey(1, 5)]);
-        let located = locate(&nodes, &names(5));
+        let located = locate(&nodes, &names(5), None);
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 4);
         assert_eq!(located.choices[0].checkpoint, id(6));
@@ -476,7 +531,7 @@ mod tests {
     #[test]
     fn a_node_that_was_away_does_not_beat_the_later_life_by_a_higher_number() {
         let nodes = came_back(Some(12));
-        let located = locate(&nodes, &names(5));
+        let located = locate(&nodes, &names(5), None);
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 1);
         assert_eq!(located.choices[0].checkpoint, CheckpointId::new(2, 12));
@@ -485,7 +540,7 @@ mod tests {
 
     #[test]
     fn nor_a_later_life_that_has_no_checkpoint_yet() {
-        let located = locate(&came_back(None), &names(5));
+        let located = locate(&came_back(None), &names(5), None);
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 1);
         assert_eq!(located.choices[0].checkpoint, id(10));
@@ -496,7 +551,7 @@ mod tests {
         let mut nodes = came_back(Some(12));
         // The good copy is lost too: what came back does not stand for it.
         nodes[4].clear();
-        let located = locate(&nodes, &names(5));
+        let located = locate(&nodes, &names(5), None);
         let choice = &located.choices[0];
         assert_eq!(choice.checkpoint, CheckpointId::new(2, 12));
         let [rebuild] = &choice.rebuilds[..] else {
@@ -511,7 +566,7 @@ mod tests {
         let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
         nodes[2][0].revisions.truncate(1);
         nodes[2][0].revisions[0].checkpoint = id(2);
-        let located = locate(&nodes, &names(4));
+        let located = locate(&nodes, &names(4), None);
         let choice = &located.choices[0];
         assert_eq!(choice.checkpoint, id(4));
         let [rebuild] = &choice.rebuilds[..] else {
@@ -520,7 +575,7 @@ mod tests {
         assert_eq!((rebuild.target, rebuild.own), (2, true));
         // Two are more than XOR covers: what they have is all there is.
         nodes[1][0].revisions = nodes[2][0].revisions.clone();
-        let located = locate(&nodes, &names(4));
+        let located = locate(&nodes, &names(4), None);
         assert_eq!(located.here.len(), 4);
         assert!(
             located
@@ -539,6 +594,63 @@ mod tests {
                 group.protected = id(3);
             }
         }
-        assert!(locate(&nodes, &names(4)).choices.is_empty());
+        assert!(locate(&nodes, &names(4), None).choices.is_empty());
+    }
+
+    fn unread(mut survey: Survey, root: bool) -> Survey {
+        survey.unread = Some(SurveyedUnread {
+            root,
+            why: "reading root".to_owned(),
+        });
+        survey
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_made_again_only_for_the_newest_that_the_others_name() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        // It may list less than it has.
+        let mut other_slot = survey(2, 5);
+        other_slot.revisions.truncate(1);
+        nodes[2] = vec![unread(other_slot, true)];
+        let located = locate(&nodes, &names(4), None);
+        assert!(located.choices.is_empty(), "5 is there, and not protected");
+        let why = located.unread.unwrap();
+        assert!(why.contains("n2") && why.contains("reading"), "{why}");
+        assert_eq!((located.newest, located.is_known), (Some(id(5)), true));
+        // Who names 4 has it from the slot that can be read.
+        let located = locate(&nodes, &names(4), Some(4));
+        let choice = &located.choices[0];
+        assert_eq!((choice.checkpoint, choice.rebuilds.len()), (id(4), 0));
+        // Nothing of it can be read: then by parity, for who names it, or where it is the newest of all.
+        nodes[2][0].revisions.clear();
+        nodes[2][0].store = StoreId::default();
+        let located = locate(&nodes, &names(4), Some(4));
+        let rebuild = &located.choices[0].rebuilds[0];
+        assert_eq!((rebuild.target, rebuild.own), (2, true));
+        assert!(locate(&nodes, &names(4), None).choices.is_empty());
+        for found in nodes.iter_mut().flatten() {
+            found.revisions.truncate(1);
+        }
+        let located = locate(&nodes, &names(4), None);
+        let choice = &located.choices[0];
+        assert_eq!((choice.checkpoint, choice.rebuilds.len()), (id(4), 1));
+        // What the log of another protects counts as well.
+        if let Some(group) = &mut nodes[0][0].group {
+            group.protected = id(6);
+        }
+        assert!(locate(&nodes, &names(4), None).choices.is_empty());
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_leaves_the_store_where_it_is() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        nodes[2] = vec![unread(survey(2, 5), false)];
+        nodes[2][0].revisions[1].ranks = [].into();
+        let located = locate(&nodes, &names(4), None);
+        assert_eq!(located.here.len(), 4);
+        let ids: Vec<_> = located.choices.iter().map(|c| c.checkpoint).collect();
+        assert_eq!(ids, [id(4)]);
+        assert_eq!(located.newest, Some(id(5)), "so that 4 is in doubt");
+        assert!(located.unread.is_some());
     }
 }

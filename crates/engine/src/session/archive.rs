@@ -19,6 +19,7 @@ use crate::drain::{
     ArchiveNode, ArchivePlan, DrainSettings, RunningLock, STATUS_FILE, publish_secret,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::two_slots::Unread;
 use crate::notice;
 use crate::store::control::wait_until;
 use crate::store::reader::StoreReader;
@@ -65,7 +66,9 @@ impl Archive {
         let mut mine = Ok(ArchiveFound::default());
         if comm.rank() == 0 {
             let limit = Duration::from_millis(config.timeout_ms);
-            mine = private::make_folder(&folder).and_then(|()| look_within(limit, &folder));
+            let names_one = config.restore_checkpoint.is_some();
+            mine =
+                private::make_folder(&folder).and_then(|()| look_within(limit, &folder, names_one));
             if let Ok(found) = &mine {
                 found.beyond.iter().for_each(|text| notice::warn(text));
             }
@@ -128,7 +131,13 @@ impl Archive {
         if let Some(reader) = readers.get(&at) {
             return Ok(Arc::clone(reader));
         }
-        let reader = Arc::new(fetch::open_store(&self.found.folder, file)?);
+        let unread = if self.found.gives_up {
+            Unread::GivenUp
+        } else {
+            Unread::Counts
+        };
+        let reader = fetch::open_store_as(&self.found.folder, file, unread)?;
+        let reader = Arc::new(reader);
         readers.insert(at, Arc::clone(&reader));
         Ok(reader)
     }
@@ -163,6 +172,11 @@ impl Archive {
             nodes,
             status: Some(node.store_directory().join(STATUS_FILE)),
         };
+        if self.found.gave_up_catalog {
+            // Nothing is given up before the restore.
+            self.begin = Some((plan, None));
+            return Ok(());
+        }
         let catalog = plan.open_catalog_if_room()?;
         if let Some(catalog) = &catalog {
             // Two that begin at once drew the same number: one of them has it.
@@ -170,6 +184,11 @@ impl Archive {
         }
         self.begin = Some((plan, catalog));
         Ok(())
+    }
+
+    /// A life began: what a slot holds that cannot be read may be of it.
+    pub(super) fn give_up_no_more(&mut self) {
+        self.found.gives_up = false;
     }
 
     /// What is newer than `id` is abandoned.
@@ -201,9 +220,14 @@ impl Archive {
             from: from.map(Into::into),
             ..plan
         });
-        let Some(catalog) = catalog else {
+        let Some(mut catalog) = catalog else {
             return protection.archive_again(plan);
         };
+        // From now on it is this life that writes.
+        let gave_up = std::mem::take(&mut self.found.gave_up_catalog);
+        if gave_up && from.is_some() {
+            catalog = Some(plan.open_catalog_past_unread()?);
+        }
         if let (Some(_), Some(catalog)) = (from, &catalog) {
             catalog.begin_life(incarnation, from)?;
         }
@@ -212,13 +236,17 @@ impl Archive {
 }
 
 /// Looks what the archive has, again where something could not be read, until it could or `limit` has passed.
-fn look_within(limit: Duration, folder: &Path) -> Result<ArchiveFound> {
+/// Then, where a checkpoint was named, what the slots say that can be read.
+fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<ArchiveFound> {
     let mut again = Backoff::within(limit);
     loop {
-        let found = ArchiveFound::look(folder);
+        let mut found = ArchiveFound::look(folder);
         let may_pass = found.as_ref().map_or_else(Error::may_pass, |f| f.may_pass);
         if may_pass && again.pause() {
             continue;
+        }
+        if may_pass && names_one {
+            found = ArchiveFound::look_as(folder, Unread::GivenUp).or(found);
         }
         return found.map_err(|error| {
             if !error.kind().leaves_open() {
@@ -226,8 +254,9 @@ fn look_within(limit: Duration, folder: &Path) -> Result<ArchiveFound> {
             }
             let context = format!(
                 "{}: what the archive has could not be found out, and it may be newer than what the nodes \
-                 have: {error}; nothing is given up for that: start again when it can be read, or without \
-                 `archive`",
+                 have: {error}; nothing is given up for that: start again when it can be read; to go on without \
+                 it, start without `archive`, or move the file away that cannot be read; where one slot of it \
+                 can be read, restore_checkpoint goes on from that",
                 folder.display()
             );
             Error::new(ErrorKind::Unreadable, context)
@@ -239,6 +268,8 @@ fn encode_found(found: &ArchiveFound) -> Vec<u8> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut body = Encoder::new();
     body.u32(found.run).u64(found.incarnation);
+    body.u8(u8::from(found.gives_up))
+        .u8(u8::from(found.gave_up_catalog));
     body.text(&found.lost.chars().take(LOST_CHARS_MAX).collect::<String>());
     body.u32(count(found.files.len()));
     for file in &found.files {
@@ -267,6 +298,8 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
     let mut found = ArchiveFound {
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
+        gives_up: body.u8("gives up what cannot be read")? != 0,
+        gave_up_catalog: body.u8("gave up a slot of the catalog")? != 0,
         lost: body.text("why nothing can be had", 4 * LOST_CHARS_MAX)?,
         ..ArchiveFound::default()
     };
@@ -328,9 +361,15 @@ impl Session {
     /// an archive that fails.
     pub(super) fn begin_archive(&mut self) {
         let from = self.policy.complete.last().copied();
-        let begun = self
-            .archive
-            .begin(self.incarnation, from, &mut self.protection);
+        self.archive.give_up_no_more();
+        let begun = if self.archive.found().gave_up_catalog {
+            let context = "a slot of the catalog cannot be read, and what may stand there is given up only by \
+                           restoring the checkpoint that restore_checkpoint names";
+            Err(Error::new(ErrorKind::Unreadable, context))
+        } else {
+            self.archive
+                .begin(self.incarnation, from, &mut self.protection)
+        };
         if let Err(error) = begun {
             notice::warn(&format!("nothing is drained to the archive: {error}"));
             let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);

@@ -30,7 +30,6 @@ pub use checkpoint::{Handle, Report, Scrubbed};
 pub use restore::Restored;
 pub use variable::Variable;
 
-use crate::clock::patiently;
 use crate::comm::Communicator;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -94,6 +93,8 @@ pub struct Session {
     lost: Option<Error>,
     /// Why nothing is restored without its number being named: what is newer could not be looked at.
     doubt: Option<Error>,
+    /// Why a root slot of this node's store could not be read, where what may stand there was given up.
+    gave_up: Option<Error>,
     policy: Policy,
     incarnation: u64,
     /// This incarnation has tried a checkpoint, or began with a restore.
@@ -155,6 +156,15 @@ impl Session {
         config: Result<Config>,
         endpoint: Option<Arc<dyn Endpoint>>,
     ) -> Result<Self> {
+        let rank = comm.rank();
+        Self::open_all(comm, config, endpoint).map_err(|error| unread::tell(rank, error))
+    }
+
+    fn open_all(
+        comm: Box<dyn Communicator>,
+        config: Result<Config>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
         crate::io::on_demand::raise_file_limit();
         let comm = watched(comm, config.as_ref().ok());
         let config = settings::agree_on_settings(&comm, config)?;
@@ -190,6 +200,7 @@ impl Session {
             found: Vec::new(),
             lost: None,
             doubt: None,
+            gave_up: None,
             incarnation: 1,
             life_begun: false,
             last_number: 0,
@@ -288,8 +299,7 @@ impl Session {
 
     /// Derives this rank's state, and the leader the node's, from the newest root.
     fn recover(&mut self, reserve: Reserve) -> Result<()> {
-        let limit = Duration::from_millis(self.config.timeout_ms);
-        let roots = patiently(limit, Error::may_pass, || reserve.roots())?;
+        let roots = self.read_roots(&reserve)?;
         let root = roots.state().clone();
         if let (Some(damage), true) = (roots.damaged(), self.node.leads()) {
             notice::warn(&format!("{damage}; the other root slot is used"));
@@ -298,7 +308,8 @@ impl Session {
         control.set_next_segment(control.next_segment().max(root.next_segment));
         let owner = Owner::Rank(self.node.local);
         let (space, mut found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
-        self.incarnation = root.incarnation + 1;
+        // What was given up may be of a life more.
+        self.incarnation = root.incarnation + 1 + u64::from(self.gave_up.is_some());
         self.last_number = root
             .revisions
             .last()
@@ -481,6 +492,7 @@ impl Session {
             self.lost = self.archive.lost();
         }
         self.policy.complete = agreed.into_iter().collect();
+        self.settle_what_is_given_up()?;
         self.doubt_what_is_newer(self.policy.complete.last().copied())
     }
 

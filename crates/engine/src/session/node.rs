@@ -12,15 +12,17 @@ use crate::config::{Config, Redundancy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::file::FileDevice;
 use crate::io::shared::SharedWords;
+use crate::io::two_slots::Unread;
 use crate::notice;
 use crate::store::control::{CONTROL_FILE, Control, check_local_ranks, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::place::{self, Place, STORE_FILE};
+use crate::store::reader::StoreReader;
 use crate::store::reserve::{Reserve, ReserveSettings, is_blank};
 use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
-use backstay_format::{Digest, Geometry, StoreId, Superblock};
+use backstay_format::{CheckpointId, Digest, Geometry, StoreId, Superblock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,10 @@ pub(super) struct Node {
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) settings: ReserveSettings,
+    /// Whether a checkpoint to restore was named: what is newer is given up then, also where it cannot be read.
+    pub(super) names_one: bool,
+    /// The leader's: why the store that is here could not be opened; it is as a lost one until it is put aside.
+    pub(super) unopened: RefCell<Option<Unopened>>,
     /// The run of the job, for stores that are made.
     pub(super) run: u32,
     /// Some node of the job has a store of that run.
@@ -55,6 +61,14 @@ pub(super) struct Node {
     pub(super) opened: RefCell<Option<(Arc<FileDevice>, PathBuf)>>,
     /// Kept open in the place of a control file that was removed.
     pub(super) held: RefCell<Option<std::fs::File>>,
+}
+
+/// A store that could not be opened.
+#[derive(Debug)]
+pub(super) struct Unopened {
+    pub(super) why: Error,
+    /// The newest checkpoint that a root slot lists which can be read.
+    pub(super) listed: Option<CheckpointId>,
 }
 
 impl Node {
@@ -99,6 +113,8 @@ impl Node {
             directory,
             control,
             settings,
+            names_one: config.restore_checkpoint.is_some(),
+            unopened: RefCell::new(None),
             run: 1,
             was_there: false,
             agent: RefCell::new(agent),
@@ -117,9 +133,10 @@ impl Node {
         self.directory.join(STORE_FILE)
     }
 
-    /// Opens the store that an earlier life left; the leader first, then the others. Collective.
+    /// Opens the store that an earlier life left; the leader first, then the others. One that cannot be read
+    /// is as a lost one, and [`Node::unopened`] says why. Collective.
     pub(super) fn open_store(&self, comm: &Watched) -> Result<Option<Reserve>> {
-        let open = || -> Result<Option<Reserve>> {
+        let open = |unread: Unread| -> Result<Option<Reserve>> {
             let path = self.store_path();
             let looked = |error| Error::io(format!("looking for {}", path.display()), error);
             if !path.try_exists().map_err(looked)? {
@@ -133,13 +150,21 @@ impl Node {
                 ));
                 return Ok(None);
             }
-            let reserve = Reserve::open(device, self.control.clone(), self.settings)?;
+            let control = self.control.clone();
+            let reserve = Reserve::open_as(device, control, self.settings, unread)?;
             self.check_owner(reserve.reader().superblock())?;
             self.control.set_created(1);
             Ok(Some(reserve))
         };
         let led = if self.leads() {
-            patiently(self.settings.wait, Error::may_pass, open)
+            let led = patiently(self.settings.wait, Error::may_pass, || open(Unread::Counts));
+            let led = match led {
+                Err(error) if self.names_one && error.kind() == ErrorKind::StoreIo => {
+                    open(Unread::GivenUp)
+                }
+                led => led,
+            };
+            led.or_else(|error| self.leave_unopened(error))
         } else {
             Ok(None)
         };
@@ -153,6 +178,63 @@ impl Node {
             Ok(None)
         };
         vote(comm, "attaching to the store", 0, attached)
+    }
+
+    /// A store that cannot be read is left as it is, until it is known what can be had without it.
+    fn leave_unopened(&self, error: Error) -> Result<Option<Reserve>> {
+        if error.kind() != ErrorKind::StoreIo {
+            return Err(error);
+        }
+        // Ranks find no store.
+        self.control.set_created(0);
+        *self.opened.borrow_mut() = None;
+        notice::warn(&format!("the store of this node cannot be opened: {error}"));
+        let listed = self.listed_in_one_slot();
+        let numbers: Vec<u64> = listed.iter().map(|id| id.number).collect();
+        let why = if numbers.is_empty() {
+            error
+        } else {
+            error.within(&format!(
+                "one root slot can be read, and lists checkpoints {numbers:?}"
+            ))
+        };
+        *self.unopened.borrow_mut() = Some(Unopened {
+            why,
+            listed: listed.last().copied(),
+        });
+        Ok(None)
+    }
+
+    /// What the one root slot that can be read lists.
+    fn listed_in_one_slot(&self) -> Vec<CheckpointId> {
+        let root = FileDevice::open_read_only(&self.store_path())
+            .map_err(|error| Error::io("opening it", error))
+            .and_then(|device| StoreReader::open(Arc::new(device)))
+            .and_then(|reader| {
+                reader.give_up_unread(true);
+                reader.newest_root()
+            });
+        let revisions = root.map(|(root, _)| root.revisions).unwrap_or_default();
+        revisions.iter().map(|r| r.checkpoint).collect()
+    }
+
+    /// Moves a store that could not be opened out of the way: a checkpoint was restored without it.
+    pub(super) fn put_unopened_aside(&self) -> Result<()> {
+        if self.unopened.borrow().is_none() {
+            return Ok(());
+        }
+        let path = self.store_path();
+        let aside = path.with_extension("unread");
+        notice::warn(&format!(
+            "{}, which cannot be read, is moved to {}; remove it when it is of no use any more",
+            path.display(),
+            aside.display()
+        ));
+        std::fs::rename(&path, &aside)
+            .and_then(|()| crate::io::sync_folder(&self.directory))
+            .map_err(|error| Error::io(format!("moving {}", path.display()), error))?;
+        *self.unopened.borrow_mut() = None;
+        Ok(())
     }
 
     /// A number for the run of a job in its first life, from which all ranks take the highest.

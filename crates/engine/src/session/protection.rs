@@ -201,10 +201,11 @@ impl Protection {
         let mut found = None;
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
-            let look = || restart::prepare(&*agent.asker(), &self.nodes, within);
+            let named = config.restore_checkpoint;
+            let look = || restart::prepare(&*agent.asker(), &self.nodes, named, within);
             match patiently(within, Error::may_pass, look) {
                 Ok(located) => {
-                    for text in &located.beyond {
+                    for text in located.beyond.iter().chain(&located.unread) {
                         notice::warn(text);
                     }
                     found = Some(located);
@@ -234,6 +235,23 @@ impl Protection {
         Some(&*self.unlocated).filter(|why| !why.is_empty())
     }
 
+    /// What of some store could not be read, and the newest checkpoint that any names; `None` where no store
+    /// that could be read names one.
+    pub(super) fn unread(&self) -> Option<(Option<CheckpointId>, &str)> {
+        let newest = self.newest_known().filter(|_| self.located.is_known);
+        self.located.unread.as_deref().map(|why| (newest, why))
+    }
+    /// The newest checkpoint that any store or log of the nodes names.
+    pub(super) fn newest_known(&self) -> Option<CheckpointId> {
+        self.located.newest
+    }
+    /// A life began: what a root slot holds that cannot be read may be of it.
+    pub(super) fn give_up_no_more(&self) {
+        for reader in lock(&self.readers).values() {
+            reader.give_up_unread(false);
+        }
+    }
+
     /// Checkpoints that all ranks of then have a source for, and how many ranks that were.
     pub(super) fn choice(&self, id: CheckpointId) -> Option<&Choice> {
         let mut choices = self.located.choices.iter();
@@ -261,7 +279,7 @@ impl Protection {
         &self,
         id: CheckpointId,
         rank: u32,
-        config: &Config,
+        (config, gives_up): (&Config, bool),
     ) -> Result<Arc<StoreReader>> {
         let source = self
             .choice(id)
@@ -275,12 +293,12 @@ impl Protection {
         if let Some(reader) = readers.get(&here.store) {
             return Ok(Arc::clone(reader));
         }
-        let reader = Arc::new(self.open(here, config)?);
+        let reader = Arc::new(self.open(here, config, gives_up)?);
         readers.insert(here.store, Arc::clone(&reader));
         Ok(reader)
     }
 
-    fn open(&self, here: &Here, config: &Config) -> Result<StoreReader> {
+    fn open(&self, here: &Here, config: &Config, gives_up: bool) -> Result<StoreReader> {
         let local = self.agent.as_ref().and_then(|agent| {
             let mut stores = agent.stores().into_iter();
             stores.find(|found| found.store == here.store)
@@ -301,6 +319,7 @@ impl Protection {
             ))
         };
         let reader = StoreReader::open(device)?;
+        reader.give_up_unread(gives_up);
         reader.read_records(|_, _, _| {})?;
         Ok(reader)
     }
@@ -555,7 +574,12 @@ fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
 
 fn encode_located(located: &Located, unlocated: &str) -> Vec<u8> {
     let mut body = Encoder::new();
-    body.text(&unlocated.chars().take(WHY_CHARS_MAX).collect::<String>());
+    let short = |text: &str| text.chars().take(WHY_CHARS_MAX).collect::<String>();
+    body.text(&short(unlocated))
+        .text(&short(located.unread.as_deref().unwrap_or_default()))
+        .u8(u8::from(located.is_known));
+    let newest = located.newest.unwrap_or_default();
+    body.u64(newest.incarnation).u64(newest.number);
     let count = |body: &mut Encoder, count: usize| {
         body.u32(u32::try_from(count).unwrap_or(u32::MAX));
     };
@@ -585,6 +609,11 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), Format
     }
     let mut body = Decoder::new("what there is", bytes);
     let unlocated = body.text("why nothing is known", 4 * WHY_CHARS_MAX)?;
+    let unread = body.text("what could not be read", 4 * WHY_CHARS_MAX)?;
+    located.unread = (!unread.is_empty()).then_some(unread);
+    located.is_known = body.u8("some store was read")? != 0;
+    let newest = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+    located.newest = (newest.number > 0).then_some(newest);
     for _ in 0..body.u32("stores")? {
         located.here.push(Here {
             node: index(body.u32("node")?),

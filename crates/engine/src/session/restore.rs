@@ -260,6 +260,7 @@ impl Session {
         // lower.
         self.policy.protected = self.policy.protected.filter(|protected| *protected <= id);
         let begun = match (&self.store, self.node.leads()) {
+            (None, true) => self.node.put_unopened_aside(),
             (Some(store), true) => {
                 let mut node = lock(&store.node);
                 let begun = node.begin_life(self.incarnation, id, &self.policy);
@@ -278,6 +279,7 @@ impl Session {
             // Now that no root names them.
             self.node.control.forget_protection_after(id);
         }
+        self.give_up_no_more();
         self.last_number = id.number;
         self.doubt = None;
         self.failed_turns.clear();
@@ -376,7 +378,12 @@ impl Session {
         let reader = if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
             self.archive.reader_for(id, rank)?
         } else {
-            match self.protection.reader_for(id, rank, &self.config) {
+            // As long as nothing of this life is written.
+            let gives_up = self.node.names_one && !self.life_begun;
+            match self
+                .protection
+                .reader_for(id, rank, (&self.config, gives_up))
+            {
                 // The same store by another way.
                 Ok(reader) if wrong.is_some() && self.is_own(&reader) => {
                     return Err(wrong.unwrap_or_else(|| self.not_retained(id.number)));

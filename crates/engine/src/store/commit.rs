@@ -132,7 +132,8 @@ impl NodeStore {
     /// The same store seen by a rank that takes over: its root is read again, and made durable, since who
     /// wrote it may have come no further.
     pub fn reload(&mut self) -> Result<()> {
-        self.roots = TwoSlots::open(&self.reserve, self.reserve.reader().root_slots())?;
+        let reader = self.reserve.reader();
+        self.roots = TwoSlots::open_as(&self.reserve, reader.root_slots(), reader.unread())?;
         Ok(())
     }
 
@@ -180,7 +181,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// Opens a new life at checkpoint `from`: durably abandons every later revision, every one
+    /// Opens a new life at checkpoint `from`, which was restored: durably abandons every later revision, every one
     /// that is not complete, and those that this life does not keep, whose space it writes again.
     pub fn begin_life(
         &mut self,
@@ -200,13 +201,20 @@ impl NodeStore {
                 ..*revision
             })
             .collect();
+        self.roots.write_over_given_up();
         self.write_root(incarnation, revisions, false)?;
+        // From now on it is this life's newest that a slot may hold.
+        self.reserve.reader().give_up_unread(false);
         self.reserve.control().set_life(incarnation);
         Ok(())
     }
 
     /// Writes the state again with what is known by now: completeness, pins, the goodbye.
     pub fn note(&mut self, policy: &Policy, closed: bool) -> Result<()> {
+        if closed && self.roots.given_up().is_some() {
+            // Nothing was restored, so nothing is given up for a goodbye.
+            return Ok(());
+        }
         let keep = policy.keeps(None);
         let revisions = self
             .root()

@@ -5,13 +5,14 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use crate::io::two_slots::{self, Copied, SlotFormat, Slots, read};
+use crate::io::two_slots::{self, Copied, SlotFormat, Slots, Unread, read};
 use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::to_usize;
 use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
 use backstay_format::{SegmentId, SegmentRecord, StoreId, Superblock};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The root slots of a store.
@@ -51,6 +52,8 @@ pub struct StoreReader {
     superblock: Copied<Superblock>,
     geometry: Geometry,
     slots: RwLock<BTreeMap<SegmentId, u64>>,
+    /// What may stand in a root slot that cannot be read was given up.
+    gives_up: AtomicBool,
 }
 
 impl StoreReader {
@@ -63,6 +66,7 @@ impl StoreReader {
             device,
             superblock,
             slots: RwLock::default(),
+            gives_up: AtomicBool::new(false),
         })
     }
 
@@ -95,7 +99,21 @@ impl StoreReader {
 
     /// The newest valid root and which slot holds it.
     pub fn newest_root(&self) -> Result<(RootSlot, usize)> {
-        two_slots::newest(&*self.device, &self.root_slots())
+        two_slots::newest(&*self.device, &self.root_slots(), self.unread())
+    }
+
+    /// Takes the other root slot where one cannot be read, or no longer. For a restart to which somebody named
+    /// the checkpoint, as long as it has written nothing.
+    pub fn give_up_unread(&self, gives_up: bool) {
+        self.gives_up.store(gives_up, Ordering::Release);
+    }
+    /// What counts of a root slot that cannot be read.
+    pub fn unread(&self) -> Unread {
+        if self.gives_up.load(Ordering::Acquire) {
+            Unread::GivenUp
+        } else {
+            Unread::Counts
+        }
     }
 
     /// The record of `slot`: of its good copies the one with the later segment, since a torn write may

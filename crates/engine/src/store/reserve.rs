@@ -10,7 +10,7 @@ use super::reader::{RootSlots, StoreReader};
 use super::space::SegmentSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
-use crate::io::two_slots::{Medium, Plain, TwoSlots};
+use crate::io::two_slots::{Medium, Plain, TwoSlots, Unread};
 use crate::notice;
 use backstay_format::Superblock;
 use backstay_format::geometry::{
@@ -86,9 +86,21 @@ impl Reserve {
         control: Control,
         settings: ReserveSettings,
     ) -> Result<Self> {
+        Self::open_as(device, control, settings, Unread::Counts)
+    }
+
+    /// The same, where what may stand in a root slot that cannot be read may be given up.
+    pub fn open_as(
+        device: Arc<dyn Device>,
+        control: Control,
+        settings: ReserveSettings,
+        unread: Unread,
+    ) -> Result<Self> {
         let reader = Arc::new(StoreReader::open(device)?);
+        reader.give_up_unread(unread == Unread::GivenUp);
         reader.refuse_later_version()?;
-        let roots = TwoSlots::open(&Plain(&**reader.device()), reader.root_slots())?;
+        let medium = Plain(&**reader.device());
+        let roots = TwoSlots::open_as(&medium, reader.root_slots(), unread)?;
         // Both the root and the records bound the ids that were given out: the record of a segment
         // that no root came to know may be newer than the root, and a record may be damaged.
         let mut next = roots.state().next_segment;
@@ -159,7 +171,7 @@ impl Reserve {
 
     /// The root slots, to write them.
     pub fn roots(&self) -> Result<TwoSlots<RootSlots>> {
-        let roots = TwoSlots::read(self, self.reader.root_slots())?;
+        let roots = TwoSlots::read(self, self.reader.root_slots(), self.reader.unread())?;
         Ok(if self.is_durable {
             roots.known_durable()
         } else {

@@ -131,11 +131,23 @@ impl StripeTable {
 /// The table of the log beside the store in `directory`, for reading only; `None` if there is no log
 /// that can be read.
 pub fn read_beside(directory: &Path, store: StoreId) -> Option<StripeTable> {
-    let files = LOG_FILES.map(|name| FileDevice::open_read_only(&directory.join(name)));
-    let [Ok(first), Ok(second)] = files else {
-        return None;
+    look_beside(directory, store).ok().flatten()
+}
+
+/// The same; an error where there may be one that cannot be read.
+pub fn look_beside(directory: &Path, store: StoreId) -> Result<Option<StripeTable>> {
+    let open = |name: &str| -> Result<Option<Arc<dyn Device>>> {
+        let path = directory.join(name);
+        match FileDevice::open_read_only(&path) {
+            Ok(file) => Ok(Some(Arc::new(file))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
+        }
     };
-    StripeLog::read([Arc::new(first), Arc::new(second)], store).ok()
+    let (Some(first), Some(second)) = (open(LOG_FILES[0])?, open(LOG_FILES[1])?) else {
+        return Ok(None);
+    };
+    StripeLog::read([first, second], store).map(Some)
 }
 
 /// The log of one store.

@@ -39,3 +39,4 @@ mod transport;
 mod two_slots;
 mod unread;
 mod unread_archive;
+mod unread_slots;

@@ -396,7 +396,7 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
             address: agents[place].endpoint().address(),
         })
         .collect();
-    restart::prepare(&agents[0], &seats, Duration::from_secs(60)).unwrap();
+    restart::prepare(&agents[0], &seats, None, Duration::from_secs(60)).unwrap();
     for place in 0..NODES {
         let folder = store_folder(folder, place);
         let found = read_beside(&folder, store_of(&folder)).unwrap();

@@ -356,6 +356,7 @@ fn a_survey_earns_the_memory_of_its_ranks() {
         incarnation: 1,
         length_bytes: 1,
         rebuilt: false,
+        unread: None,
         revisions: (1..=64).map(revision).collect(),
         group: None,
     };

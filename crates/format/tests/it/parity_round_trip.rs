@@ -5,7 +5,7 @@ use crate::parity_samples::{decode_log, encode_log};
 use crate::samples::STORE;
 use backstay_format::agent::{
     Answer, Collected, RecordPart, Request, Seat, StripePlan, Survey, SurveyedGroup,
-    SurveyedMember, SurveyedRevision,
+    SurveyedMember, SurveyedRevision, SurveyedUnread,
 };
 use backstay_format::limits::{
     COUNTER_MAX, PARITY_MAX, RECORD_BYTES_MAX, REVISIONS_MAX, SEGMENT_BYTES_MAX,
@@ -195,9 +195,11 @@ fn survey() -> impl Strategy<Value = Survey> {
             },
         );
     let run = (any::<u32>(), 0..=COUNTER_MAX);
-    let head = (store(), run, any::<u64>(), any::<bool>());
+    let unread = (any::<bool>(), ".{0,20}").prop_map(|(root, why)| SurveyedUnread { root, why });
+    let flags = (any::<bool>(), option::of(unread));
+    let head = (store(), run, any::<u64>(), flags);
     (head, ids, ranks, option::of(group)).prop_map(
-        |((store, (run, incarnation), length_bytes, rebuilt), ids, ranks, group)| {
+        |((store, (run, incarnation), length_bytes, (rebuilt, unread)), ids, ranks, group)| {
             let revision = |(at, (number, incarnation)): (usize, (u64, u64))| SurveyedRevision {
                 checkpoint: CheckpointId::new(incarnation, number),
                 complete: at % 2 == 0,
@@ -210,6 +212,7 @@ fn survey() -> impl Strategy<Value = Survey> {
                 incarnation,
                 length_bytes,
                 rebuilt,
+                unread,
                 revisions: ids.into_iter().enumerate().map(revision).collect(),
                 group,
             }

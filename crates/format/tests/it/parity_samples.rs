@@ -4,7 +4,7 @@
 use crate::samples::{STORE, Sample};
 use backstay_format::agent::{
     Answer, Collected, RecordPart, Request, Seat, StripePlan, Survey, SurveyedGroup,
-    SurveyedMember, SurveyedRevision,
+    SurveyedMember, SurveyedRevision, SurveyedUnread,
 };
 use backstay_format::stripe::{LOG_HEAD_BYTES, StripeLogHead, records};
 use backstay_format::{
@@ -287,6 +287,7 @@ fn survey() -> Survey {
         incarnation: 3,
         length_bytes: 1 << 33,
         rebuilt: false,
+        unread: None,
         revisions: vec![
             revision(16, true, &[0, 5]),
             revision(17, true, &[0, 5]),
@@ -303,7 +304,8 @@ fn survey() -> Survey {
     }
 }
 
-pub(crate) fn answers() -> [Named<Answer>; 7] {
+/// A store with a group, one made again, and two of which something could not be read.
+fn surveys() -> Vec<Survey> {
     let rebuilt = Survey {
         store: OTHER,
         rebuilt: true,
@@ -311,6 +313,24 @@ pub(crate) fn answers() -> [Named<Answer>; 7] {
         group: None,
         ..survey()
     };
+    let unread = |root, revisions| Survey {
+        unread: Some(SurveyedUnread {
+            root,
+            why: "reading root at byte 8192: \u{e9}".to_owned(),
+        }),
+        revisions,
+        group: None,
+        ..survey()
+    };
+    vec![
+        survey(),
+        rebuilt,
+        unread(true, Vec::new()),
+        unread(false, survey().revisions),
+    ]
+}
+
+pub(crate) fn answers() -> [Named<Answer>; 7] {
     let extents = stripe(9).pieces.into_iter().map(|piece| piece.extent);
     [
         (
@@ -320,8 +340,9 @@ pub(crate) fn answers() -> [Named<Answer>; 7] {
         ),
         (
             "agent_answer_surveys",
-            "a store with a group, where two revisions share their ranks, and one made again",
-            Answer::Surveys(vec![survey(), rebuilt]),
+            "a store with a group, where two revisions share their ranks, one made again, and two of which \
+             something could not be read",
+            Answer::Surveys(surveys()),
         ),
         (
             "agent_answer_table",
