@@ -59,7 +59,7 @@ const FOUND: [u64; 23] = [
 ];
 
 /// Seeds with stories that find a defect again where its mend is taken back: see `README.md`.
-const TOLD: [u64; 0] = [];
+const TOLD: [u64; 4] = [1056, 1112, 1140, 1264];
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 

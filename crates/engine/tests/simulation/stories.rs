@@ -17,15 +17,12 @@ use backstay_testkit::seeded::Seeded;
 pub(crate) fn told(scenario: Scenario) -> Scenario {
     let mut random = Seeded::of(&[scenario.seed, 0x0073_746f_7279]);
     let draw = random.below(20);
-    let everything = std::env::var_os("BACKSTAY_SIM_EVERYTHING").is_some();
     let mut more = Seeded::of(&[scenario.seed, 0x6d6f_7265]);
     let mut teller = Teller { random, scenario };
     let story = match draw {
-        // Not mended yet.
-        4..=11 | 15 if !everything => None,
         0..=3 => match more.below(8) {
-            0 | 1 if everything => Some(teller.a_log_is_full()),
-            2 | 3 if everything => Some(teller.an_heir_is_late()),
+            0 | 1 => Some(teller.a_log_is_full()),
+            2 | 3 => Some(teller.an_heir_is_late()),
             _ => None,
         },
         4 | 5 => Some(teller.goes_back()),
