@@ -261,6 +261,10 @@ impl Program<'_> {
             Err(error) if error.kind() == ErrorKind::NotRetained && behind.is_some() => {
                 return Ok(true);
             }
+            // What nothing but the node has, and the node's file is damaged.
+            Err(error) if seat.harmed && behind.is_some() && error.kind().proves_loss() => {
+                return Ok(false);
+            }
             Err(error) if self.is_disturbed(number) && !seat.world.is_dead() => {
                 seat.sane(&what, &error, self.is_full(number))?;
                 return Ok(false);

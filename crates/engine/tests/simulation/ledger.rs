@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what the ranks of one life were told, in the order in which they were.
 //! In from: ranks. Out to: the model, which judges it.
-//! Invariants: an event of all ranks stands once, since between two of them all ranks meet.
+//! Invariants: an event of all ranks stands once: a checkpoint's, since its name is given once; a restore's,
+//! since all ranks meet before and after it.
 
 use backstay::{CheckpointId, ErrorKind};
 use std::collections::BTreeMap;
@@ -49,7 +50,12 @@ impl Ledger {
     }
     pub(crate) fn event(&self, event: Event) {
         let mut told = self.0.lock().unwrap();
-        if told.events.last() != Some(&event) {
+        let known = match event {
+            Event::GoingBack(..) | Event::Restored(..) => told.events.last() == Some(&event),
+            // A rank may begin the next one before another has heard of this.
+            _ => told.events.contains(&event),
+        };
+        if !known {
             told.events.push(event);
         }
     }

@@ -9,7 +9,10 @@
 //! | `BACKSTAY_SIM_SEEDS=10000` | so many, from `BACKSTAY_SIM_FROM` (1) on |
 //!
 //! Seeds run in processes of their own, some at a time, so that a hang or an abort has one seed.
-#![expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
+#![expect(
+    unsafe_code,
+    reason = "protecting memory is unsafe by contract, and so is unlocking by number"
+)]
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -29,6 +32,7 @@ mod stories;
 mod world;
 
 use backstay::clock;
+use backstay::config::Redundancy;
 use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::SimNetwork;
 use backstay_testkit::seeded::Seeded;
@@ -99,7 +103,11 @@ fn live(
     if !outlive {
         down.extend((0..SERVERS_MAX).map(server_name));
     }
-    let end = Death { trigger, stalls };
+    let end = Death {
+        trigger,
+        stalls,
+        servers_outlive: outlive,
+    };
     let world = World::new(network, folder, &after, down, end, sender);
     let expect = Expect::of(scenario, &nodes);
     // All nodes are there before the first of them asks another. A node's other ranks have a way of
@@ -131,6 +139,8 @@ fn live(
             endpoint,
             rank,
             furthest: model.furthest(),
+            harmed: scenario.redundancy == Redundancy::None
+                && !model.harmed().is_disjoint(&plan.nodes()),
             steps: Arc::clone(&steps),
         };
         std::thread::spawn(move || run_rank(seat, comm));

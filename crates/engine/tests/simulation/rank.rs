@@ -35,6 +35,8 @@ pub(crate) struct Seat {
     pub(crate) rank: usize,
     /// The last step that any life came to.
     pub(crate) furthest: u64,
+    /// What is in the files of one of its nodes was damaged, and nothing protects it.
+    pub(crate) harmed: bool,
     /// The steps of the checkpoints of earlier lives.
     pub(crate) steps: Arc<BTreeMap<CheckpointId, u64>>,
 }

@@ -15,6 +15,8 @@ use backstay_format::agent::Request;
 use backstay_format::drain::DrainRequest;
 use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
+use rustix::fs::{FlockOperation, flock};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -45,6 +47,8 @@ pub(crate) struct Death {
     pub(crate) trigger: Option<Trigger>,
     /// What was about to be written to the archive is written late, when another life runs.
     pub(crate) stalls: bool,
+    /// Staging servers go on.
+    pub(crate) servers_outlive: bool,
 }
 
 /// How late.
@@ -278,10 +282,53 @@ impl World {
         let copied = copy_tree(&self.folder, &self.after);
         *self.phase.lock().unwrap() = Phase::Dead;
         self.changed.notify_all();
+        self.release_locks();
         self.tell(match copied {
             Ok(()) => Event::Dead,
             Err(error) => Event::Violation(format!("copying the files of a death: {error}")),
         });
+    }
+}
+
+impl World {
+    /// The kernel ends the locks of a process with it: at once, or when what it was about to write is written.
+    fn release_locks(&self) {
+        let outlive = self.end.servers_outlive;
+        let running = self.folder.with_file_name(ARCHIVE);
+        let is_ours = move |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            let of_file = !outlive && path.extension().is_some_and(|end| end == "lock");
+            of_file && path.to_string_lossy().contains("backstay-archive-")
+                || name == "running" && path.starts_with(&running)
+        };
+        if self.end.stalls {
+            std::thread::spawn(move || {
+                std::thread::sleep(STALL + STALL);
+                unlock(is_ours);
+            });
+        } else {
+            unlock(is_ours);
+        }
+    }
+}
+
+/// Ends the locks of this process on files that `which` names.
+fn unlock(which: impl Fn(&Path) -> bool) {
+    for entry in std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let number = entry.file_name().to_string_lossy().parse::<i32>();
+        let target = std::fs::read_link(entry.path());
+        if let (Ok(number), Ok(target)) = (number, target)
+            && which(&target)
+        {
+            // SAFETY: a descriptor that was closed meanwhile, or is another file's by now, is not changed by
+            // the end of a lock that it does not have.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            drop(flock(descriptor, FlockOperation::Unlock));
+        }
     }
 }
 
