@@ -139,7 +139,7 @@ impl Program<'_> {
         let id = handle.checkpoint();
         self.steps.insert(id, self.step);
         (self.newest, self.pending) = (Some(id), Some(id));
-        self.seat.ledger.event(Event::Started(id, self.step));
+        self.seat.event(Event::Started(id, self.step));
         Ok(Some(handle))
     }
 
@@ -169,7 +169,7 @@ impl Program<'_> {
             Ended::Dead => return Ok(()),
         }
         let committed = Event::Committed(handle.checkpoint(), self.step);
-        self.seat.ledger.event(committed);
+        self.seat.event(committed);
         match take {
             Take::Protected => self.wait_for(handle, Level::Protected, number),
             Take::Archived => self.wait_for(handle, Level::Archive, number),
@@ -212,7 +212,7 @@ impl Program<'_> {
                     return Err(broken(TRULY_PROTECTED, text));
                 }
                 Ok(_) => {
-                    seat.ledger.event(match level {
+                    seat.event(match level {
                         Level::Protected => Event::Protected(id, self.step),
                         _ => Event::Archived(id, self.step),
                     });
@@ -250,7 +250,7 @@ impl Program<'_> {
         let lengths: Vec<usize> = self.state(step).iter().map(Vec::len).collect();
         self.protect(&lengths)?;
         let pending = self.pending.take();
-        seat.ledger.event(Event::GoingBack(wanted, step));
+        seat.event(Event::GoingBack(wanted, step));
         let restored = match behind {
             None => self.session.restore(),
             Some(_) => self.session.restore_from(wanted.number),
@@ -277,7 +277,7 @@ impl Program<'_> {
         };
         if let Some(id) = pending.filter(|id| *id <= restored.checkpoint) {
             let step = self.steps.get(&id).copied().unwrap_or(0);
-            seat.ledger.event(Event::Committed(id, step));
+            seat.event(Event::Committed(id, step));
         }
         if restored.checkpoint != wanted {
             let text = format!(
@@ -287,7 +287,7 @@ impl Program<'_> {
             return Err(broken(NOTHING_NEWER, text));
         }
         self.check(wanted)?;
-        seat.ledger.event(Event::Restored(wanted, self.step));
+        seat.event(Event::Restored(wanted, self.step));
         Ok(true)
     }
 

@@ -78,6 +78,9 @@ pub(crate) fn one_outcome(told: &Told) -> Result<(), String> {
     {
         return Err(broken(ONE_OUTCOME, format!("{:#?}", told.outcomes)));
     }
+    if let Some(text) = &told.diverged {
+        return Err(broken(ONE_OUTCOME, text));
+    }
     for (number, told) in &told.calls {
         let kinds: BTreeSet<&String> = told.values().collect();
         if kinds.len() > 1 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what the ranks of one life were told, in the order in which they were.
 //! In from: ranks. Out to: the model, which judges it.
-//! Invariants: an event of all ranks stands once: a checkpoint's, since its name is given once; a restore's,
-//! since all ranks meet before and after it.
+//! Invariants: an event of all ranks stands once: each of them is told the same ones, one after the other,
+//! and of two ranks one may be ahead.
 
 use backstay::{CheckpointId, ErrorKind};
 use std::collections::BTreeMap;
@@ -34,6 +34,10 @@ pub(crate) enum Event {
 pub(crate) struct Told {
     pub(crate) outcomes: BTreeMap<usize, Outcome>,
     pub(crate) events: Vec<Event>,
+    /// How many of them each rank was told.
+    places: BTreeMap<usize, usize>,
+    /// Two ranks were told different ones.
+    pub(crate) diverged: Option<String>,
     /// By the number of the call: what each rank was told.
     pub(crate) calls: BTreeMap<u64, BTreeMap<usize, String>>,
     pub(crate) closed: bool,
@@ -48,15 +52,19 @@ impl Ledger {
     pub(crate) fn outcome(&self, rank: usize, outcome: Outcome) {
         self.0.lock().unwrap().outcomes.insert(rank, outcome);
     }
-    pub(crate) fn event(&self, event: Event) {
+    /// The next event of `rank`.
+    pub(crate) fn event(&self, rank: usize, event: Event) {
         let mut told = self.0.lock().unwrap();
-        let known = match event {
-            Event::GoingBack(..) | Event::Restored(..) => told.events.last() == Some(&event),
-            // A rank may begin the next one before another has heard of this.
-            _ => told.events.contains(&event),
-        };
-        if !known {
-            told.events.push(event);
+        let place = told.places.entry(rank).or_default();
+        let at = *place;
+        *place += 1;
+        match told.events.get(at) {
+            None => told.events.push(event),
+            Some(known) if *known == event => {}
+            Some(known) => {
+                let text = format!("rank {rank} was told {event:?}, another {known:?}");
+                told.diverged = Some(text);
+            }
         }
     }
     /// What `rank` was told by its collective call `number`.

@@ -5,7 +5,7 @@
 //! Invariants: nothing that is said after the world died counts.
 
 use crate::invariants::{self, EVERY_WORD, GOES_ON, broken};
-use crate::ledger::{Ledger, Outcome};
+use crate::ledger::{Event, Ledger, Outcome};
 use crate::model::Expect;
 use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Trouble};
 use crate::staging::{SERVERS_MAX, server_name};
@@ -219,6 +219,11 @@ impl Seat {
                 format!("rank {}: {what}: {:?}: {error}", self.rank, error.kind()),
             )),
         }
+    }
+
+    /// Tells what all ranks are told.
+    pub(crate) fn event(&self, event: Event) {
+        self.ledger.event(self.rank, event);
     }
 
     pub(crate) fn make(&self, trouble: Trouble) {
