@@ -220,13 +220,26 @@ impl Coordinator {
                     other => Err(unexpected(&node.peer(), &other)),
                 }
             }))?;
-            let missing = surveys.iter().position(Option::is_none);
-            let Some(missing) = missing else {
+            let is_read =
+                |survey: &Survey| survey.unread.as_ref().is_none_or(|unread| !unread.root);
+            let is_known = |survey: &Option<Survey>| survey.as_ref().is_some_and(is_read);
+            let Some(missing) = surveys.iter().position(|survey| !is_known(survey)) else {
                 return Ok(surveys.into_iter().flatten().collect());
             };
             if deadline.left().is_none() {
-                let context = format!("node {} has no store yet", self.nodes[missing].name);
-                return Err(Error::new(ErrorKind::NoCheckpoint, context));
+                let name = &self.nodes[missing].name;
+                let unread = surveys[missing].as_ref().and_then(|s| s.unread.as_ref());
+                return Err(match unread {
+                    Some(unread) => {
+                        let context =
+                            format!("what node {name} has cannot be read: {}", unread.why);
+                        Error::new(ErrorKind::StoreIo, context)
+                    }
+                    None => {
+                        let context = format!("node {name} has no store yet");
+                        Error::new(ErrorKind::NoCheckpoint, context)
+                    }
+                });
             }
             std::thread::sleep(STORE_PAUSE);
         }

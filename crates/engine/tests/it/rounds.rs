@@ -6,8 +6,9 @@ use crate::job::{Rank, config};
 use backstay::agent::coordinate::NodeSeat;
 use backstay::agent::{Agent, AgentSettings, restart};
 use backstay::config::{Redundancy, Tracking};
-use backstay::io::Device;
 use backstay::io::file::FileDevice;
+use backstay::io::{Device, fault};
+use backstay::store::place::STORE_FILE;
 use backstay::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
 use backstay::transport::MESSAGE_BYTES_MAX;
 use backstay::{Communicator, Config, ErrorKind, Level, Session};
@@ -245,6 +246,47 @@ fn what_no_group_can_protect_is_not_waited_for() {
             let error = rank.session.wait(handle, Level::Protected).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         }
+    });
+}
+
+/// It was taken for another store, which was refused for good.
+#[test]
+fn a_store_that_cannot_be_read_for_a_while_joins_its_group_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let fails = Arc::new(AtomicBool::new(false));
+    let making = Arc::new(AtomicBool::new(false));
+    let (failing, is_making) = (Arc::clone(&fails), Arc::clone(&making));
+    let store = store_folder(folder, 1).join(STORE_FILE);
+    // Nobody looks before the store is made, which it can be.
+    network.set_hook(move |attempt| {
+        while matches!(request(&attempt.action), Some(Request::Survey))
+            && is_making.load(Ordering::SeqCst)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    });
+    let _watch = fault::watch(folder, move |attempt| {
+        let is_it = attempt.path == store && attempt.access == fault::Access::Read;
+        (is_it && failing.load(Ordering::SeqCst)).then_some(fault::Fault::Fails(5))
+    });
+    let change = |config: &mut Config| config.timeout_ms = 1500;
+    life(folder, &network, change, |rank| {
+        if rank.session.rank() == 0 {
+            making.store(true, Ordering::SeqCst);
+        }
+        let handle = rank.take();
+        if rank.session.rank() == 0 {
+            fails.store(true, Ordering::SeqCst);
+            making.store(false, Ordering::SeqCst);
+        }
+        let error = rank.session.wait(handle, Level::Protected).unwrap_err();
+        assert!(error.kind().leaves_open(), "{error}");
+        fails.store(false, Ordering::SeqCst);
+        let mut protected = || rank.session.wait(handle, Level::Protected).is_ok();
+        assert!((0..20).any(|_| protected()), "it never is");
     });
 }
 
