@@ -212,7 +212,7 @@ impl Device for SharedFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
+        let _under_way = fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
         match &self.direct {
             Some(file) => Self::read_direct(file, buffer, offset),
             None if self.is_direct => Self::read_direct(&self.file, buffer, offset),
@@ -221,14 +221,15 @@ impl Device for SharedFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let (count, end) = fault::cut_short(&self.path, offset, bytes.len());
+        let (count, end, _under_way) = fault::cut_short(&self.path, offset, bytes.len());
         self.write(&bytes[..count], offset).and(end)
     }
 
     fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         open::check_file_size(offset.saturating_add(to_u64(length)))?;
-        if let (count, Err(error)) = fault::cut_short(&self.path, offset, length) {
+        let (count, end, _under_way) = fault::cut_short(&self.path, offset, length);
+        if let Err(error) = end {
             let part = parts.concat();
             return self.write(&part[..count], offset).and(Err(error));
         }
@@ -253,7 +254,7 @@ impl Device for SharedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        fault::check(&self.path, Access::Sync, 0, 0)?;
+        let _under_way = fault::check(&self.path, Access::Sync, 0, 0)?;
         Ok(fdatasync(&self.file)?)
     }
 
@@ -265,7 +266,7 @@ impl Device for SharedFile {
             let text = "a device never shrinks";
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
-        fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
+        let _under_way = fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
         open::check_file_size(length_bytes)?;
         match fallocate(&self.file, FallocateFlags::empty(), 0, length_bytes) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {

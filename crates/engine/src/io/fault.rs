@@ -8,7 +8,7 @@
 #[cfg(not(feature = "faults"))]
 pub(super) use off::{check, cut_short};
 #[cfg(feature = "faults")]
-pub use on::{Attempt, Fault, Watch, watch};
+pub use on::{Attempt, Fault, Watch, under_way, watch};
 #[cfg(feature = "faults")]
 pub(super) use on::{check, cut_short};
 
@@ -31,14 +31,22 @@ mod off {
     use std::io::Result;
     use std::path::Path;
 
+    /// An operation that may be done, until it is.
+    #[derive(Debug)]
+    pub(in super::super) struct UnderWay;
+
     #[inline]
-    pub(in super::super) fn check(_: &Path, _: Access, _: u64, _: u64) -> Result<()> {
-        Ok(())
+    pub(in super::super) fn check(_: &Path, _: Access, _: u64, _: u64) -> Result<UnderWay> {
+        Ok(UnderWay)
     }
 
     #[inline]
-    pub(in super::super) fn cut_short(_: &Path, _: u64, length: usize) -> (usize, Result<()>) {
-        (length, Ok(()))
+    pub(in super::super) fn cut_short(
+        _: &Path,
+        _: u64,
+        length: usize,
+    ) -> (usize, Result<()>, UnderWay) {
+        (length, Ok(()), UnderWay)
     }
 }
 
@@ -48,7 +56,7 @@ mod on {
     use backstay_format::width::{to_u64, to_usize};
     use std::io::{Error, Result};
     use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     use std::sync::{Arc, PoisonError, RwLock};
 
     /// An operation that is about to begin.
@@ -83,6 +91,29 @@ mod on {
 
     static HOOKS: RwLock<Vec<Hooked>> = RwLock::new(Vec::new());
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+    /// An operation that may be done, until it is.
+    #[derive(Debug)]
+    pub(in super::super) struct UnderWay;
+
+    impl UnderWay {
+        fn new() -> Self {
+            UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+            Self
+        }
+    }
+
+    impl Drop for UnderWay {
+        fn drop(&mut self) {
+            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Operations on files that are begun and not done, those that a hook holds up among them.
+    pub fn under_way() -> usize {
+        UNDER_WAY.load(Ordering::SeqCst)
+    }
 
     /// Has a hook called until dropped.
     #[derive(Debug)]
@@ -129,18 +160,20 @@ mod on {
         access: Access,
         offset: u64,
         length: u64,
-    ) -> Result<()> {
+    ) -> Result<UnderWay> {
         let attempt = Attempt {
             path,
             access,
             offset,
             length,
         };
+        // Counted before it is asked about, so that none passes unseen.
+        let under_way = UnderWay::new();
         match fault(&attempt) {
             Some(Fault::Fails(errno) | Fault::Short(_, errno)) => {
                 Err(Error::from_raw_os_error(errno))
             }
-            None => Ok(()),
+            None => Ok(under_way),
         }
     }
 
@@ -149,20 +182,22 @@ mod on {
         path: &Path,
         offset: u64,
         length: usize,
-    ) -> (usize, Result<()>) {
+    ) -> (usize, Result<()>, UnderWay) {
         let attempt = Attempt {
             path,
             access: Access::Write,
             offset,
             length: to_u64(length),
         };
-        match fault(&attempt) {
+        let under_way = UnderWay::new();
+        let (count, end) = match fault(&attempt) {
             Some(Fault::Fails(errno)) => (0, Err(Error::from_raw_os_error(errno))),
             Some(Fault::Short(bytes, errno)) => (
                 length.min(to_usize(bytes)),
                 Err(Error::from_raw_os_error(errno)),
             ),
             None => (length, Ok(())),
-        }
+        };
+        (count, end, under_way)
     }
 }

@@ -220,14 +220,14 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
+        let _under_way = fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
         self.now().file.read_exact_at(buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let _writer = self.writer();
         self.check_end(offset.saturating_add(to_u64(bytes.len())))?;
-        let (count, end) = fault::cut_short(&self.path, offset, bytes.len());
+        let (count, end, _under_way) = fault::cut_short(&self.path, offset, bytes.len());
         self.write(&bytes[..count], offset).and(end)
     }
 
@@ -254,7 +254,7 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> Result<()> {
-        fault::check(&self.path, Access::Sync, 0, 0)?;
+        let _under_way = fault::check(&self.path, Access::Sync, 0, 0)?;
         Ok(fdatasync(&self.now().file)?)
     }
 
@@ -267,7 +267,7 @@ impl Device for FileDevice {
                 "a device never shrinks",
             ));
         }
-        fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
+        let _under_way = fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
         open::check_file_size(length_bytes)?;
         fallocate(&self.now().file, FallocateFlags::empty(), 0, length_bytes)?;
         self.length.fetch_max(length_bytes, Ordering::AcqRel);

@@ -18,10 +18,10 @@ use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
 use rustix::fs::{FlockOperation, flock};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -53,6 +53,8 @@ pub(crate) struct Death {
 
 /// How late.
 const STALL: Duration = Duration::from_millis(300);
+/// Longest wait for writes that are under way at a death; some may be of a former life, and late.
+const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// A fault of a device or of pulls, and how often it was its turn.
 #[derive(Debug)]
@@ -86,6 +88,8 @@ pub(crate) struct World {
     /// With the name of the rank's endpoint.
     pulls: Mutex<Option<(String, Turns<PullFault>)>>,
     watch: Mutex<Option<Watch>>,
+    /// Operations on files that its death holds up.
+    held: AtomicUsize,
 }
 
 pub(crate) fn node_name(node: usize) -> String {
@@ -114,6 +118,7 @@ impl World {
             fault: Mutex::default(),
             pulls: Mutex::default(),
             watch: Mutex::default(),
+            held: AtomicUsize::new(0),
         });
         let files: Weak<Self> = Arc::downgrade(&world);
         *world.watch.lock().unwrap() = Some(fault::watch(folder, move |attempt| {
@@ -188,9 +193,11 @@ impl World {
             && !self.is_dead()
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
         {
+            self.held.fetch_add(1, Ordering::SeqCst);
             self.kill();
         }
         if access != Access::Read && self.is_dead() {
+            self.held.fetch_add(1, Ordering::SeqCst);
             self.wait_dead();
             if self.end.stalls && matches!(device, Device::Catalog | Device::Aggregate) {
                 std::thread::sleep(STALL);
@@ -279,6 +286,11 @@ impl World {
         for name in &self.down {
             self.network.take_down(name);
         }
+        // What is in the middle of being written is, before files are copied and locks end.
+        let begun = Instant::now();
+        while fault::under_way() > self.held.load(Ordering::SeqCst) && begun.elapsed() < UNDER_WAY {
+            std::thread::sleep(Duration::from_micros(50));
+        }
         let copied = copy_tree(&self.folder, &self.after);
         *self.phase.lock().unwrap() = Phase::Dead;
         self.changed.notify_all();
@@ -291,24 +303,19 @@ impl World {
 }
 
 impl World {
-    /// The kernel ends the locks of a process with it: at once, or when what it was about to write is written.
+    /// The kernel ends the locks of a process with it. One that stalls has not ended.
     fn release_locks(&self) {
+        if self.end.stalls {
+            return;
+        }
         let outlive = self.end.servers_outlive;
         let running = self.folder.with_file_name(ARCHIVE);
-        let is_ours = move |path: &Path| {
+        unlock(|path| {
             let name = path.file_name().unwrap_or_default();
             let of_file = !outlive && path.extension().is_some_and(|end| end == "lock");
             of_file && path.to_string_lossy().contains("backstay-archive-")
                 || name == "running" && path.starts_with(&running)
-        };
-        if self.end.stalls {
-            std::thread::spawn(move || {
-                std::thread::sleep(STALL + STALL);
-                unlock(is_ours);
-            });
-        } else {
-            unlock(is_ours);
-        }
+        });
     }
 }
 
