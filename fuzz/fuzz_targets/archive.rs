@@ -33,26 +33,26 @@ fn read(bytes: &[u8]) {
     };
     let store = StoreId(*id);
     if let Ok(superblock) = ArchiveSuperblock::decode(bytes) {
-        same(&superblock.encode(), bytes);
+        same(&superblock.encode().unwrap(), bytes);
     }
     if let Ok(root) = ArchiveRoot::decode(bytes, store) {
-        same(&root.encode(), bytes);
+        same(&root.encode().unwrap(), bytes);
     }
     if let Ok(table) = ArchiveTable::decode(bytes, store, 16) {
-        same(&table.encode(), bytes);
+        same(&table.encode(16).unwrap(), bytes);
     }
     if let Some(segment) = bytes.get(32..40).and_then(|id| id.first_chunk())
         && let segment = SegmentId(u64::from_le_bytes(*segment))
         && let Ok((header, length)) = SegmentHeader::decode(bytes, store, segment)
     {
         assert!(length <= bytes.len());
-        same(&header.encode(), bytes);
+        same(&header.encode().unwrap(), bytes);
     }
     if let Ok(superblock) = CatalogSuperblock::decode(bytes) {
-        same(&superblock.encode(), bytes);
+        same(&superblock.encode().unwrap(), bytes);
     }
     if let Ok(state) = CatalogState::decode(bytes, store) {
-        same(&state.encode(store), bytes);
+        same(&state.encode(store).unwrap(), bytes);
     }
 }
 

@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
             continue;
         };
         if let Ok(value) = SegmentRecord::decode(bytes, StoreId(*id)) {
-            let written = value.encode();
+            let written = value.encode().unwrap();
             // A later minor version's appended fields are not known, so not written back.
             if frame_minor(bytes) == Some(STORE_VERSION_MINOR) {
                 assert_eq!(written, bytes[..written.len()]);

@@ -12,6 +12,6 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     if let Ok(page) = Page::decode(input, level, usize::from(count)) {
-        assert_eq!(page.encode(), input);
+        assert_eq!(page.encode().unwrap(), input);
     }
 });

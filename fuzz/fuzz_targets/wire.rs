@@ -11,15 +11,15 @@ use libfuzzer_sys::fuzz_target;
 
 fn rewrite(head: &Head, kind: Kind, body: &[u8]) -> Result<Vec<u8>, FormatError> {
     Ok(match kind {
-        Kind::Hello => Hello::decode(head, body)?.encode(),
-        Kind::Welcome => Welcome::decode(head, body)?.encode(),
-        Kind::Proof => Proof::decode(head, body)?.encode(),
-        Kind::Refused => Refused::decode(head, body)?.encode(),
+        Kind::Hello => Hello::decode(head, body)?.encode().unwrap(),
+        Kind::Welcome => Welcome::decode(head, body)?.encode().unwrap(),
+        Kind::Proof => Proof::decode(head, body)?.encode().to_vec(),
+        Kind::Refused => Refused::decode(head, body)?.encode().unwrap(),
         Kind::Call => Call::decode(body)?.encode(),
-        Kind::Failure => Failure::decode(head, body)?.encode(),
-        Kind::Pull => Pull::decode(head, body)?.encode(),
-        Kind::Pulled => Pulled::decode(head, body)?.encode(),
-        Kind::Located => Located::decode(head, body)?.encode(),
+        Kind::Failure => Failure::decode(head, body)?.encode().unwrap(),
+        Kind::Pull => Pull::decode(head, body)?.encode().unwrap(),
+        Kind::Pulled => Pulled::decode(head, body)?.encode().to_vec(),
+        Kind::Located => Located::decode(head, body)?.encode().unwrap(),
         Kind::Accepted | Kind::Answer | Kind::Piece => body.to_vec(),
     })
 }
@@ -33,8 +33,8 @@ fuzz_target!(|input: &[u8]| {
     }
     // A checksum found by chance is rare, so the input is also taken as a body.
     for kind in Kind::ALL {
-        let sealed = seal(kind, input);
-        if let Ok((head, kind, body)) = open(&sealed)
+        if let Ok(sealed) = seal(kind, input)
+            && let Ok((head, kind, body)) = open(&sealed)
             && let Ok(written) = rewrite(&head, kind, body)
         {
             assert_eq!(written, body);

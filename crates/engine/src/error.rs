@@ -289,6 +289,18 @@ impl Error {
     pub fn corrupt(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
         Self::caused(ErrorKind::Corrupt, place, source)
     }
+    /// A message from `place` that is none, or is of another version.
+    pub fn message(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
+        let kind = match source.field {
+            "version" => ErrorKind::Unsupported,
+            _ => ErrorKind::Corrupt,
+        };
+        Self::caused(kind, place, source)
+    }
+    /// `what` cannot be said in the format, so nothing of it was written.
+    pub fn unwritable(what: impl Into<String>, source: backstay_format::FormatError) -> Self {
+        Self::caused(ErrorKind::InvalidArgument, what, source)
+    }
     /// What kind it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -5,7 +5,7 @@
 //! reader allocates nothing that the bytes it has do not pay for.
 //! Format: docs/format/agent.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
@@ -216,8 +216,8 @@ pub enum Answer {
 
 impl Request {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(REQUEST, REQUEST_MAGIC);
         match self {
             Self::Survey => {
                 body.u8(1);
@@ -236,11 +236,11 @@ impl Request {
             }
             Self::Record(part) => {
                 body.u8(8);
-                part.encode(&mut body);
+                part.put(&mut body);
             }
             Self::Report { round, kind, text } => {
                 body.u8(10).u64(*round);
-                body.u32(u32::try_from(*kind).unwrap_or(KIND_MAX))
+                body.u32(u32::try_from(*kind).unwrap_or(u32::MAX))
                     .text(text);
             }
             Self::Rebuild {
@@ -269,7 +269,7 @@ impl Request {
             | Self::Flush { .. }
             | Self::Settle { .. } => self.put_of_round(&mut body),
         }
-        seal(REQUEST_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The requests of a round, each with its epoch and number.
@@ -300,7 +300,7 @@ impl Request {
                 stripes,
             } => {
                 body.u8(5).u64(*epoch).u64(*round);
-                put_count(body, stripes.len());
+                body.count(stripes.len());
                 for plan in stripes {
                     put_plan(body, plan);
                 }
@@ -377,7 +377,7 @@ impl Request {
             },
             10 => Self::Report {
                 round: body.u64_max("round", COUNTER_MAX)?,
-                kind: i32::try_from(body.u32_in("error kind", 0, KIND_MAX)?).unwrap_or(i32::MAX),
+                kind: take_kind(&mut body)?,
                 text: body.text("text", REPORT_BYTES_MAX)?,
             },
             11 => Self::Rebuild {
@@ -408,41 +408,41 @@ impl Request {
 
 impl Answer {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(ANSWER, ANSWER_MAGIC);
         match self {
             Self::Done => {
                 body.u8(1);
             }
             Self::Surveys(surveys) => {
                 body.u8(2);
-                put_count(&mut body, surveys.len());
+                body.count(surveys.len());
                 for survey in surveys {
-                    survey.encode(&mut body);
+                    survey.put(&mut body);
                 }
             }
             Self::Table(part) => {
                 body.u8(3);
-                part.encode(&mut body);
+                part.put(&mut body);
             }
             Self::Collected(collected) => {
                 body.u8(4);
                 put_bytes(&mut body, &collected.superblock);
                 put_bytes(&mut body, &collected.root);
-                put_count(&mut body, collected.waiting.len());
+                body.count(collected.waiting.len());
                 for &extent in &collected.waiting {
-                    StripePiece { column: 0, extent }.encode(&mut body);
+                    StripePiece { column: 0, extent }.put(&mut body);
                 }
-                put_count(&mut body, collected.dead.len());
+                body.count(collected.dead.len());
                 for segment in &collected.dead {
                     body.u64(segment.0);
                 }
             }
             Self::Encoded(stripes) => {
                 body.u8(5);
-                put_count(&mut body, stripes.len());
+                body.count(stripes.len());
                 for stripe in stripes {
-                    stripe.encode(&mut body);
+                    stripe.put(&mut body);
                 }
             }
             Self::Taken(extent) => {
@@ -451,7 +451,7 @@ impl Answer {
                     column: 0,
                     extent: *extent,
                 };
-                piece.encode(&mut body);
+                piece.put(&mut body);
             }
             Self::Rebuilt {
                 extents,
@@ -461,7 +461,7 @@ impl Answer {
                 body.u8(7).u64(*extents).u64(*bytes).u64(*lost);
             }
         }
-        seal(ANSWER_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The answer at the front of `bytes`.
@@ -498,12 +498,8 @@ impl Answer {
     }
 }
 
-pub(crate) fn put_count(body: &mut Encoder, count: usize) {
-    body.u32(u32::try_from(count).unwrap_or(u32::MAX));
-}
-
 fn put_bytes(body: &mut Encoder, bytes: &[u8]) {
-    put_count(body, bytes.len());
+    body.count(bytes.len());
     body.raw(bytes);
 }
 
@@ -512,7 +508,7 @@ pub(crate) fn put_checkpoint(body: &mut Encoder, id: CheckpointId) {
 }
 
 pub(crate) fn put_seats(body: &mut Encoder, seats: &[Seat]) {
-    put_count(body, seats.len());
+    body.count(seats.len());
     for seat in seats {
         body.raw(&seat.store.0).text(&seat.node);
         body.text(&seat.domain).text(&seat.address);
@@ -520,12 +516,11 @@ pub(crate) fn put_seats(body: &mut Encoder, seats: &[Seat]) {
 }
 
 fn put_plan(body: &mut Encoder, plan: &StripePlan) {
-    let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
     body.u64(plan.id.0)
-        .u8(small(plan.pieces.len()))
-        .u8(small(plan.holders.len()));
+        .small_count(plan.pieces.len())
+        .small_count(plan.holders.len());
     for piece in &plan.pieces {
-        piece.encode(body);
+        piece.put(body);
     }
     body.raw(&plan.holders);
 }
@@ -563,6 +558,12 @@ fn take_seats(body: &mut Decoder<'_>) -> Result<Vec<Seat>, FormatError> {
 /// An extent of the member that says so: its column is 0.
 fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
     StripePiece::decode(body, 1).map(|piece| piece.extent)
+}
+
+/// The kind of an error.
+pub(crate) fn take_kind(body: &mut Decoder<'_>) -> Result<i32, FormatError> {
+    let kind = body.u32_in("error kind", 0, KIND_MAX)?;
+    Ok(i32::try_from(kind).unwrap_or(i32::MAX))
 }
 
 /// A byte that is 0 or 1.

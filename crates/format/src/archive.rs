@@ -5,7 +5,7 @@
 //! anew beside the one that the durable root refers to; offsets are multiples of the grain.
 //! Format: docs/format/archive.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
@@ -54,8 +54,8 @@ pub struct ArchiveSuperblock {
 
 impl ArchiveSuperblock {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(SUPERBLOCK, SUPERBLOCK_MAGIC);
         body.raw(&self.store.0)
             .u32(self.segment_bytes)
             .u32(self.run)
@@ -63,7 +63,7 @@ impl ArchiveSuperblock {
             .u32(self.aggregator)
             .u32(self.epoch);
         body.text(&self.job).text(&self.host);
-        seal(SUPERBLOCK_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The superblock at the front of `bytes`.
@@ -105,7 +105,7 @@ pub struct ArchiveFile {
 
 impl ArchiveFile {
     /// Appends its bytes.
-    pub(crate) fn encode(&self, body: &mut Encoder) {
+    pub(crate) fn put(&self, body: &mut Encoder) {
         body.raw(&self.store.0).text(&self.name);
     }
 
@@ -161,10 +161,9 @@ pub struct ArchiveRoot {
 
 impl ArchiveRoot {
     /// Its bytes; at most [`crate::geometry::ROOT_BYTES`].
-    pub fn encode(&self) -> Vec<u8> {
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let draining = self.draining.unwrap_or_default();
-        let mut body = Encoder::new();
+        let mut body = Encoder::framed(ROOT, ROOT_MAGIC);
         body.raw(&self.store.0)
             .u64(self.sequence)
             .u64(self.incarnation)
@@ -174,15 +173,14 @@ impl ArchiveRoot {
         body.u64(self.table.offset)
             .u32(self.table.length_bytes)
             .raw(&self.table.digest.0);
-        body.u32(count(self.files.len()))
-            .u32(count(self.revisions.len()));
+        body.count(self.files.len()).count(self.revisions.len());
         for file in &self.files {
-            file.encode(&mut body);
+            file.put(&mut body);
         }
         for revision in &self.revisions {
-            revision.encode(&mut body);
+            revision.put(&mut body);
         }
-        seal(ROOT_MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, self.store))
     }
 
     /// The root at the front of `bytes`; `store` is the store it should belong to.
@@ -287,7 +285,7 @@ impl TableEntry {
         u64::from(self.stored_bytes).next_multiple_of(GRAIN_BYTES)
     }
 
-    fn encode(&self, body: &mut Encoder) {
+    fn put(&self, body: &mut Encoder) {
         let difference = if self.difference { FLAG_DIFFERENCE } else { 0 };
         let draining = if self.draining { FLAG_DRAINING } else { 0 };
         body.u64(self.segment.0)
@@ -358,17 +356,18 @@ impl ArchiveTable {
         Self::AROUND_BYTES + count * to_u64(TableEntry::BYTES)
     }
 
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::with_capacity(32 + self.entries.len() * TableEntry::BYTES);
+    /// Its bytes, for a root that names so many other files.
+    pub fn encode(&self, files: usize) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(TABLE, TABLE_MAGIC);
+        body.room(40 + self.entries.len() * TableEntry::BYTES);
         body.raw(&self.store.0)
             .u64(self.sequence)
-            .u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX))
+            .count(self.entries.len())
             .u32(0);
         for entry in &self.entries {
-            entry.encode(&mut body);
+            entry.put(&mut body);
         }
-        seal(TABLE_MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, self.store, files))
     }
 
     /// The table at the front of `bytes`, of `store`, whose root names so many other files.

@@ -5,7 +5,7 @@
 //! Format: docs/format/archive.md, section "Segment extent".
 
 use crate::archive::checkpoint;
-use crate::bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, FormatError, open};
 use crate::element::ElementType;
 use crate::hash::Digest;
 use crate::ids::{Address, CheckpointId, SegmentId, StoreId};
@@ -88,9 +88,8 @@ impl SegmentHeader {
     }
 
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STRUCTURE, MAGIC);
         body.raw(&self.store.0)
             .u64(self.segment.0)
             .u64(self.checkpoint.incarnation)
@@ -101,9 +100,9 @@ impl SegmentHeader {
             .u8(self.merge)
             .u8(self.element.map_or(0, ElementType::id))
             .u8(0)
-            .u32(count(self.pieces.len()))
-            .u32(count(self.bases.len()));
-        body.u8(u8::try_from(self.scheme.len()).unwrap_or(u8::MAX))
+            .count(self.pieces.len())
+            .count(self.bases.len());
+        body.small_count(self.scheme.len())
             .raw(&self.scheme)
             .text(&self.variable);
         for piece in &self.pieces {
@@ -114,7 +113,9 @@ impl SegmentHeader {
         for run in &self.bases {
             body.u32(run.offset).u32(run.length_bytes).u64(run.base.0);
         }
-        seal(MAGIC, &body.finish())
+        body.finish(self, |bytes| {
+            Self::decode(bytes, self.store, self.segment).map(|(header, _)| header)
+        })
     }
 
     /// The header at the front of `bytes`, and how many bytes it has; `store` and `segment` are what it

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: write and read little-endian fields, and the frame around each head structure.
 //! In: values, or bytes nobody has checked. Out: bytes, or values with an error that names the place.
-//! Invariants: a decoder never reads beyond its bytes and never allocates on an unchecked number.
+//! Invariants: a decoder never reads beyond its bytes and never allocates on an unchecked number; an
+//! encoder gives out no bytes that the decoder of their structure does not read as what was written, so
+//! every limit stands in one place, the decoder.
 //! Format: docs/format/store.md, section "Frame".
 
 use crate::hash::checksum;
@@ -52,22 +54,42 @@ impl FormatError {
     }
 }
 
-/// Collects little-endian fields.
-#[derive(Debug, Default, Clone)]
+/// Collects the little-endian fields of one structure.
+///
+/// The only way to its bytes is [`Encoder::finish`], which reads them back. So no method here checks a
+/// limit: a count or a text that is too long for its field saturates, and the decoder refuses it.
+#[derive(Debug, Clone)]
 pub struct Encoder {
+    structure: &'static str,
     bytes: Vec<u8>,
+    framed: bool,
 }
 
 impl Encoder {
-    /// An empty encoder.
-    pub fn new() -> Self {
-        Self::default()
-    }
-    /// An empty encoder with room for `capacity` bytes.
-    pub fn with_capacity(capacity: usize) -> Self {
+    /// An empty encoder of a `structure`.
+    pub fn new(structure: &'static str) -> Self {
         Self {
-            bytes: Vec::with_capacity(capacity),
+            structure,
+            bytes: Vec::new(),
+            framed: false,
         }
+    }
+    /// An encoder of the body of a frame.
+    pub fn framed(structure: &'static str, magic: [u8; 8]) -> Self {
+        let mut encoder = Self::new(structure);
+        encoder.framed = true;
+        encoder
+            .raw(&magic)
+            .u16(STORE_VERSION_MAJOR)
+            .u16(STORE_VERSION_MINOR)
+            // The length, when it is known.
+            .u32(0);
+        encoder
+    }
+    /// Makes room for `more` bytes.
+    pub fn room(&mut self, more: usize) -> &mut Self {
+        self.bytes.reserve_exact(more);
+        self
     }
     /// Appends one byte.
     pub fn u8(&mut self, value: u8) -> &mut Self {
@@ -91,14 +113,56 @@ impl Encoder {
         self.bytes.extend_from_slice(bytes);
         self
     }
+    /// Appends a count in four bytes.
+    pub fn count(&mut self, count: usize) -> &mut Self {
+        self.u32(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+    /// Appends a count in one byte.
+    pub fn small_count(&mut self, count: usize) -> &mut Self {
+        self.u8(u8::try_from(count).unwrap_or(u8::MAX))
+    }
     /// Appends a text: its length in two bytes, then its bytes.
     pub fn text(&mut self, text: &str) -> &mut Self {
         let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
         self.u16(length)
             .raw(&text.as_bytes()[..usize::from(length)])
     }
-    /// The bytes collected.
-    pub fn finish(self) -> Vec<u8> {
+    /// Appends a structure that is read back as a part of this one.
+    pub(crate) fn append(&mut self, part: Self) -> &mut Self {
+        self.raw(&part.close())
+    }
+
+    /// The bytes, which `decode` reads as `value`; where it does not, they are not written.
+    pub fn finish<T, V: PartialEq<T> + ?Sized>(
+        self,
+        value: &V,
+        decode: impl FnOnce(&[u8]) -> Result<T, FormatError>,
+    ) -> Result<Vec<u8>, FormatError> {
+        let structure = self.structure;
+        let bytes = self.close();
+        if *value == decode(&bytes)? {
+            return Ok(bytes);
+        }
+        let found = "bytes that are read as another";
+        Err(FormatError::new(
+            structure,
+            "value",
+            0,
+            "what can be said in bytes",
+            found,
+        ))
+    }
+
+    /// The bytes, with length and checksum if there is a frame around them.
+    fn close(mut self) -> Vec<u8> {
+        if self.framed {
+            let length = self.bytes.len() + FRAME_TAIL_BYTES;
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            self.bytes[FRAME_HEAD_BYTES - 4..FRAME_HEAD_BYTES]
+                .copy_from_slice(&length.to_le_bytes());
+            let sum = checksum(&self.bytes);
+            self.u64(sum);
+        }
         self.bytes
     }
 }
@@ -254,20 +318,12 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Puts a frame around `body`: magic, version, length, body, checksum.
+/// Puts a frame around bytes that nobody checked: what readers are tested with. A structure is written
+/// by [`Encoder::finish`].
 pub fn seal(magic: [u8; 8], body: &[u8]) -> Vec<u8> {
-    let length = FRAME_HEAD_BYTES + body.len() + FRAME_TAIL_BYTES;
-    let mut encoder = Encoder::new();
-    encoder
-        .raw(&magic)
-        .u16(STORE_VERSION_MAJOR)
-        .u16(STORE_VERSION_MINOR);
-    encoder
-        .u32(u32::try_from(length).unwrap_or(u32::MAX))
-        .raw(body);
-    let sum = checksum(&encoder.bytes);
-    encoder.u64(sum);
-    encoder.finish()
+    let mut frame = Encoder::framed("", magic);
+    frame.raw(body);
+    frame.close()
 }
 
 /// Checks the frame at the front of `bytes` and returns a decoder of its body.

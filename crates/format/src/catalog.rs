@@ -5,7 +5,7 @@
 //! Format: docs/format/archive.md, section "Catalog".
 
 use crate::archive::{ArchiveFile, checkpoint};
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::{CheckpointId, StoreId};
 use crate::limits::{
     CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_SLOT_BYTES_MAX, CATALOG_SLOT_BYTES_MIN,
@@ -44,8 +44,8 @@ pub struct CatalogSuperblock {
 
 impl CatalogSuperblock {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(SUPERBLOCK, SUPERBLOCK_MAGIC);
         body.raw(&self.catalog.0)
             .u32(self.slot_bytes)
             .u32(self.run)
@@ -53,7 +53,7 @@ impl CatalogSuperblock {
             .u32(self.epoch)
             .u32(0);
         body.text(&self.job).text(&self.host);
-        seal(SUPERBLOCK_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The superblock at the front of `bytes`.
@@ -150,18 +150,17 @@ pub struct CatalogState {
 
 impl CatalogState {
     /// Its bytes, for the catalog file `catalog`.
-    pub fn encode(&self, catalog: StoreId) -> Vec<u8> {
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        let mut body = Encoder::new();
+    pub fn encode(&self, catalog: StoreId) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STATE, STATE_MAGIC);
         body.raw(&catalog.0)
             .u64(self.sequence)
             .u64(self.incarnation);
-        body.u32(count(self.stores.len()))
-            .u32(count(self.lives.len()))
-            .u32(count(self.checkpoints.len()))
+        body.count(self.stores.len())
+            .count(self.lives.len())
+            .count(self.checkpoints.len())
             .u32(0);
         for store in &self.stores {
-            store.encode(&mut body);
+            store.put(&mut body);
         }
         for life in &self.lives {
             body.u64(life.incarnation)
@@ -177,12 +176,12 @@ impl CatalogState {
             body.u64(entry.archived_unix_ns)
                 .u64(entry.bytes_total)
                 .u64(entry.bytes_written)
-                .u32(count(entry.parts.len()));
+                .count(entry.parts.len());
             for part in &entry.parts {
                 body.u32(part.store).u64(part.sequence);
             }
         }
-        seal(STATE_MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, catalog))
     }
 
     /// The state at the front of `bytes`; `catalog` is the file it should belong to.

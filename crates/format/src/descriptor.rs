@@ -100,8 +100,17 @@ impl VariableDescriptor {
     /// Fewest bytes of an encoded descriptor: a scalar whose name has one byte.
     pub const BYTES_MIN: usize = 7;
 
+    /// The bytes of a list of these.
+    pub fn encode_list(list: &[Self]) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new(STRUCTURE);
+        for descriptor in list {
+            descriptor.put(&mut body);
+        }
+        body.finish(list, |bytes| Self::decode_list(bytes, list.len()))
+    }
+
     /// Appends its bytes.
-    pub fn encode(&self, encoder: &mut Encoder) {
+    pub(crate) fn put(&self, encoder: &mut Encoder) {
         let flags = if self.slab.is_some() { FLAG_SLAB } else { 0 };
         encoder.text(&self.name).u8(self.element.id()).u8(flags);
         encoder.u16(u16::try_from(self.shape.len()).unwrap_or(u16::MAX));

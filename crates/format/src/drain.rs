@@ -5,8 +5,8 @@
 //! that does not know it is refused by its number.
 //! Format: docs/format/drain.md.
 
-use crate::agent::{Seat, put_checkpoint, put_count, take_checkpoint, take_list, take_seat};
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::agent::{Seat, put_checkpoint, take_checkpoint, take_list, take_seat};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::{Address, CheckpointId, StoreId};
 use crate::limits::{
     BLOCK_BYTES_MAX, ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX, RANKS_MAX, REPORT_BYTES_MAX,
@@ -179,8 +179,8 @@ pub enum DrainAnswer {
 
 impl DrainRequest {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(REQUEST, REQUEST_MAGIC);
         match self {
             Self::Offer { checkpoint } => {
                 body.u8(1);
@@ -189,7 +189,7 @@ impl DrainRequest {
             Self::Gather { checkpoint, pieces } => {
                 body.u8(2);
                 put_checkpoint(&mut body, *checkpoint);
-                put_count(&mut body, pieces.len());
+                body.count(pieces.len());
                 for piece in pieces {
                     body.u64(piece.address.0).u32(piece.length_bytes);
                 }
@@ -213,7 +213,7 @@ impl DrainRequest {
                 body.u32(*kind);
             }
         }
-        seal(REQUEST_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The request that `bytes` are.
@@ -262,11 +262,11 @@ impl DrainJob {
             .u64(self.incarnation)
             .u32(self.catalog);
         put_checkpoint(body, self.checkpoint);
-        put_count(body, self.retain.len());
+        body.count(self.retain.len());
         for &id in &self.retain {
             put_checkpoint(body, id);
         }
-        put_count(body, self.sources.len());
+        body.count(self.sources.len());
         for seat in &self.sources {
             body.raw(&seat.store.0)
                 .text(&seat.node)
@@ -306,8 +306,8 @@ impl DrainJob {
 
 impl DrainAnswer {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(ANSWER, ANSWER_MAGIC);
         match self {
             Self::Done => {
                 body.u8(1);
@@ -320,9 +320,9 @@ impl DrainAnswer {
                     .text(&offered.host)
                     .u32(offered.world_size)
                     .u64(offered.committed_unix_ns);
-                put_count(&mut body, offered.ranks.len());
+                body.count(offered.ranks.len());
                 for entry in &offered.ranks {
-                    entry.encode(&mut body);
+                    entry.put(&mut body);
                 }
             }
             Self::Gathered {
@@ -336,7 +336,7 @@ impl DrainAnswer {
                 progress.put(&mut body);
             }
         }
-        seal(ANSWER_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The answer that `bytes` are.

@@ -3,7 +3,7 @@
 //! Invariants: zeros as long as none does; once it is written, the file's writer uses no space again.
 //! Format: docs/format/archive.md, section "Heir".
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::StoreId;
 use crate::limits::LABEL_BYTES_MAX;
 
@@ -27,10 +27,10 @@ pub struct Heir {
 
 impl Heir {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(HEIR, HEIR_MAGIC);
         body.raw(&self.of.0).u32(self.epoch).u32(0).text(&self.host);
-        seal(HEIR_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The heir that `bytes` name.

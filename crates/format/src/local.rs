@@ -4,8 +4,8 @@
 //! do not pay for.
 //! Format: docs/format/agent.md, section "On one node".
 
-use crate::agent::{Seat, put_count, put_seats, take_list, take_seat};
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::agent::{Seat, put_seats, take_flag, take_kind, take_list, take_seat};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::StoreId;
 use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::width::index;
@@ -130,8 +130,8 @@ impl std::fmt::Debug for LocalRequest {
 
 impl LocalRequest {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(LOCAL_REQUEST, LOCAL_REQUEST_MAGIC);
         match self {
             Self::Begin {
                 secret,
@@ -168,7 +168,7 @@ impl LocalRequest {
             }
             Self::Archive { plan } => {
                 body.u8(9);
-                put_count(&mut body, plan.len());
+                body.count(plan.len());
                 body.raw(plan);
             }
             Self::Stop { limit_ms } => {
@@ -184,7 +184,7 @@ impl LocalRequest {
                 body.u8(8);
             }
         }
-        seal(LOCAL_REQUEST_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The request at the front of `bytes`.
@@ -234,8 +234,8 @@ impl LocalRequest {
 
 impl LocalAnswer {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(LOCAL_ANSWER, LOCAL_ANSWER_MAGIC);
         match self {
             Self::Done => {
                 body.u8(1);
@@ -245,7 +245,7 @@ impl LocalAnswer {
             }
             Self::Stores(stores) => {
                 body.u8(3);
-                put_count(&mut body, stores.len());
+                body.count(stores.len());
                 for entry in stores {
                     body.raw(&entry.store.0)
                         .text(&entry.directory)
@@ -258,7 +258,7 @@ impl LocalAnswer {
                     .text(text);
             }
         }
-        seal(LOCAL_ANSWER_MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The answer at the front of `bytes`.
@@ -273,11 +273,11 @@ impl LocalAnswer {
                 Ok(LocalStoreEntry {
                     store: StoreId(body.array("store id")?),
                     directory: body.text("folder", LOCAL_TEXT_BYTES_MAX)?,
-                    rebuilt: body.u8("rebuilt")? != 0,
+                    rebuilt: take_flag(body, "rebuilt")?,
                 })
             })?),
             4 => Self::Failed {
-                kind: i32::try_from(body.u32("error kind")?).unwrap_or(i32::MAX),
+                kind: take_kind(&mut body)?,
                 text: body.text("text", LOCAL_TEXT_BYTES_MAX)?,
             },
             other => return Err(body.refuse("kind", 1, "1 to 4", other)),

@@ -59,11 +59,11 @@ impl Sealer {
     }
 
     /// The next frame, whole.
-    pub fn seal(&mut self, kind: Kind, body: &[u8]) -> Vec<u8> {
-        let head = Head::new(kind, body.len());
+    pub fn seal(&mut self, kind: Kind, body: &[u8]) -> Result<Vec<u8>, FormatError> {
+        let head = Head::new(kind, body.len())?;
         let mut mac = self.begin();
         mac.update(body);
-        [&head.encode()[..], body, &mac.finish(&head)].concat()
+        Ok([&head.encode()[..], body, &mac.finish(&head)].concat())
     }
 
     /// The next frame, which `bytes` are: its head, its kind, its body.

@@ -50,20 +50,20 @@ impl Page {
     }
 
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut encoder = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut encoder = Encoder::new(STRUCTURE);
+        let count = self.entries.len();
+        encoder.room(Self::bytes_for(count));
         encoder
             .raw(&MAGIC)
             .u16(STORE_VERSION_MAJOR)
             .u8(self.level)
             .u8(0);
-        encoder
-            .u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX))
-            .u32(0);
+        encoder.count(count).u32(0);
         for entry in &self.entries {
             encoder.u64(entry.address.0).raw(&entry.digest.0);
         }
-        encoder.finish()
+        encoder.finish(self, |bytes| Self::decode(bytes, self.level, count))
     }
 
     /// The page in `bytes`, which must be of `level` and hold `count` entries.
@@ -78,24 +78,36 @@ impl Page {
             return Err(body.refuse("version", 2, STORE_VERSION_MAJOR, version));
         }
         let found = body.u8("level")?;
-        if found != level || level == 0 || level > HEIGHT_MAX {
+        if !(1..=HEIGHT_MAX).contains(&found) {
+            return Err(body.refuse("level", 1, format!("1 to {HEIGHT_MAX}"), found));
+        }
+        if found != level {
             return Err(body.refuse("level", 1, level, found));
         }
         body.zeros("reserved", 1)?;
         let found = index(body.u32("entries")?);
-        if found != count || count > FANOUT {
+        if found > FANOUT {
+            return Err(body.refuse("entries", 4, format!("at most {FANOUT}"), found));
+        }
+        if found != count {
             return Err(body.refuse("entries", 4, count, found));
         }
         body.zeros("reserved", 4)?;
+        let stored = body.raw("entries", count * BlockRef::BYTES)?;
         let mut entries = Vec::with_capacity(count);
-        for _ in 0..count {
-            let address = Address(body.u64("address")?);
+        // All at once: every page that is written is read back.
+        for reference in stored.chunks_exact(BlockRef::BYTES) {
+            let (mut address, mut digest) = ([0; 8], [0; 16]);
+            address.copy_from_slice(&reference[..8]);
+            digest.copy_from_slice(&reference[8..]);
+            let address = Address(u64::from_le_bytes(address));
             if address.is_none() {
-                return Err(body.refuse("address", 8, "an address", 0));
+                let width = (count - entries.len()) * BlockRef::BYTES;
+                return Err(body.refuse("address", width, "an address", 0));
             }
             entries.push(BlockRef {
                 address,
-                digest: Digest(body.array("digest")?),
+                digest: Digest(digest),
             });
         }
         body.end()?;

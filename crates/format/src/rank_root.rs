@@ -3,13 +3,15 @@
 //! Invariants: a rank's part is complete by itself: descriptors, table of variables, blocks.
 //! Format: docs/format/store.md, sections "Rank root" and "Table of ranks".
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::hash::Digest;
 use crate::ids::{Address, CheckpointId};
 use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, VARIABLES_MAX};
 use crate::page::BlockRef;
 use crate::stream::StreamRoot;
 
+const STRUCTURE: &str = "rank root";
+const TABLE: &str = "table of ranks";
 const MAGIC: [u8; 8] = *b"BKSTRANK";
 
 /// One rank's part of a checkpoint.
@@ -36,21 +38,21 @@ impl RankRoot {
     pub const BYTES: usize = 16 + 40 + 2 * StreamRoot::BYTES + 8;
 
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STRUCTURE, MAGIC);
         body.u32(self.rank)
             .u32(self.world_size)
             .u64(self.born.incarnation)
             .u64(self.born.number);
         body.u32(self.variable_count).u32(0).u64(self.bytes_total);
-        self.descriptors.encode(&mut body);
-        self.table.encode(&mut body);
-        seal(MAGIC, &body.finish())
+        self.descriptors.put(&mut body);
+        self.table.put(&mut body);
+        body.finish(self, Self::decode)
     }
 
     /// The rank root at the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open("rank root", MAGIC, bytes)?;
+        let mut body = open(STRUCTURE, MAGIC, bytes)?;
         let rank = body.u32_in("rank", 0, RANKS_MAX - 1)?;
         let world_size = body.u32_in("ranks of the job", rank + 1, RANKS_MAX)?;
         let born = CheckpointId::new(
@@ -94,7 +96,7 @@ impl RankEntry {
     pub const BYTES: usize = 32;
 
     /// Appends its bytes.
-    pub fn encode(&self, encoder: &mut Encoder) {
+    pub(crate) fn put(&self, encoder: &mut Encoder) {
         encoder
             .u32(self.rank)
             .u32(0)
@@ -102,9 +104,19 @@ impl RankEntry {
             .raw(&self.root.digest.0);
     }
 
+    /// The bytes of a table of these entries.
+    pub fn encode_table(entries: &[Self]) -> Result<Vec<u8>, FormatError> {
+        let mut table = Encoder::new(TABLE);
+        table.room(entries.len() * Self::BYTES);
+        for entry in entries {
+            entry.put(&mut table);
+        }
+        table.finish(entries, Self::decode_table)
+    }
+
     /// The table in `bytes`: entries in ascending order of their ranks.
     pub fn decode_table(bytes: &[u8]) -> Result<Vec<Self>, FormatError> {
-        let mut body = Decoder::new("table of ranks", bytes);
+        let mut body = Decoder::new(TABLE, bytes);
         let mut entries: Vec<Self> = Vec::with_capacity(bytes.len() / Self::BYTES);
         while body.remaining() > 0 {
             let rank = body.u32_in("rank", 0, RANKS_MAX - 1)?;

@@ -95,9 +95,9 @@ impl RecordPart {
     }
 
     /// Appends its bytes.
-    pub(crate) fn encode(&self, body: &mut Encoder) {
+    pub(crate) fn put(&self, body: &mut Encoder) {
         body.u32(self.number).u8(u8::from(self.last));
-        body.raw(&self.round.encode());
+        body.append(self.round.body());
     }
 
     /// The next part of `body`.

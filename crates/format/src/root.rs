@@ -4,7 +4,7 @@
 //! one with the higher sequence and a valid checksum is the store's state.
 //! Format: docs/format/store.md, section "Root slots".
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, REVISIONS_MAX};
 use crate::stream::StreamRoot;
@@ -41,7 +41,7 @@ impl RevisionEntry {
     pub const BYTES: usize = 88;
 
     /// Appends its bytes.
-    pub fn encode(&self, body: &mut Encoder) {
+    pub(crate) fn put(&self, body: &mut Encoder) {
         let pinned = if self.pinned { FLAG_PINNED } else { 0 };
         let complete = if self.complete { FLAG_COMPLETE } else { 0 };
         body.u64(self.checkpoint.incarnation)
@@ -50,7 +50,7 @@ impl RevisionEntry {
             .u32(self.world_size)
             .u64(self.committed_unix_ns);
         body.u64(self.bytes_total).u64(self.bytes_changed);
-        self.ranks.encode(body);
+        self.ranks.put(body);
     }
 
     /// The next `count` entries, which must ascend; the caller has bounded `count`.
@@ -105,18 +105,18 @@ pub struct RootSlot {
 
 impl RootSlot {
     /// Its bytes; at most [`crate::geometry::ROOT_BYTES`].
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STRUCTURE, MAGIC);
         body.raw(&self.store.0)
             .u64(self.sequence)
             .u64(self.incarnation)
             .u64(self.next_segment);
         body.u32(u32::from(self.closed));
-        body.u32(u32::try_from(self.revisions.len()).unwrap_or(u32::MAX));
+        body.count(self.revisions.len());
         for revision in &self.revisions {
-            revision.encode(&mut body);
+            revision.put(&mut body);
         }
-        seal(MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, self.store))
     }
 
     /// The root at the front of `bytes`; `store` is the store it should belong to.

@@ -8,6 +8,7 @@
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::element::ElementType;
 
+const STRUCTURE: &str = "scheme";
 /// Bytes of a scheme.
 pub const SCHEME_BYTES: usize = 32;
 /// Most lags of a predictor.
@@ -287,20 +288,29 @@ impl Scheme {
         self.conflict().is_none()
     }
 
-    /// Appends its 32 bytes.
-    pub fn encode(&self, encoder: &mut Encoder) {
-        let lags = self.lags.as_slice();
+    /// Its bytes: 32.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut encoder = Encoder::new(STRUCTURE);
         encoder
             .u8(self.element.id())
             .u8(self.history.id())
             .u8(self.arrangement.id())
             .u8(self.coder.id())
             .u8(self.second_pass.id())
-            .u8(u8::try_from(lags.len()).unwrap_or(u8::MAX))
+            .small_count(self.lags.as_slice().len())
             .u16(0);
         for stride in self.lags.strides {
             encoder.u32(stride);
         }
+        encoder.finish(self, Self::of_bytes)
+    }
+
+    /// The scheme that `bytes` are.
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut decoder = Decoder::new(STRUCTURE, bytes);
+        let scheme = Self::decode(&mut decoder)?;
+        decoder.end()?;
+        Ok(scheme)
     }
 
     /// The scheme in the next 32 bytes.

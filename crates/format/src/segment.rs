@@ -4,7 +4,7 @@
 //! overwritten only when nothing retained refers to the segment it named.
 //! Format: docs/format/store.md, section "Segment records".
 
-use crate::bytes::{Encoder, FormatError, open, seal};
+use crate::bytes::{Encoder, FormatError, open};
 use crate::ids::{SegmentId, StoreId};
 
 const STRUCTURE: &str = "segment record";
@@ -70,13 +70,13 @@ pub struct SegmentRecord {
 
 impl SegmentRecord {
     /// Its bytes: 56, in a place of 64.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STRUCTURE, MAGIC);
         body.raw(&self.store.0)
             .u64(self.segment.0)
             .u8(self.class as u8)
             .raw(&[0; 7]);
-        seal(MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, self.store))
     }
 
     /// The record at the front of `bytes`; `store` is the store it should belong to.

@@ -7,8 +7,10 @@ use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::geometry::Geometry;
 use crate::hash::Digest;
 use crate::ids::Address;
-use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, FANOUT, VARIABLE_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, FANOUT, VARIABLE_BYTES_MAX, VARIABLES_MAX};
 use crate::page::BlockRef;
+
+const TABLE: &str = "table of variables";
 
 /// Root of a stream.
 ///
@@ -70,13 +72,37 @@ impl StreamRoot {
     }
 
     /// Appends its bytes.
-    pub fn encode(&self, encoder: &mut Encoder) {
+    pub(crate) fn put(&self, encoder: &mut Encoder) {
         encoder
             .u64(self.length_bytes)
             .u32(self.block_bytes)
             .u8(self.height)
             .raw(&[0; 3]);
         encoder.u64(self.top.address.0).raw(&self.top.digest.0);
+    }
+
+    /// The bytes of a table of these roots, one for each variable.
+    pub fn encode_table(roots: &[Self]) -> Result<Vec<u8>, FormatError> {
+        let mut table = Encoder::new(TABLE);
+        table.room(roots.len() * Self::BYTES);
+        for root in roots {
+            root.put(&mut table);
+        }
+        table.finish(roots, |bytes| Self::decode_table(bytes, roots.len()))
+    }
+
+    /// The table of `count` roots that `bytes` are.
+    pub fn decode_table(bytes: &[u8], count: usize) -> Result<Vec<Self>, FormatError> {
+        let mut body = Decoder::new(TABLE, bytes);
+        if count > VARIABLES_MAX {
+            return Err(body.refuse("count", 0, format!("at most {VARIABLES_MAX}"), count));
+        }
+        let mut roots = Vec::with_capacity(count.min(bytes.len() / Self::BYTES));
+        for _ in 0..count {
+            roots.push(Self::decode(&mut body, VARIABLE_BYTES_MAX)?);
+        }
+        body.end()?;
+        Ok(roots)
     }
 
     /// Reads a root, whose stream may have up to `length_max` bytes.

@@ -6,7 +6,7 @@
 //! state. A record that is `whole` replaces what came before; others add and remove stripes.
 //! Format: docs/format/parity.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError, open, seal};
+use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
@@ -34,10 +34,10 @@ pub struct StripeLogHead {
 
 impl StripeLogHead {
     /// Its bytes: 48, in a place of 64.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(HEAD, HEAD_MAGIC);
         body.raw(&self.store.0).u64(self.generation);
-        seal(HEAD_MAGIC, &body.finish())
+        body.finish(self, |bytes| Self::decode(bytes, self.store))
     }
 
     /// The head at the front of `bytes`; `store` is the store it should belong to.
@@ -161,8 +161,13 @@ impl Round {
     }
 
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        self.body().finish(self, Self::decode)
+    }
+
+    /// Its bytes, not yet read back.
+    pub(crate) fn body(&self) -> Encoder {
+        let mut body = Encoder::framed(RECORD, RECORD_MAGIC);
         body.u64(self.generation).u64(self.epoch).u64(self.round);
         body.u32(u32::from(self.whole))
             .u8(self.parity)
@@ -171,25 +176,25 @@ impl Round {
             .u8(0);
         body.u64(self.protected.incarnation)
             .u64(self.protected.number);
-        count(&mut body, self.members.len());
+        body.count(self.members.len());
         for member in &self.members {
             body.raw(&member.store.0)
                 .text(&member.node)
                 .text(&member.domain);
             for carried in [&member.superblock, &member.root] {
-                count(&mut body, carried.len());
+                body.count(carried.len());
                 body.raw(carried);
             }
         }
-        count(&mut body, self.removed.len());
+        body.count(self.removed.len());
         for id in &self.removed {
             body.u64(id.0);
         }
-        count(&mut body, self.added.len());
+        body.count(self.added.len());
         for stripe in &self.added {
-            stripe.encode(&mut body);
+            stripe.put(&mut body);
         }
-        seal(RECORD_MAGIC, &body.finish())
+        body
     }
 
     /// The record at the front of `bytes`.
@@ -294,10 +299,6 @@ pub(crate) const PIECE_BYTES: usize = 36;
 /// Least bytes of a stripe: its id, two counts, one piece.
 pub(crate) const STRIPE_BYTES_MIN: usize = 12 + PIECE_BYTES;
 
-fn count(body: &mut Encoder, count: usize) {
-    body.u32(u32::try_from(count).unwrap_or(u32::MAX));
-}
-
 /// A count of things of at least `each_bytes`, which must still be there.
 fn counted(
     body: &mut Decoder<'_>,
@@ -355,14 +356,13 @@ impl Stripe {
     }
 
     /// Appends its bytes.
-    pub fn encode(&self, body: &mut Encoder) {
-        let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+    pub(crate) fn put(&self, body: &mut Encoder) {
         body.u64(self.id.0)
-            .u8(small(self.pieces.len()))
-            .u8(small(self.parity.len()))
+            .small_count(self.pieces.len())
+            .small_count(self.parity.len())
             .raw(&[0; 2]);
         for piece in self.pieces.iter().chain(&self.parity) {
-            piece.encode(body);
+            piece.put(body);
         }
     }
 
@@ -416,7 +416,7 @@ pub(crate) fn each_once(
 
 impl StripePiece {
     /// Appends its bytes.
-    pub fn encode(&self, body: &mut Encoder) {
+    pub(crate) fn put(&self, body: &mut Encoder) {
         let extent = &self.extent;
         body.u64(extent.segment.0)
             .u32(extent.offset_bytes)

@@ -3,7 +3,7 @@
 //! Invariants: written once when the store is made, in two copies, and never again.
 //! Format: docs/format/store.md, section "Superblock".
 
-use crate::bytes::{Encoder, FormatError, open, seal};
+use crate::bytes::{Encoder, FormatError, open};
 use crate::geometry::Geometry;
 use crate::ids::StoreId;
 use crate::limits::{LABEL_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -30,14 +30,14 @@ pub struct Superblock {
 
 impl Superblock {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::framed(STRUCTURE, MAGIC);
         body.raw(&self.store.0)
             .u32(self.segment_bytes)
             .u32(self.run)
             .u64(self.created_unix_ns);
         body.text(&self.job).text(&self.node);
-        seal(MAGIC, &body.finish())
+        body.finish(self, Self::decode)
     }
 
     /// The superblock at the front of `bytes`.

@@ -4,7 +4,7 @@
 //! Invariants: a reader allocates nothing that the bytes it has do not pay for.
 //! Format: docs/format/agent.md.
 
-use crate::agent::{put_checkpoint, put_count, take_checkpoint, take_flag, take_list, take_small};
+use crate::agent::{put_checkpoint, take_checkpoint, take_flag, take_list, take_small};
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::ids::{CheckpointId, StoreId};
 use crate::limits::{
@@ -94,7 +94,7 @@ impl Survey {
     pub(crate) const BYTES_MIN: usize = 43;
 
     /// Appends its bytes.
-    pub(crate) fn encode(&self, body: &mut Encoder) {
+    pub(crate) fn put(&self, body: &mut Encoder) {
         let survey = self;
         body.raw(&survey.store.0)
             .u32(survey.run)
@@ -106,7 +106,7 @@ impl Survey {
         if let Some(unread) = unread {
             body.text(&unread.why);
         }
-        put_count(body, survey.revisions.len());
+        body.count(survey.revisions.len());
         let mut former: Arc<[u32]> = Arc::default();
         for revision in &survey.revisions {
             put_checkpoint(body, revision.checkpoint);
@@ -116,7 +116,7 @@ impl Survey {
             let same = revision.ranks == former;
             body.u8(u8::from(same));
             if !same {
-                put_count(body, revision.ranks.len());
+                body.count(revision.ranks.len());
                 for rank in &*revision.ranks {
                     body.u32(*rank);
                 }
@@ -130,13 +130,13 @@ impl Survey {
                 .u8(group.parity)
                 .u8(group.pieces_max);
             put_checkpoint(body, group.protected);
-            put_count(body, group.members.len());
+            body.count(group.members.len());
             for member in &group.members {
                 body.raw(&member.store.0)
                     .text(&member.node)
                     .text(&member.domain)
                     .u64(member.incarnation);
-                put_count(body, member.checkpoints.len());
+                body.count(member.checkpoints.len());
                 for id in &member.checkpoints {
                     put_checkpoint(body, *id);
                 }

@@ -120,24 +120,27 @@ pub struct Head {
 }
 
 impl Head {
-    /// The head of a frame of this version.
-    pub fn new(kind: Kind, body_bytes: usize) -> Self {
-        Self {
+    /// The head of a frame of this version, whose body is not too long for its kind.
+    pub fn new(kind: Kind, body_bytes: usize) -> Result<Self, FormatError> {
+        let head = Self {
             major: WIRE_VERSION_MAJOR,
             minor: WIRE_VERSION_MINOR,
             kind: kind.id(),
             body_bytes: u32::try_from(body_bytes).unwrap_or(u32::MAX),
-        }
+        };
+        head.check().map(|_| head)
     }
 
-    /// Its bytes.
+    /// Its bytes. Every head has some: none of its numbers has a limit of its own, and whether the frame
+    /// is accepted says [`Head::check`].
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
-        let mut encoder = Encoder::with_capacity(HEAD_BYTES);
-        encoder.raw(&MAGIC).u16(self.major).u16(self.minor);
-        encoder.u16(self.kind).u16(0).u32(self.body_bytes).u32(0);
         let mut bytes = [0; HEAD_BYTES];
         let (summed, tail) = bytes.split_at_mut(HEAD_BYTES - 8);
-        summed.copy_from_slice(&encoder.finish());
+        summed[..8].copy_from_slice(&MAGIC);
+        summed[8..10].copy_from_slice(&self.major.to_le_bytes());
+        summed[10..12].copy_from_slice(&self.minor.to_le_bytes());
+        summed[12..14].copy_from_slice(&self.kind.to_le_bytes());
+        summed[16..20].copy_from_slice(&self.body_bytes.to_le_bytes());
         tail.copy_from_slice(&checksum(summed).to_le_bytes());
         bytes
     }
@@ -218,11 +221,9 @@ pub fn tail(parts: &[&[u8]]) -> [u8; TAIL_BYTES] {
 }
 
 /// A whole frame of the handshake of this version.
-pub fn seal(kind: Kind, body: &[u8]) -> Vec<u8> {
-    let mut frame = Encoder::with_capacity(HEAD_BYTES + body.len() + TAIL_BYTES);
-    frame.raw(&Head::new(kind, body.len()).encode()).raw(body);
-    frame.raw(&tail(&[body]));
-    frame.finish()
+pub fn seal(kind: Kind, body: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let head = Head::new(kind, body.len())?.encode();
+    Ok([&head[..], body, &tail(&[body])].concat())
 }
 
 /// The frame of a handshake that `bytes` are, all of them: its head, its kind, its body.
@@ -253,14 +254,19 @@ pub fn proven(role: Role, hello: &[u8], welcome: &[u8]) -> Vec<u8> {
         Role::Server => b"BKSTWIRE server ",
     };
     let welcome = welcome.get(Welcome::PROOF_BYTES..).unwrap_or_default();
-    let mut encoder = Encoder::new();
-    encoder.raw(label).u32(short(hello)).raw(hello);
-    encoder.u32(short(welcome)).raw(welcome);
-    encoder.finish()
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let lengths = [length(hello), length(welcome)];
+    [label, &lengths[0][..], hello, &lengths[1][..], welcome].concat()
 }
 
-fn short(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+/// The bytes of a body of `kind`, which `decode` reads as `value`.
+fn finish<T: PartialEq>(
+    body: Encoder,
+    kind: Kind,
+    value: &T,
+    decode: impl FnOnce(&Head, &[u8]) -> Result<T, FormatError>,
+) -> Result<Vec<u8>, FormatError> {
+    body.finish(value, |bytes| decode(&Head::new(kind, bytes.len())?, bytes))
 }
 
 /// `text` cut to what a message may hold.
@@ -287,11 +293,11 @@ pub struct Hello {
 
 impl Hello {
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("hello");
         body.raw(&self.nonce).raw(&self.secret);
         body.text(&self.job).text(&self.name);
-        body.finish()
+        finish(body, Kind::Hello, self, Self::decode)
     }
 
     /// The hello in `body`.
@@ -328,11 +334,11 @@ impl Welcome {
     pub const PROOF_BYTES: usize = 32;
 
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("welcome");
         body.raw(&self.proof).raw(&self.nonce).raw(&self.machine);
         body.text(&self.job).text(&self.name);
-        body.finish()
+        finish(body, Kind::Welcome, self, Self::decode)
     }
 
     /// The welcome in `body`.
@@ -358,9 +364,9 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        self.proof.to_vec()
+    /// Its body: nothing of it has a limit.
+    pub fn encode(&self) -> [u8; 32] {
+        self.proof
     }
 
     /// The proof in `body`.
@@ -409,11 +415,17 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// Why, and as many of `words` as a refusal may hold.
+    pub fn new(reason: Reason, words: &str) -> Self {
+        let words = clip(words).to_owned();
+        Self { reason, words }
+    }
+
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
-        body.u16(self.reason as u16).text(clip(&self.words));
-        body.finish()
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("refusal");
+        body.u16(self.reason as u16).text(&self.words);
+        finish(body, Kind::Refused, self, Self::decode)
     }
 
     /// The refusal in `body`.
@@ -444,7 +456,7 @@ impl<'a> Call<'a> {
         within_us.to_le_bytes()
     }
 
-    /// Its body.
+    /// Its body: all bytes are a request, and [`Head::new`] says how many a frame may hold.
     pub fn encode(&self) -> Vec<u8> {
         [&Self::front(self.within_us), self.request].concat()
     }
@@ -468,11 +480,17 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// An error of this kind, and as many of `words` as a failure may hold.
+    pub fn new(code: u32, words: &str) -> Self {
+        let words = clip(words).to_owned();
+        Self { code, words }
+    }
+
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
-        body.u32(self.code).text(clip(&self.words));
-        body.finish()
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("failure");
+        body.u32(self.code).text(&self.words);
+        finish(body, Kind::Failure, self, Self::decode)
     }
 
     /// The failure in `body`.
@@ -504,11 +522,11 @@ pub struct Pull {
 
 impl Pull {
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("pull");
         body.raw(&self.exposure).u64(self.offset).u64(self.length);
         body.u64(self.within_us).u32(u32::from(self.same_machine));
-        body.finish()
+        finish(body, Kind::Pull, self, Self::decode)
     }
 
     /// The pull in `body`.
@@ -534,9 +552,9 @@ pub struct Pulled {
 }
 
 impl Pulled {
-    /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        self.digest.0.to_vec()
+    /// Its body: nothing of it has a limit.
+    pub fn encode(&self) -> [u8; 16] {
+        self.digest.0
     }
 
     /// The end in `body`.
@@ -561,10 +579,10 @@ pub struct Located {
 
 impl Located {
     /// Its body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut body = Encoder::new();
-        body.u64(self.device).u64(self.inode).text(clip(&self.path));
-        body.finish()
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("place");
+        body.u64(self.device).u64(self.inode).text(&self.path);
+        finish(body, Kind::Located, self, Self::decode)
     }
 
     /// The place in `body`.

@@ -16,8 +16,8 @@ use backstay::format::archive::DATA_OFFSET;
 use backstay::format::stream::StreamRoot;
 use backstay::format::width::{to_u64, to_usize};
 use backstay::format::{
-    Address, BlockRef, Digest, Encoder, RankEntry, RevisionEntry, SegmentClass, SegmentHeader,
-    SegmentId, SegmentPiece,
+    Address, BlockRef, Digest, RankEntry, RevisionEntry, SegmentClass, SegmentHeader, SegmentId,
+    SegmentPiece,
 };
 use backstay::io::Device;
 use backstay::io::direct::SharedFile;
@@ -204,16 +204,19 @@ impl Aggregator {
         number: u64,
         parts: impl Iterator<Item = &'a Vec<u8>>,
     ) -> Outcome<u64> {
-        let (mut segments, mut ranks, mut bytes) = (Vec::new(), Encoder::new(), 0);
+        let (mut segments, mut ranks, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (rank, part) in (0..).zip(parts) {
             bytes += to_u64(part.len());
             let (segment, digest) = self.append(number, part)?;
             let address = Address::new(segment, 0);
             let root = BlockRef { address, digest };
-            RankEntry { rank, root }.encode(&mut ranks);
+            ranks.push(RankEntry { rank, root });
             segments.push(segment);
         }
-        let (table, count) = (ranks.finish(), u32::try_from(segments.len())?);
+        let (table, count) = (
+            RankEntry::encode_table(&ranks)?,
+            u32::try_from(segments.len())?,
+        );
         let length_bytes = to_u64(table.len());
         let (segment, digest) = self.append(number, &table)?;
         segments.push(segment);

@@ -10,7 +10,9 @@ use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::open;
 use crate::notice;
+use backstay_format::FormatError;
 use backstay_format::local::{LocalAnswer, LocalRequest};
+use backstay_format::width::index;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -128,6 +130,20 @@ fn is_ours(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == getuid())
 }
 
+/// The bytes of a message, if it could be encoded and is not longer than who receives it takes.
+pub fn sendable(
+    what: impl Fn() -> String,
+    encoded: std::result::Result<Vec<u8>, FormatError>,
+) -> Result<Vec<u8>> {
+    let bytes = encoded.map_err(|error| Error::unwritable(what(), error))?;
+    let length = bytes.len();
+    if length > index(MESSAGE_BYTES_MAX) {
+        let context = format!("{}: {length} bytes, at most {MESSAGE_BYTES_MAX}", what());
+        return Err(Error::new(ErrorKind::InvalidArgument, context));
+    }
+    Ok(bytes)
+}
+
 /// Sends one message: its length, and its frame.
 pub fn send(stream: &UnixStream, frame: &[u8]) -> std::io::Result<()> {
     let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
@@ -163,7 +179,7 @@ pub fn receive(mut stream: &UnixStream) -> std::io::Result<Option<Vec<u8>>> {
     // Grows with what arrives, not with what was promised.
     let mut bytes = Vec::new();
     stream.take(u64::from(length)).read_to_end(&mut bytes)?;
-    if bytes.len() < backstay_format::width::index(length) {
+    if bytes.len() < index(length) {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     Ok(Some(bytes))
@@ -206,11 +222,13 @@ impl AgentClient {
             let context = format!("agent {} of this node: {request:?}", self.pid);
             Error::caused(ErrorKind::PeerUnreachable, context, error)
         };
+        let what = || format!("agent {} of this node: {request:?}", self.pid);
+        let bytes = sendable(what, request.encode())?;
         self.stream.set_read_timeout(Some(within)).map_err(failed)?;
         self.stream
             .set_write_timeout(Some(within))
             .map_err(failed)?;
-        send(&self.stream, &request.encode()).map_err(failed)?;
+        send(&self.stream, &bytes).map_err(failed)?;
         let bytes = receive(&self.stream).map_err(failed)?;
         let bytes = bytes.ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))?;
         let answer = LocalAnswer::decode(&bytes).map_err(|error| {

@@ -347,9 +347,13 @@ impl Member {
                 });
             }
         }
+        let unwritable = |error| {
+            let name = reader.device().name();
+            Error::unwritable(format!("{name}: its superblock or root"), error)
+        };
         Ok(Collected {
-            superblock: reader.superblock().encode(),
-            root: root.encode(),
+            superblock: reader.superblock().encode().map_err(unwritable)?,
+            root: root.encode().map_err(unwritable)?,
             waiting,
             dead,
         })

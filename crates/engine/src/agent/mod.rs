@@ -346,8 +346,10 @@ fn ask_by(
     request: &Request,
     within: Duration,
 ) -> Result<Answer> {
-    let bytes = endpoint.call(to, &request.encode(), within)?;
-    Answer::decode(&bytes).map_err(|error| Error::corrupt(format!("the answer of {to}"), error))
+    let bytes = request.encode();
+    let bytes = bytes.map_err(|error| Error::unwritable(format!("a request to {to}"), error))?;
+    let bytes = endpoint.call(to, &bytes, within)?;
+    Answer::decode(&bytes).map_err(|error| Error::message(format!("the answer of {to}"), error))
 }
 
 /// An agent does what it asks of itself.
@@ -389,8 +391,9 @@ impl Handler for Weakly {
             return agent.drains.handle(request, within);
         }
         let request = Request::decode(request)
-            .map_err(|error| Error::corrupt("a request to this agent".to_owned(), error))?;
-        Ok(agent.answer(&request, within)?.encode())
+            .map_err(|error| Error::message("a request to this agent", error))?;
+        let answer = agent.answer(&request, within)?.encode();
+        answer.map_err(|error| Error::unwritable("the answer of this agent", error))
     }
 }
 

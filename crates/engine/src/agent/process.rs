@@ -7,7 +7,7 @@
 //! Format: docs/format/agent.md.
 
 use super::coordinate::{Coordinator, NodeSeat};
-use super::local::{AgentPlace, receive, send};
+use super::local::{AgentPlace, receive, send, sendable};
 use super::{Agent, AgentSettings, CoordinatorThread, lock};
 use crate::clock::Stopwatch;
 use crate::drain::{ArchivePlan, ArchiveThread};
@@ -138,14 +138,21 @@ fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
         };
         let answer = match LocalRequest::decode(&bytes) {
             Ok(request) => answer(&request, state),
-            Err(error) => Err(Error::corrupt("a request of a rank".to_owned(), error)),
+            Err(error) => Err(Error::message("a request of a rank", error)),
         };
-        let answer = answer.unwrap_or_else(|error| LocalAnswer::Failed {
-            kind: error.kind().code(),
-            text: error.to_string().chars().take(1000).collect(),
+        // What cannot be said is said to have failed; who asks does not wait in vain.
+        let what = || "the answer of this node's agent".to_owned();
+        let encoded = answer.and_then(|answer| sendable(what, answer.encode()));
+        let encoded = encoded.or_else(|error| {
+            let failed = LocalAnswer::Failed {
+                kind: error.kind().code(),
+                text: error.to_string().chars().take(1000).collect(),
+            };
+            failed.encode()
         });
-        if send(stream, &answer.encode()).is_err() {
-            return;
+        match encoded.map(|bytes| send(stream, &bytes)) {
+            Ok(Ok(())) => {}
+            _ => return,
         }
     }
 }

@@ -12,16 +12,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fanout;
 use crate::io::Device;
 use crate::io::file::FileDevice;
+use crate::io::two_slots::{Plain, TwoSlots};
 use crate::notice;
 use crate::redundancy::code::{Code, Piece};
 use crate::redundancy::remake::{self, on_column};
 use crate::store::place::STORE_FILE;
-use crate::store::reader::StoreReader;
+use crate::store::reader::{RootSlots, StoreReader};
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
 use crate::store::stripe_log::{StripeLog, StripeTable, look_beside};
 use backstay_format::agent::{Answer, Seat};
-use backstay_format::geometry::{RECORD_COPIES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay_format::geometry::{RECORD_COPIES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
     BlockRef, CheckpointId, Digest, Extent, Geometry, Member, RevisionEntry, RootSlot,
@@ -322,6 +323,9 @@ impl Work<'_> {
         })?;
         let root = RootSlot::decode(&member.root, member.store)
             .map_err(|error| Error::corrupt("the root of the lost store".to_owned(), error))?;
+        let encoded = superblock.encode().map_err(|error| {
+            Error::unwritable("the superblock of the lost store".to_owned(), error)
+        })?;
         let geometry = superblock.geometry();
         let slots = self.slots();
         let path = directory.join(STORE_FILE);
@@ -330,23 +334,17 @@ impl Work<'_> {
         let device: Arc<dyn Device> = Arc::new(device);
         let made = self.fill(&device, geometry, &slots, member);
         let counts = made.and_then(|counts| {
-            // The other slot holds the one before, as in any store.
-            let before = RootSlot {
-                sequence: root.sequence.saturating_sub(1),
-                ..root.clone()
-            };
-            write(&*device, &root.encode(), ROOT_OFFSETS[0])?;
-            write(&*device, &before.encode(), ROOT_OFFSETS[1])?;
+            let mut roots = write_roots(&*device, root)?;
             let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
             log.append(&self.table.whole(0), self.table)?;
             sync(&*device)?;
             for offset in SUPERBLOCK_OFFSETS {
-                write(&*device, &superblock.encode(), offset)?;
+                write(&*device, &encoded, offset)?;
             }
             sync(&*device)?;
             let beyond = std::mem::take(&mut *lock(&counts.beyond));
             let gone = verify(&device, lost.checkpoint, &beyond)?;
-            leave_out(&*device, root, &gone)?;
+            leave_out(&*device, &mut roots, &gone)?;
             if let Some((_, first)) = beyond.first() {
                 let count = beyond.len();
                 let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
@@ -400,12 +398,11 @@ impl Work<'_> {
                 segment,
                 class,
             };
+            let encoded = record.encode().map_err(|error| {
+                Error::unwritable(format!("{}: a segment record", device.name()), error)
+            })?;
             for copy in 0..RECORD_COPIES {
-                write(
-                    &**device,
-                    &record.encode(),
-                    geometry.record_offset(slot, copy),
-                )?;
+                write(&**device, &encoded, geometry.record_offset(slot, copy))?;
             }
         }
         let counts = Counts::default();
@@ -447,19 +444,37 @@ fn sync(device: &dyn Device) -> Result<()> {
         .map_err(|error| Error::io(format!("{}: syncing", device.name()), error))
 }
 
+/// Writes the root, as in any store: the other slot holds the one before.
+fn write_roots(device: &dyn Device, root: RootSlot) -> Result<TwoSlots<RootSlots>> {
+    let (medium, format) = (Plain(device), RootSlots(root.store));
+    if root.sequence < 2 {
+        return TwoSlots::make(&medium, format, root);
+    }
+    let before = RootSlot {
+        sequence: root.sequence - 1,
+        ..root.clone()
+    };
+    let mut roots = TwoSlots::make(&medium, format, before)?;
+    roots.write(&medium, root)?;
+    Ok(roots)
+}
+
 /// Writes a root without the checkpoints in `gone`, so that no store lists what it cannot give back.
-fn leave_out(device: &dyn Device, root: RootSlot, gone: &BTreeSet<CheckpointId>) -> Result<()> {
+fn leave_out(
+    device: &dyn Device,
+    roots: &mut TwoSlots<RootSlots>,
+    gone: &BTreeSet<CheckpointId>,
+) -> Result<()> {
     if gone.is_empty() {
         return Ok(());
     }
     let mut next = RootSlot {
-        sequence: root.sequence + 1,
-        ..root
+        sequence: roots.next_sequence(),
+        ..roots.state().clone()
     };
     next.revisions
         .retain(|revision| !gone.contains(&revision.checkpoint));
-    write(device, &next.encode(), ROOT_OFFSETS[1])?;
-    sync(device)
+    roots.write(&Plain(device), next)
 }
 
 /// Checks that `checkpoint` is whole; which others are not, for want of what is `beyond` repair.

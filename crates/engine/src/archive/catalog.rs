@@ -91,7 +91,7 @@ impl SlotFormat for StateSlots {
         state.sequence
     }
     fn encode(&self, state: &CatalogState) -> std::result::Result<Vec<u8>, FormatError> {
-        Ok(state.encode(self.catalog))
+        state.encode(self.catalog)
     }
     fn decode(&self, bytes: &[u8]) -> std::result::Result<CatalogState, FormatError> {
         CatalogState::decode(bytes, self.catalog)
@@ -488,11 +488,10 @@ impl Catalog {
             job: identity.job.clone(),
             host: identity.host.clone(),
         };
-        let block = superblock.encode();
-        CatalogSuperblock::decode(&block).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, format!("a catalog: {error}"))
-        })?;
         let name = device.name();
+        let block = superblock
+            .encode()
+            .map_err(|error| Error::unwritable(format!("{name}: a catalog"), error))?;
         let length = superblock.file_bytes();
         device
             .reserve(length)

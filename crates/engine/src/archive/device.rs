@@ -331,8 +331,13 @@ impl ArchiveDevice {
         }
     }
 
+    /// What the archive has cannot be said in the format of a store.
+    fn unshown(&self, error: FormatError) -> Error {
+        Error::unwritable(format!("{}: showing it as a store", self.name()), error)
+    }
+
     /// The head of the store that is shown.
-    fn head(&self) -> Vec<u8> {
+    fn head(&self) -> Result<Vec<u8>> {
         let own = &self.superblock;
         let superblock = Superblock {
             store: own.store,
@@ -351,20 +356,23 @@ impl ArchiveDevice {
             closed: root.draining.is_none(),
             revisions: root.revisions.clone(),
         };
+        let unshown = |error| self.unshown(error);
+        let superblock = superblock.encode().map_err(unshown)?;
+        let shown = shown.encode().map_err(unshown)?;
         let mut head = vec![0; to_usize(HEAD_BYTES)];
         for offset in SUPERBLOCK_OFFSETS {
-            put(&mut head, offset, &superblock.encode());
+            put(&mut head, offset, &superblock);
         }
         for offset in ROOT_OFFSETS {
-            put(&mut head, offset, &shown.encode());
+            put(&mut head, offset, &shown);
         }
-        head
+        Ok(head)
     }
 
     /// Fills the front of `buffer` from the area in which `offset` lies; how many bytes.
     fn read_some(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         if offset < HEAD_BYTES {
-            return Ok(copy(&self.head(), offset, buffer));
+            return Ok(copy(&self.head()?, offset, buffer));
         }
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let zone_bytes = ZONE_HEAD_BYTES + ZONE_SLOTS * segment_bytes;
@@ -379,7 +387,11 @@ impl ArchiveDevice {
                     segment: entry.segment,
                     class: entry.class,
                 };
-                put(&mut record, 0, &found.encode());
+                put(
+                    &mut record,
+                    0,
+                    &found.encode().map_err(|error| self.unshown(error))?,
+                );
             }
             return Ok(copy(&record, within % RECORD_BYTES, buffer));
         }

@@ -39,7 +39,7 @@ impl SlotFormat for RootSlots {
         root.sequence
     }
     fn encode(&self, root: &ArchiveRoot) -> std::result::Result<Vec<u8>, FormatError> {
-        Ok(root.encode())
+        root.encode()
     }
     fn decode(&self, bytes: &[u8]) -> std::result::Result<ArchiveRoot, FormatError> {
         ArchiveRoot::decode(bytes, self.0)

@@ -27,7 +27,10 @@ pub(super) fn publish(place: &dyn Place, name: &str, heir: &Heir) -> Result<()> 
         let what = format!("{}: saying that it is taken over", device.name());
         Error::io(what, error)
     };
-    let encoded = heir.encode();
+    let encoded = heir.encode().map_err(|error| {
+        let what = format!("{}: saying that it is taken over", device.name());
+        Error::unwritable(what, error)
+    })?;
     let mut page = AlignedBytes::new(HEIR_BYTES);
     page[..encoded.len()].copy_from_slice(&encoded);
     if device.length_bytes().map_err(failed)?

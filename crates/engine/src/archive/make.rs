@@ -20,7 +20,8 @@ use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPE
 use backstay_format::limits::ARCHIVE_FILES_MAX;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{
-    ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, Digest, StoreId, TablePlace,
+    ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, Digest, FormatError, StoreId,
+    TablePlace,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::File;
@@ -171,8 +172,10 @@ pub(super) fn store(
         job: identity.job.clone(),
         host: identity.host.clone(),
     };
-    ArchiveSuperblock::decode(&superblock.encode())
-        .map_err(|error| Error::new(ErrorKind::InvalidArgument, format!("an archive: {error}")))?;
+    let name = device.name();
+    let unwritable = |what: &str, error| Error::unwritable(format!("{name}: {what}"), error);
+    let encoded = superblock.encode();
+    let encoded = encoded.map_err(|error| unwritable("an archive", error))?;
     let mut state = State {
         root: ArchiveRoot {
             store,
@@ -195,10 +198,10 @@ pub(super) fn store(
         go_on(&mut state, former, &mut files);
     }
     let table = place_table(&mut state);
+    let table = table.map_err(|error| unwritable("its segment table", error))?;
     let write_bytes = to_u64(options.write_bytes).next_multiple_of(GRAIN_BYTES);
     let data = (to_u64(table.len()) + options.reserve_bytes).max(write_bytes);
     let length = (DATA_OFFSET + data).next_multiple_of(write_bytes);
-    let name = device.name();
     if device.length_bytes().unwrap_or(0) < length {
         device
             .reserve(length)
@@ -209,7 +212,7 @@ pub(super) fn store(
     write_padded(&queue, &table, DATA_OFFSET, write_bytes)?;
     let roots = TwoSlots::make(&*queue, RootSlots(store), state.root.clone())?;
     let mut block = AlignedBytes::new(SUPERBLOCK_BYTES);
-    fill(&mut block, &superblock.encode());
+    fill(&mut block, &encoded);
     for offset in SUPERBLOCK_OFFSETS {
         queue.write(&[&block], offset)?;
     }
@@ -239,22 +242,22 @@ fn go_on(state: &mut State, former: Former, files: &mut Vec<OpenFile>) {
 }
 
 /// The first table, behind the head.
-fn place_table(state: &mut State) -> Vec<u8> {
+fn place_table(state: &mut State) -> std::result::Result<Vec<u8>, FormatError> {
     if state.entries.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let table = ArchiveTable {
         store: state.root.store,
         sequence: state.root.sequence,
         entries: state.entries.clone(),
     };
-    let encoded = table.encode();
+    let encoded = table.encode(state.root.files.len())?;
     state.root.table = TablePlace {
         offset: DATA_OFFSET,
         length_bytes: u32::try_from(encoded.len()).unwrap_or(u32::MAX),
         digest: Digest::of(&encoded),
     };
-    encoded
+    Ok(encoded)
 }
 
 /// Where something stands in the head already (a region that was used before), it goes first.

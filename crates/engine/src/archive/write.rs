@@ -365,8 +365,7 @@ impl ArchiveStore {
             pieces: segment.pieces,
             bases: segment.bases,
         };
-        let encoded = header.encode();
-        self.check(&header, &encoded, payload.len())?;
+        let encoded = self.check(&header, payload.len())?;
         let extent = payload.into_extent(&encoded, self.queue.pool());
         let (digest, stored) = (Digest::of(extent.content()), extent.content().len());
         let order = self.in_order();
@@ -394,8 +393,8 @@ impl ArchiveStore {
         Ok(entry)
     }
 
-    /// That a reader will take the segment.
-    fn check(&self, header: &SegmentHeader, encoded: &[u8], payload: usize) -> Result<()> {
+    /// The header's bytes, if a reader will take the segment.
+    fn check(&self, header: &SegmentHeader, payload: usize) -> Result<Vec<u8>> {
         let segment = header.segment;
         let refused = |why: String| {
             let context = format!("{}: segment {}: {why}", self.device.name(), segment.0);
@@ -405,9 +404,10 @@ impl ArchiveStore {
         if !given.contains(&segment.0) || self.reader.entry(segment).is_some() {
             return refused("its id was not given by next_segment, or is used".to_owned());
         }
-        if let Err(error) = SegmentHeader::decode(encoded, header.store, segment) {
-            return refused(error.to_string());
-        }
+        let encoded = match header.encode() {
+            Ok(encoded) => encoded,
+            Err(error) => return refused(error.to_string()),
+        };
         let most = self.superblock().segment_bytes;
         if header.decoded_bytes > most {
             return refused(format!("more than {most} bytes"));
@@ -423,7 +423,7 @@ impl ArchiveStore {
                 None => return refused(format!("its base {} is not there", base.0)),
             }
         }
-        Ok(())
+        Ok(encoded)
     }
 
     /// Takes an extent; the file grows where there is none.
@@ -571,7 +571,9 @@ impl ArchiveStore {
             sequence: root.sequence,
             entries: entries.to_vec(),
         };
-        let encoded = table.encode();
+        let encoded = table.encode(root.files.len()).map_err(|error| {
+            Error::unwritable(format!("{}: segment table", self.device.name()), error)
+        })?;
         let bytes = to_u64(encoded.len());
         let offset = match state.space.take_aside(bytes) {
             Some(offset) => offset,

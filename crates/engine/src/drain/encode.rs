@@ -13,10 +13,9 @@ use crate::codec::{self, Work};
 use crate::codec::{Chooser, Goal, Policy, Subject};
 use crate::config::ArchiveCodec;
 use crate::error::{Error, Result};
-use backstay_format::scheme::Scheme;
+use backstay_format::scheme::{SCHEME_BYTES, Scheme};
 use backstay_format::{
-    CheckpointId, Decoder, ElementType, Encoder, Merge, SegmentClass, SegmentHeader, SegmentId,
-    SegmentPiece,
+    CheckpointId, Decoder, ElementType, Merge, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -56,19 +55,18 @@ impl Planned {
 
 /// Length of the header of `segment` where it is stored as it is.
 pub(super) fn raw_header_bytes(segment: &Planned) -> usize {
-    let (scheme, pieces) = (raw_scheme().len(), segment.pieces.len());
-    SegmentHeader::key_bytes(scheme, segment.variable.len(), pieces)
+    let pieces = segment.pieces.len();
+    SegmentHeader::key_bytes(SCHEME_BYTES, segment.variable.len(), pieces)
 }
 
 /// The scheme of bytes that are stored as they are.
-pub(super) fn raw_scheme() -> Vec<u8> {
+pub(super) fn raw_scheme() -> Result<Vec<u8>> {
     scheme_bytes(&Scheme::raw(ElementType::Bytes))
 }
 
-fn scheme_bytes(scheme: &Scheme) -> Vec<u8> {
-    let mut bytes = Encoder::new();
-    scheme.encode(&mut bytes);
-    bytes.finish()
+fn scheme_bytes(scheme: &Scheme) -> Result<Vec<u8>> {
+    let bytes = scheme.encode();
+    bytes.map_err(|error| Error::unwritable("the scheme of an archived segment", error))
 }
 
 /// What encodes an aggregator's segments: remembers what was best for each variable.
@@ -189,7 +187,7 @@ impl Encoders {
             merge: segment.merge.id(),
             element: (!segment.mixed).then_some(segment.element),
             variable: segment.variable.clone(),
-            scheme: scheme_bytes(&scheme),
+            scheme: scheme_bytes(&scheme)?,
             decoded_bytes: segment.length,
             pieces,
             bases: bases.map_or_else(Vec::new, |base| base.runs),

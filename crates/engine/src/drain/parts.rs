@@ -10,13 +10,13 @@ use super::state::{RankState, State, VariableState, descriptor_bytes};
 use super::tree::{ArchiveTree, Place, Turnover, changed_blocks};
 use super::work::{Placed, RankWork};
 use crate::archive::{ArchiveStore, NewSegment};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use backstay_format::drain::DrainJob;
 use backstay_format::limits::{INTERNAL_BLOCK_BYTES, SEGMENT_BYTES_MAX};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
-    Address, BlockRef, CheckpointId, Digest, Encoder, RankEntry, RankRoot, SegmentClass, SegmentId,
-    SegmentPiece,
+    Address, BlockRef, CheckpointId, Digest, RankEntry, RankRoot, SegmentClass, SegmentId,
+    SegmentPiece, StreamRoot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +76,7 @@ impl<'a> PartWriter<'a> {
             merge: 0,
             element: None,
             variable: String::new(),
-            scheme: encode::raw_scheme(),
+            scheme: encode::raw_scheme()?,
             decoded_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             pieces,
             bases: Vec::new(),
@@ -122,7 +122,7 @@ pub(super) fn write(
 ) -> Result<NewParts> {
     let mut turnover = Turnover::default();
     let mut ranks = Vec::with_capacity(works.len());
-    let mut table = Encoder::new();
+    let mut table = Vec::with_capacity(works.len());
     for (work, placed) in works.iter().zip(placed) {
         let stands = state.ranks.get(&work.rank);
         let mut place = |bytes: &[u8]| writer.place(bytes);
@@ -135,18 +135,18 @@ pub(super) fn write(
             &mut turnover,
             &mut place,
         )?;
-        let entry = RankEntry {
+        table.push(RankEntry {
             rank: work.rank,
             root: new.root,
-        };
-        entry.encode(&mut table);
+        });
         ranks.push(new);
     }
     let here: BTreeSet<u32> = works.iter().map(|work| work.rank).collect();
     for (_, gone) in state.ranks.iter().filter(|(rank, _)| !here.contains(rank)) {
         remove_rank(gone, &mut turnover);
     }
-    let bytes = table.finish();
+    let bytes = RankEntry::encode_table(&table)
+        .map_err(|error| Error::unwritable("the table of ranks of an archive", error))?;
     let mut place = |bytes: &[u8]| writer.place(bytes);
     let rank_table = write_stream(
         &state.rank_table,
@@ -184,7 +184,7 @@ fn write_rank(
     let part = &work.part;
     let (trees, table) = write_variables(work, placed, stands, victims, turnover, &mut *place)?;
     let none = ArchiveTree::empty(INTERNAL_BLOCK_BYTES);
-    let list = descriptor_bytes(&part.descriptors);
+    let list = descriptor_bytes(&part.descriptors)?;
     let old = stands.map_or(&none, |rank| &rank.descriptors);
     let descriptors = write_stream(old, &list, victims, turnover, &mut *place)?;
     let old = stands.map_or(&none, |rank| &rank.table);
@@ -215,7 +215,7 @@ fn write_variables(
 ) -> Result<(Vec<Option<ArchiveTree>>, Vec<u8>)> {
     let part = &work.part;
     let mut trees = Vec::with_capacity(placed.len());
-    let mut table = Encoder::new();
+    let mut table = Vec::with_capacity(placed.len());
     for ((descriptor, stream), placed) in part.descriptors.iter().zip(&part.streams).zip(placed) {
         let known = stands.and_then(|rank| rank.variables.get(&descriptor.name));
         let size = (stream.length_bytes, stream.block_bytes);
@@ -224,14 +224,14 @@ fn write_variables(
             placed.is_empty() && victims.is_empty() && (root.length_bytes, root.block_bytes) == size
         });
         if let Some(known) = same {
-            known.tree.root().encode(&mut table);
+            table.push(*known.tree.root());
             trees.push(None);
             continue;
         }
         let empty = ArchiveTree::empty(stream.block_bytes);
         let old = known.map_or(&empty, |known| &known.tree);
         let tree = old.change(size, placed, victims, turnover, &mut *place)?;
-        tree.root().encode(&mut table);
+        table.push(*tree.root());
         trees.push(Some(tree));
     }
     if let Some(stands) = stands {
@@ -246,7 +246,9 @@ fn write_variables(
                 .each(|block, length| turnover.remove(block, length));
         }
     }
-    Ok((trees, table.finish()))
+    let table = StreamRoot::encode_table(&table)
+        .map_err(|error| Error::unwritable("a table of variables of an archive", error))?;
+    Ok((trees, table))
 }
 
 /// The rank's root: the one that stands if all it refers to does.
@@ -257,6 +259,12 @@ fn write_root(
     turnover: &mut Turnover,
     place: Place<'_>,
 ) -> Result<BlockRef> {
+    let encoded = root.encode().map_err(|error| {
+        Error::unwritable(
+            format!("the root of rank {} in an archive", root.rank),
+            error,
+        )
+    })?;
     if let Some(rank) = stands {
         let same = (rank.descriptors.root(), rank.table.root()) == (&root.descriptors, &root.table);
         if same && !victims.contains(&rank.root.address.segment()) {
@@ -264,7 +272,7 @@ fn write_root(
         }
         turnover.remove(&rank.root, RankRoot::BYTES);
     }
-    let placed = place(&root.encode())?;
+    let placed = place(&encoded)?;
     turnover.add(&placed, RankRoot::BYTES);
     Ok(placed)
 }

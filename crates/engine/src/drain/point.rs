@@ -181,8 +181,9 @@ impl DrainPoint {
     /// Answers a request of a drain.
     pub fn handle(&self, request: &[u8], within: Duration) -> Result<Vec<u8>> {
         let request = DrainRequest::decode(request)
-            .map_err(|error| Error::corrupt("a request of a drain".to_owned(), error))?;
-        Ok(self.answer(&request, within)?.encode())
+            .map_err(|error| Error::message("a request of a drain", error))?;
+        let answer = self.answer(&request, within)?.encode();
+        answer.map_err(|error| Error::unwritable("the answer to a request of a drain", error))
     }
 
     /// Asks a point, which may be this one.

@@ -54,9 +54,11 @@ pub(super) fn ask(
     request: &DrainRequest,
     within: Duration,
 ) -> Result<DrainAnswer> {
-    let bytes = endpoint.call(peer, &request.encode(), within)?;
+    let bytes = request.encode();
+    let bytes = bytes.map_err(|error| Error::unwritable(format!("a request to {peer}"), error))?;
+    let bytes = endpoint.call(peer, &bytes, within)?;
     DrainAnswer::decode(&bytes)
-        .map_err(|error| Error::corrupt(format!("the answer of {peer}"), error))
+        .map_err(|error| Error::message(format!("the answer of {peer}"), error))
 }
 
 impl Source {

@@ -7,7 +7,7 @@
 use super::changes::NodeTree;
 use super::ledger::Ledger;
 use super::tree::ArchiveTree;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::reader::StoreReader;
 use crate::store::revision::{read_part, read_ranks};
 use crate::store::tree::{Found, walk};
@@ -198,10 +198,7 @@ impl Visitor<'_> {
 }
 
 /// The bytes of a list of descriptors, as a part keeps them.
-pub(super) fn descriptor_bytes(descriptors: &[VariableDescriptor]) -> Vec<u8> {
-    let mut list = backstay_format::Encoder::new();
-    for descriptor in descriptors {
-        descriptor.encode(&mut list);
-    }
-    list.finish()
+pub(super) fn descriptor_bytes(descriptors: &[VariableDescriptor]) -> Result<Vec<u8>> {
+    VariableDescriptor::encode_list(descriptors)
+        .map_err(|error| Error::unwritable("descriptors of an archive", error))
 }

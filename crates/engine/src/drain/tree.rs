@@ -6,7 +6,7 @@
 //! what nobody refers to any more can be given back.
 //! Format: docs/format/store.md, sections "Streams" and "Tree pages".
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::reader::StoreReader;
 use crate::store::tree::read_page;
 use backstay_format::limits::FANOUT;
@@ -238,7 +238,9 @@ impl Pages<'_> {
                 level: u8::try_from(self.level).unwrap_or(u8::MAX),
                 entries: below[at * FANOUT..end].to_vec(),
             };
-            let bytes = page.encode();
+            let bytes = page
+                .encode()
+                .map_err(|error| Error::unwritable("a tree page of an archive", error))?;
             let placed = place(&bytes)?;
             if at < before {
                 turnover.remove(

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 /// Most checkpoints that all ranks are told could not be read, the newest: none of a catalog's is left out.
 const UNREAD_MAX: usize = 64;
+const FOUND: &str = "what the archive has";
 /// Most of a text that all ranks are told.
 const LOST_CHARS_MAX: usize = 600;
 
@@ -73,8 +74,12 @@ impl Archive {
                 found.beyond.iter().for_each(|text| notice::warn(text));
             }
         }
-        let found = vote(comm, "looking into the archive", 0, mine)?;
-        let mine = (comm.rank() == 0).then(|| encode_found(&found));
+        let mine = mine.and_then(|found| {
+            let told = encode_found(&found);
+            told.map_err(|error| Error::unwritable("what the archive has", error))
+        });
+        let told = vote(comm, "looking into the archive", 0, mine)?;
+        let mine = (comm.rank() == 0).then_some(told);
         let bytes = share_bytes(comm, "sharing what the archive has", mine)?;
         let mut found = decode_found(&bytes)
             .map_err(|error| Error::corrupt("what the archive has".to_owned(), error))?;
@@ -264,37 +269,49 @@ fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<Archiv
     }
 }
 
-fn encode_found(found: &ArchiveFound) -> Vec<u8> {
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let mut body = Encoder::new();
-    body.u32(found.run).u64(found.incarnation);
-    body.u8(u8::from(found.gives_up))
-        .u8(u8::from(found.gave_up_catalog));
-    body.text(&found.lost.chars().take(LOST_CHARS_MAX).collect::<String>());
-    body.u32(count(found.files.len()));
-    for file in &found.files {
+/// What of `found` all ranks need.
+fn encode_found(found: &ArchiveFound) -> std::result::Result<Vec<u8>, FormatError> {
+    let clip = |text: &str| text.chars().take(LOST_CHARS_MAX).collect::<String>();
+    let unread = found.unread.iter().take(UNREAD_MAX);
+    let told = ArchiveFound {
+        run: found.run,
+        incarnation: found.incarnation,
+        files: found.files.clone(),
+        checkpoints: found.checkpoints.clone(),
+        unread: unread.map(|(id, why)| (*id, clip(why))).collect(),
+        lost: clip(&found.lost),
+        gives_up: found.gives_up,
+        gave_up_catalog: found.gave_up_catalog,
+        ..ArchiveFound::default()
+    };
+    let mut body = Encoder::new(FOUND);
+    body.u32(told.run)
+        .u64(told.incarnation)
+        .u8(u8::from(told.gives_up))
+        .u8(u8::from(told.gave_up_catalog))
+        .text(&told.lost);
+    body.count(told.files.len());
+    for file in &told.files {
         body.text(file);
     }
-    body.u32(count(found.checkpoints.len()));
-    for one in &found.checkpoints {
+    body.count(told.checkpoints.len());
+    for one in &told.checkpoints {
         body.u64(one.checkpoint.incarnation)
             .u64(one.checkpoint.number);
-        body.u32(count(one.sources.len()));
+        body.count(one.sources.len());
         for &source in &one.sources {
-            body.u32(count(source));
+            body.count(source);
         }
     }
-    let unread = &found.unread[..found.unread.len().min(UNREAD_MAX)];
-    body.u32(count(unread.len()));
-    for (id, why) in unread {
-        body.u64(id.incarnation).u64(id.number);
-        body.text(&why.chars().take(LOST_CHARS_MAX).collect::<String>());
+    body.count(told.unread.len());
+    for (id, why) in &told.unread {
+        body.u64(id.incarnation).u64(id.number).text(why);
     }
-    body.finish()
+    body.finish(&told, decode_found)
 }
 
 fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> {
-    let mut body = Decoder::new("what the archive has", bytes);
+    let mut body = Decoder::new(FOUND, bytes);
     let mut found = ArchiveFound {
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
@@ -322,6 +339,7 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
             .unread
             .push((id, body.text("why it could not", 4 * LOST_CHARS_MAX)?));
     }
+    body.end()?;
     Ok(found)
 }
 

@@ -27,6 +27,7 @@ use crate::store::place::STORE_FILE;
 use crate::store::reader::StoreReader;
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
+use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ use std::time::Duration;
 
 /// Choices that all ranks are told of.
 const CHOICES_MAX: usize = 4;
+const SEAT: &str = "seat";
+const LOCATED: &str = "what there is";
 /// Most bytes of a node's name, failure domain and address together.
 const SEAT_BYTES: usize = 560;
 
@@ -176,12 +179,17 @@ impl Protection {
     fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
         let mine = self.agent.as_ref().map(|agent| {
             let domain = domain_of(config, &node.name);
-            let mut seat = Encoder::new();
-            seat.text(&node.name)
-                .text(domain.as_deref().unwrap_or(&node.name))
-                .text(&agent.address());
-            (index(node.place), seat.finish())
+            let seat = encode_seat(&NodeSeat {
+                name: node.name.clone(),
+                domain: domain.unwrap_or_else(|| node.name.clone()),
+                address: agent.address(),
+            });
+            let seat = seat.map_err(|error| {
+                Error::unwritable(format!("the address of node {}", node.name), error)
+            });
+            seat.map(|seat| (index(node.place), seat))
         });
+        let mine = vote(comm, "telling its address", 0, mine.transpose())?;
         let parts = share_parts(
             comm,
             "sharing addresses",
@@ -221,7 +229,11 @@ impl Protection {
             }
         }
         let found = found.unwrap_or_default();
-        let mine = (comm.rank() == 0).then(|| encode_located(&found, &self.unlocated));
+        let mine = (comm.rank() == 0).then(|| {
+            let said = encode_located(&found, &self.unlocated);
+            said.map_err(|error| Error::unwritable("what there is to restore", error))
+        });
+        let mine = vote(comm, "saying what there is", 0, mine.transpose())?;
         let bytes = share_bytes(comm, "sharing what there is", mine)?;
         (self.located, self.unlocated) = decode_located(&bytes)
             .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
@@ -563,51 +575,74 @@ impl Way {
     }
 }
 
-fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
-    let mut seat = Decoder::new("seat", bytes);
-    Ok(NodeSeat {
-        name: seat.text("node", 256)?,
-        domain: seat.text("domain", 256)?,
-        address: seat.text("address", 256)?,
-    })
+fn encode_seat(seat: &NodeSeat) -> std::result::Result<Vec<u8>, FormatError> {
+    let mut body = Encoder::new(SEAT);
+    body.text(&seat.name).text(&seat.domain).text(&seat.address);
+    body.finish(seat, decode_seat)
 }
 
-fn encode_located(located: &Located, unlocated: &str) -> Vec<u8> {
-    let mut body = Encoder::new();
-    let short = |text: &str| text.chars().take(WHY_CHARS_MAX).collect::<String>();
-    body.text(&short(unlocated))
-        .text(&short(located.unread.as_deref().unwrap_or_default()))
-        .u8(u8::from(located.is_known));
-    let newest = located.newest.unwrap_or_default();
-    body.u64(newest.incarnation).u64(newest.number);
-    let count = |body: &mut Encoder, count: usize| {
-        body.u32(u32::try_from(count).unwrap_or(u32::MAX));
+fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
+    let mut body = Decoder::new(SEAT, bytes);
+    let seat = NodeSeat {
+        name: body.text("node", LABEL_BYTES_MAX)?,
+        domain: body.text("domain", LABEL_BYTES_MAX)?,
+        address: body.text("address", ENDPOINT_BYTES_MAX)?,
     };
-    count(&mut body, located.here.len());
-    for here in &located.here {
-        count(&mut body, here.node);
-        body.raw(&here.store.0)
+    body.end()?;
+    Ok(seat)
+}
+
+/// What of `located` all ranks need, and why nothing is known.
+fn encode_located(located: &Located, unlocated: &str) -> std::result::Result<Vec<u8>, FormatError> {
+    let short = |text: &str| text.chars().take(WHY_CHARS_MAX).collect::<String>();
+    let choice = |choice: &Choice| Choice {
+        rebuilds: Vec::new(),
+        ..choice.clone()
+    };
+    let choices = located.choices.iter().take(CHOICES_MAX);
+    let told = Located {
+        here: located.here.clone(),
+        choices: choices.map(choice).collect(),
+        unread: located
+            .unread
+            .as_deref()
+            .filter(|why| !why.is_empty())
+            .map(short),
+        is_known: located.is_known,
+        newest: located.newest.filter(|newest| newest.number > 0),
+        ..Located::default()
+    };
+    let why = short(unlocated);
+    let newest = told.newest.unwrap_or_default();
+    let mut body = Encoder::new(LOCATED);
+    body.text(&why)
+        .text(told.unread.as_deref().unwrap_or_default())
+        .u8(u8::from(told.is_known))
+        .u64(newest.incarnation)
+        .u64(newest.number)
+        .count(told.here.len());
+    for here in &told.here {
+        body.count(here.node)
+            .raw(&here.store.0)
             .u64(here.length_bytes)
             .u8(u8::from(here.rebuilt));
     }
-    count(&mut body, located.choices.len().min(CHOICES_MAX));
-    for choice in located.choices.iter().take(CHOICES_MAX) {
+    body.count(told.choices.len());
+    for choice in &told.choices {
         body.u64(choice.checkpoint.incarnation)
             .u64(choice.checkpoint.number)
             .u32(choice.world_size);
         for source in &choice.sources {
-            count(&mut body, source.unwrap_or(usize::MAX));
+            // None saturates: no store has this place.
+            body.count(source.unwrap_or(usize::MAX));
         }
     }
-    body.finish()
+    body.finish(&(told, why), decode_located)
 }
 
 fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), FormatError> {
     let mut located = Located::default();
-    if bytes.is_empty() {
-        return Ok((located, String::new()));
-    }
-    let mut body = Decoder::new("what there is", bytes);
+    let mut body = Decoder::new(LOCATED, bytes);
     let unlocated = body.text("why nothing is known", 4 * WHY_CHARS_MAX)?;
     let unread = body.text("what could not be read", 4 * WHY_CHARS_MAX)?;
     located.unread = (!unread.is_empty()).then_some(unread);
@@ -619,14 +654,17 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), Format
             node: index(body.u32("node")?),
             store: StoreId(body.array("store")?),
             length_bytes: body.u64("length")?,
-            rebuilt: body.u8("rebuilt")? != 0,
+            rebuilt: body.u8("rebuilt")? == 1,
         });
     }
     for _ in 0..body.u32("choices")? {
         let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
         let world_size = body.u32("ranks")?;
         let sources = (0..world_size)
-            .map(|_| Ok(Some(index(body.u32("source")?))))
+            .map(|_| {
+                let source = body.u32("source")?;
+                Ok((source != u32::MAX).then_some(index(source)))
+            })
             .collect::<std::result::Result<_, _>>()?;
         located.choices.push(Choice {
             checkpoint,
@@ -635,6 +673,7 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), Format
             rebuilds: Vec::new(),
         });
     }
+    body.end()?;
     Ok((located, unlocated))
 }
 

@@ -10,7 +10,7 @@ use super::control::Owner;
 use super::reserve::Reserve;
 use super::space::Space;
 use super::tree::{GroupChange, Tree, TreeChange};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::region::Source;
 use crate::track::Candidates;
 use backstay_format::limits::FANOUT;
@@ -271,10 +271,7 @@ fn pages_of(root: &StreamRoot, level: u8) -> usize {
 fn join<T>(worker: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     worker.join().unwrap_or_else(|_panic| {
         let context = "a capture thread panicked";
-        Err(crate::error::Error::new(
-            crate::error::ErrorKind::Internal,
-            context,
-        ))
+        Err(Error::new(ErrorKind::Internal, context))
     })
 }
 
@@ -579,7 +576,10 @@ impl<'a> Writer<'a> {
     }
 
     fn page(&mut self, page: &Page, captured: &mut Captured) -> Result<BlockRef> {
-        let bytes = page.encode();
+        let bytes = page.encode().map_err(|error| {
+            let name = self.capturer.reserve.reader().device().name();
+            Error::unwritable(format!("{name}: a tree page"), error)
+        })?;
         let address = self.capturer.allocate(bytes.len())?;
         captured.bytes_manifest += to_u64(bytes.len());
         self.put(address, &bytes)?;

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::two_slots::TwoSlots;
 use crate::track::Candidates;
 use backstay_format::limits::{INTERNAL_BLOCK_BYTES, REVISIONS_MAX};
-use backstay_format::{CheckpointId, Encoder, RankEntry, RevisionEntry, RootSlot, StreamRoot};
+use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StreamRoot};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -272,11 +272,10 @@ impl NodeStore {
             return Ok(ranks);
         }
         self.space().begin_from(None);
-        let mut encoder = Encoder::new();
-        for entry in &entries {
-            entry.encode(&mut encoder);
-        }
-        let bytes = encoder.finish();
+        let bytes = RankEntry::encode_table(&entries).map_err(|error| {
+            let name = self.reserve.reader().device().name();
+            Error::unwritable(format!("{name}: the table of ranks"), error)
+        })?;
         let capturer = Capturer {
             reserve: &self.reserve,
             space: &self.space,

@@ -34,7 +34,7 @@ impl SlotFormat for RootSlots {
         root.sequence
     }
     fn encode(&self, root: &RootSlot) -> std::result::Result<Vec<u8>, FormatError> {
-        Ok(root.encode())
+        root.encode()
     }
     fn decode(&self, bytes: &[u8]) -> std::result::Result<RootSlot, FormatError> {
         RootSlot::decode(bytes, self.0)

@@ -53,6 +53,9 @@ impl Reserve {
         settings: ReserveSettings,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
+        let block = superblock
+            .encode()
+            .map_err(|error| Error::unwritable(format!("{}: a store", device.name()), error))?;
         reserve_space(&*device, geometry, slots)?;
         let first = RootSlot {
             store: superblock.store,
@@ -65,7 +68,7 @@ impl Reserve {
         let medium = Plain(&*device);
         TwoSlots::make(&medium, RootSlots(superblock.store), first)?;
         for offset in SUPERBLOCK_OFFSETS {
-            medium.write(&superblock.encode(), offset)?;
+            medium.write(&block, offset)?;
         }
         medium.sync()?;
         control.set_slots(slots);
@@ -303,8 +306,14 @@ impl Reserve {
             segment,
             class,
         };
-        let written = (0..RECORD_COPIES).try_for_each(|copy| {
-            self.write_at(&record.encode(), self.geometry().record_offset(slot, copy))
+        let name = self.reader.device().name();
+        let place = || format!("{name}: the record of a new segment");
+        let encoded = record.encode();
+        let encoded = encoded.map_err(|error| Error::unwritable(place(), error));
+        let written = encoded.and_then(|bytes| {
+            (0..RECORD_COPIES).try_for_each(|copy| {
+                self.write_at(&bytes, self.geometry().record_offset(slot, copy))
+            })
         });
         if let Err(error) = written {
             self.control.free_slot(slot);

@@ -16,7 +16,7 @@ use crate::region::Source;
 use crate::track::Candidates;
 use backstay_format::limits::INTERNAL_BLOCK_BYTES;
 use backstay_format::width::{index, to_u64};
-use backstay_format::{BlockRef, CheckpointId, Decoder, Encoder, RankEntry, RankRoot};
+use backstay_format::{BlockRef, CheckpointId, Decoder, RankEntry, RankRoot};
 use backstay_format::{RevisionEntry, SegmentId, StreamRoot, VariableDescriptor};
 use std::sync::{Mutex, PoisonError};
 
@@ -294,21 +294,22 @@ impl RankStore {
             captured.bytes_manifest += did.bytes_changed + did.bytes_manifest;
             Ok(change)
         };
+        let name = capturer.reserve.reader().device().name();
+        let unwritable =
+            |what: &str, error| Error::unwritable(format!("{name}: {what} of a rank"), error);
         let moving = !capturer.vacate.is_empty();
         let descriptors = if self.generation == Some(generation) && !moving {
             self.descriptors.unchanged()
         } else {
-            let mut list = Encoder::new();
-            for part in parts {
-                part.descriptor.encode(&mut list);
-            }
-            capture(&self.descriptors, &list.finish())?
+            let list: Vec<_> = parts.iter().map(|part| part.descriptor.clone()).collect();
+            let list = VariableDescriptor::encode_list(&list);
+            let list = list.map_err(|error| unwritable("the descriptors", error))?;
+            capture(&self.descriptors, &list)?
         };
-        let mut table = Encoder::with_capacity(changes.len() * StreamRoot::BYTES);
-        for (_, change) in changes {
-            change.root.encode(&mut table);
-        }
-        Ok((descriptors, capture(&self.table, &table.finish())?))
+        let roots: Vec<_> = changes.iter().map(|(_, change)| change.root).collect();
+        let table = StreamRoot::encode_table(&roots);
+        let table = table.map_err(|error| unwritable("the table of variables", error))?;
+        Ok((descriptors, capture(&self.table, &table)?))
     }
 
     /// Writes the root page, unless all it refers to is what the committed one refers to.
@@ -325,11 +326,15 @@ impl RankStore {
         {
             return Ok(committed);
         }
+        let bytes = root.encode().map_err(|error| {
+            let name = capturer.reserve.reader().device().name();
+            Error::unwritable(format!("{name}: the root of rank {}", root.rank), error)
+        })?;
         if let Some(committed) = self.root {
             self.space().replace(committed.address, RankRoot::BYTES);
         }
         captured.bytes_manifest += to_u64(RankRoot::BYTES);
-        write_object(capturer, &root.encode())
+        write_object(capturer, &bytes)
     }
 
     /// The part was committed by all ranks: it is the state that the next one is compared with.

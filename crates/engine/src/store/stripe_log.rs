@@ -10,10 +10,11 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
+use backstay_format::StripeLogHead;
 use backstay_format::agent::RecordPart;
 use backstay_format::stripe::{LOG_HEAD_BYTES, records};
 use backstay_format::width::{index, to_u64, to_usize};
-use backstay_format::{CheckpointId, Member, Round, StoreId, Stripe, StripeId, StripeLogHead};
+use backstay_format::{CheckpointId, FormatError, Member, Round, StoreId, Stripe, StripeId};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -218,6 +219,12 @@ impl StripeLog {
         self.generation == 0 || whole || grown || self.doubtful
     }
 
+    /// What was to be written cannot be said in the format.
+    fn unwritable(&self, error: FormatError) -> Error {
+        let name = self.files[self.active].name();
+        Error::unwritable(format!("{name}: a record of the stripe log"), error)
+    }
+
     /// Appends `round`, durably; `table` is the state with it, for the day the log is written anew.
     pub fn append(&mut self, round: &Round, table: &StripeTable) -> Result<()> {
         let anew = self.is_due_anew(round.whole);
@@ -237,7 +244,7 @@ impl StripeLog {
             generation: self.generation,
             ..round.clone()
         };
-        let bytes = round.encode();
+        let bytes = round.encode().map_err(|error| self.unwritable(error))?;
         self.write(self.active, &bytes, self.end)?;
         self.sync(self.active)?;
         self.end += to_u64(bytes.len());
@@ -252,7 +259,8 @@ impl StripeLog {
             generation,
         };
         let whole = table.whole(generation).encode();
-        let mut bytes = head.encode();
+        let whole = whole.map_err(|error| self.unwritable(error))?;
+        let mut bytes = head.encode().map_err(|error| self.unwritable(error))?;
         bytes.resize(LOG_HEAD_BYTES, 0);
         bytes.extend_from_slice(&whole);
         self.write(which, &bytes, 0)?;

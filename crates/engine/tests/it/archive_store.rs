@@ -14,8 +14,8 @@ use backstay::{CheckpointId, Error, ErrorKind};
 use backstay_format::heir::HEIR_OFFSET;
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    Address, BaseRun, BlockRef, Digest, Encoder, Page, RankEntry, RevisionEntry, SegmentClass,
-    SegmentId, SegmentPiece,
+    Address, BaseRun, BlockRef, Digest, Page, RankEntry, RevisionEntry, SegmentClass, SegmentId,
+    SegmentPiece,
 };
 use backstay_testkit::SimDevice;
 use backstay_testkit::device::{EIO, ENOSPC};
@@ -186,7 +186,7 @@ fn stream(store: &ArchiveStore, number: u64, bytes: &[u8]) -> StreamRoot {
         level += 1;
         let encode = |entries: &[BlockRef]| {
             let entries = entries.to_vec();
-            Page { level, entries }.encode()
+            Page { level, entries }.encode().unwrap()
         };
         let encoded: Vec<Vec<u8>> = refs.chunks(32).map(encode).collect();
         refs = encoded.iter().map(|page| pages.put(page)).collect();
@@ -202,9 +202,7 @@ fn stream(store: &ArchiveStore, number: u64, bytes: &[u8]) -> StreamRoot {
 
 /// A revision whose table of ranks has one rank, whose rank root is said to be `root`.
 fn revision(store: &ArchiveStore, number: u64, root: BlockRef) -> RevisionEntry {
-    let mut table = Encoder::new();
-    RankEntry { rank: 0, root }.encode(&mut table);
-    let table = table.finish();
+    let table = RankEntry::encode_table(&[RankEntry { rank: 0, root }]).unwrap();
     let mut packer = Packer::new(store.next_segment());
     let top = packer.put(&table);
     packer.append(store, number);

@@ -55,7 +55,7 @@ fn server(folder: &Path, steps: Arc<AtomicU64>) -> (Arc<TcpEndpoint>, ServerPlac
             }),
             _ => DrainAnswer::Done,
         };
-        Ok(answer.encode())
+        Ok(answer.encode().unwrap())
     };
     endpoint.serve(Arc::new(handle));
     let place = ServerPlace::take(&place, "server", &endpoint.address()).unwrap();
@@ -134,10 +134,11 @@ fn begin(folder: &Path, node: &str, incarnation: u64, number: u64) -> Vec<u8> {
         file: String::new(),
     })
     .encode()
+    .unwrap()
 }
 
 fn progress(point: &DrainPoint) -> DrainProgress {
-    let answer = point.handle(&DrainRequest::Progress.encode(), WITHIN);
+    let answer = point.handle(&DrainRequest::Progress.encode().unwrap(), WITHIN);
     match DrainAnswer::decode(&answer.unwrap()).unwrap() {
         DrainAnswer::Progress(progress) => progress,
         other => panic!("{other:?}"),
@@ -205,7 +206,7 @@ fn what_a_restore_went_back_behind_is_not_waited_for() {
         rank.session.restore_from(first.number).unwrap();
         // The next one of the life that is over: it never comes.
         let checkpoint = CheckpointId::new(first.incarnation, first.number + 1);
-        let request = DrainRequest::Offer { checkpoint }.encode();
+        let request = DrainRequest::Offer { checkpoint }.encode().unwrap();
         let peer = Peer::new("node0".to_owned(), node.address());
         let refused = asker.call(&peer, &request, WITHIN).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotRetained, "{refused}");

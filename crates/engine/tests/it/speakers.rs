@@ -80,7 +80,7 @@ fn on_the_way(server: &Peer, tamper: Tamper) -> Peer {
 /// A frame with another body, or another kind, whose head and length are in order.
 fn with_kind(frame: &[u8], kind: Kind) -> Vec<u8> {
     let body = must(Head::decode(frame)).body_bytes as usize;
-    [&Head::new(kind, body).encode()[..], &frame[32..]].concat()
+    [&must(Head::new(kind, body)).encode()[..], &frame[32..]].concat()
 }
 
 /// Every way to tamper, on one direction or the other.
@@ -133,7 +133,7 @@ fn tampers() -> [(&'static str, Tamper); 9] {
         ),
         ("frames put in", |_, _, frame| {
             let forged = |kind| {
-                let head = Head::new(kind, 12).encode();
+                let head = must(Head::new(kind, 12)).encode();
                 [&head[..], &[1; 12 + MAC_BYTES]].concat()
             };
             vec![forged(Kind::Answer), forged(Kind::Call), frame]
@@ -327,7 +327,7 @@ fn strangers_do_not_keep_peers_out() {
         for words in [
             &b""[..],
             b"BKSTWIRE",
-            &Head::new(Kind::Hello, 8000).encode(),
+            &must(Head::new(Kind::Hello, 8000)).encode(),
         ] {
             let words = words.to_vec();
             let (peer, over) = (&peer, &over);

@@ -85,7 +85,7 @@ impl Wire {
     }
 
     pub(crate) fn write(&mut self, kind: Kind, body: &[u8]) -> std::io::Result<()> {
-        let frame = self.send.seal(kind, body);
+        let frame = must(self.send.seal(kind, body));
         self.stream.write_all(&frame)
     }
 
@@ -137,10 +137,10 @@ fn welcome(mut stream: TcpStream) -> Wire {
         job: "job".to_owned(),
         name: "impostor".to_owned(),
     };
-    said.proof = mac(Role::Server, hello, &said.encode());
-    must(stream.write_all(&seal(Kind::Welcome, &said.encode())));
+    said.proof = mac(Role::Server, hello, &must(said.encode()));
+    must(stream.write_all(&must(seal(Kind::Welcome, &must(said.encode())))));
     read_frame(&mut stream);
-    let mut wire = Wire::new(stream, Role::Server, hello, &said.encode());
+    let mut wire = Wire::new(stream, Role::Server, hello, &must(said.encode()));
     must(wire.write(Kind::Accepted, &[]));
     wire
 }
@@ -149,12 +149,12 @@ fn welcome(mut stream: TcpStream) -> Wire {
 pub(crate) fn hello(peer: &Peer) -> Wire {
     let mut stream = must(TcpStream::connect(&peer.address));
     must(stream.set_read_timeout(Some(WITHIN)));
-    let said = said_hello().encode();
-    must(stream.write_all(&seal(Kind::Hello, &said)));
+    let said = must(said_hello().encode());
+    must(stream.write_all(&must(seal(Kind::Hello, &said))));
     let welcome = read_frame(&mut stream);
     let welcome = must(open(&welcome)).2;
     let proof = mac(Role::Client, &said, welcome);
-    must(stream.write_all(&seal(Kind::Proof, &Proof { proof }.encode())));
+    must(stream.write_all(&must(seal(Kind::Proof, &Proof { proof }.encode()))));
     let mut wire = Wire::new(stream, Role::Client, &said, welcome);
     assert_eq!(wire.read().1, Kind::Accepted);
     wire
@@ -214,9 +214,9 @@ fn a_wrong_secret_and_another_job_are_refused_on_both_sides() {
     }
     // A client that does not look at the server's proof, and has none of its own.
     let mut stream = must(TcpStream::connect(server.address()));
-    must(stream.write_all(&seal(Kind::Hello, &said_hello().encode())));
+    must(stream.write_all(&must(seal(Kind::Hello, &must(said_hello().encode())))));
     read_frame(&mut stream);
-    must(stream.write_all(&seal(Kind::Proof, &Proof { proof: [0; 32] }.encode())));
+    must(stream.write_all(&must(seal(Kind::Proof, &Proof { proof: [0; 32] }.encode()))));
     let answer = read_frame(&mut stream);
     let (head, _, body) = must(open(&answer));
     let refused = must(Refused::decode(&head, body));
@@ -230,7 +230,7 @@ fn another_version_is_refused_on_both_sides() {
     let later = |kind| {
         let head = Head {
             major: 3,
-            ..Head::new(kind, 0)
+            ..must(Head::new(kind, 0))
         };
         [&head.encode()[..], &[0; 8]].concat()
     };
@@ -242,7 +242,7 @@ fn another_version_is_refused_on_both_sides() {
     // One of before the first release.
     let earlier = Head {
         major: 1,
-        ..Head::new(Kind::Hello, 0)
+        ..must(Head::new(Kind::Hello, 0))
     };
     let refused = refusal(&server.peer(), &earlier.encode()).unwrap();
     assert_eq!(refused.reason, Reason::Version);
@@ -268,7 +268,7 @@ fn garbage_on_the_port_is_refused_and_the_server_goes_on() {
     let hello = |length: u32| {
         let head = Head {
             body_bytes: length,
-            ..Head::new(Kind::Hello, 0)
+            ..must(Head::new(Kind::Hello, 0))
         };
         head.encode().to_vec()
     };
@@ -277,10 +277,10 @@ fn garbage_on_the_port_is_refused_and_the_server_goes_on() {
         vec![0; 100_000],
         hello(8_193),
         hello(u32::MAX),
-        seal(Kind::Call, b"no hello before"),
+        must(seal(Kind::Call, b"no hello before")),
         // Nobody waits for 64 MiB of a stranger, or takes memory for them.
-        Head::new(Kind::Call, 64 << 20).encode().to_vec(),
-        seal(Kind::Hello, b"short"),
+        must(Head::new(Kind::Call, 64 << 20)).encode().to_vec(),
+        must(seal(Kind::Hello, b"short")),
     ] {
         let refused = refusal(&peer, &bytes);
         assert_eq!(
@@ -290,12 +290,14 @@ fn garbage_on_the_port_is_refused_and_the_server_goes_on() {
     }
     // Half a frame, then silence: nobody waits for it.
     let mut silent = TcpStream::connect(&peer.address).unwrap();
-    silent.write_all(&seal(Kind::Hello, b"")[..20]).unwrap();
+    silent
+        .write_all(&must(seal(Kind::Hello, b""))[..20])
+        .unwrap();
     assert_eq!(server.call(&peer, b"x", WITHIN).unwrap(), b"x");
     // After the handshake as well.
     for is_frame in [true, false] {
         let mut wire = self::hello(&peer);
-        let welcome = wire.send.seal(Kind::Welcome, b"");
+        let welcome = must(wire.send.seal(Kind::Welcome, b""));
         let bytes = if is_frame { welcome } else { vec![1; 64] };
         wire.stream.write_all(&bytes).unwrap();
         assert_eq!(wire.read().1, Kind::Refused);
@@ -317,7 +319,11 @@ fn what_an_authenticated_peer_does_wrong_is_an_error() {
         ),
         (
             |wire| {
-                let head = Head::new(Kind::Answer, usize::MAX).encode();
+                let head = Head {
+                    body_bytes: u32::MAX,
+                    ..must(Head::new(Kind::Answer, 0))
+                }
+                .encode();
                 drop(wire.stream.write_all(&head));
             },
             ErrorKind::PeerUnreachable,
@@ -334,7 +340,7 @@ fn what_an_authenticated_peer_does_wrong_is_an_error() {
             |wire| {
                 drop(
                     wire.stream
-                        .write_all(&Head::new(Kind::Answer, 1000).encode()),
+                        .write_all(&must(Head::new(Kind::Answer, 1000)).encode()),
                 );
                 std::thread::sleep(SHORT * 3);
             },
@@ -406,7 +412,7 @@ fn pulled_bytes_that_are_wrong_are_an_error() {
         // Ended in the middle of a piece.
         (
             |wire| {
-                let frame = wire.send.seal(Kind::Piece, &[2; 100]);
+                let frame = must(wire.send.seal(Kind::Piece, &[2; 100]));
                 drop(wire.stream.write_all(&frame[..80]));
             },
             ErrorKind::PeerUnreachable,
@@ -567,7 +573,7 @@ fn writing_to_a_reset_connection_raises_no_signal() {
     };
     for _ in 0..5 {
         let mut wire = hello(&server.peer());
-        wire.write(Kind::Pull, &pull.encode()).unwrap();
+        wire.write(Kind::Pull, &must(pull.encode())).unwrap();
         wire.stream.read_exact(&mut [0; 100]).unwrap();
         drop(wire);
     }

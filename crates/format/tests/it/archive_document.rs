@@ -34,7 +34,7 @@ fn the_length_of_a_header_is_known_before_it_is_encoded() {
         key.bases.clear();
         let (scheme, variable) = (key.scheme.len(), key.variable.len());
         let expected = SegmentHeader::key_bytes(scheme, variable, key.pieces.len());
-        assert_eq!(key.encode().len(), expected);
+        assert_eq!(key.encode().unwrap().len(), expected);
     }
 }
 
@@ -77,7 +77,7 @@ fn sizes_are_the_encoded_ones() {
     };
     let unnamed = |text: [&String; 2]| text.map(String::len).iter().sum::<usize>();
     let (archive, catalog) = (superblock(), catalog_superblock());
-    let size = |state: &CatalogState| state.encode(STORE).len();
+    let size = |state: &CatalogState| state.encode(STORE).unwrap().len();
     let bare = size(&CatalogState::default());
     let mut changed = state();
     changed.lives.pop();
@@ -88,19 +88,19 @@ fn sizes_are_the_encoded_ones() {
     let least = [
         (
             "Archive superblock",
-            archive.encode().len() - unnamed([&archive.job, &archive.host]),
+            archive.encode().unwrap().len() - unnamed([&archive.job, &archive.host]),
         ),
-        ("Archive root", bare_root.encode().len()),
-        ("Heir", heir().encode().len() - heir().host.len()),
+        ("Archive root", bare_root.encode().unwrap().len()),
+        ("Heir", heir().encode().unwrap().len() - heir().host.len()),
         (
             "Other file",
-            one_file.encode().len() - bare_root.encode().len() - name,
+            one_file.encode().unwrap().len() - bare_root.encode().unwrap().len() - name,
         ),
-        ("Segment table", bare_table.encode().len()),
-        ("Segment extent", bare_header.encode().len()),
+        ("Segment table", bare_table.encode(0).unwrap().len()),
+        ("Segment extent", bare_header.encode().unwrap().len()),
         (
             "Catalog superblock",
-            catalog.encode().len() - unnamed([&catalog.job, &catalog.host]),
+            catalog.encode().unwrap().len() - unnamed([&catalog.job, &catalog.host]),
         ),
         ("Catalog state", bare),
         ("Archived checkpoint", part.1 - part.0),
@@ -136,10 +136,10 @@ fn parts_add_up_to_their_structures() {
     };
     let entries = u64::try_from(table().entries.len()).unwrap();
     assert_eq!(
-        bytes(table().encode().len()),
+        bytes(table().encode(2).unwrap().len()),
         Some(ArchiveTable::bytes_for(entries))
     );
-    let revision = root().encode().len() - bare_root.encode().len();
+    let revision = root().encode().unwrap().len() - bare_root.encode().unwrap().len();
     let files: usize = root().files.iter().map(|file| 18 + file.name.len()).sum();
     assert_eq!(revision, files + 2 * RevisionEntry::BYTES);
 }
@@ -213,14 +213,17 @@ fn the_largest_structures_fit() {
         host: label.clone(),
         ..superblock()
     };
-    assert!(largest.encode().len() <= SUPERBLOCK_BYTES);
-    assert_eq!(ArchiveSuperblock::decode(&largest.encode()), Ok(largest));
+    assert!(largest.encode().unwrap().len() <= SUPERBLOCK_BYTES);
+    assert_eq!(
+        ArchiveSuperblock::decode(&largest.encode().unwrap()),
+        Ok(largest)
+    );
     let largest = CatalogSuperblock {
         job: label.clone(),
         host: label,
         ..catalog_superblock()
     };
-    assert!(largest.encode().len() <= SUPERBLOCK_BYTES);
+    assert!(largest.encode().unwrap().len() <= SUPERBLOCK_BYTES);
     let mut largest = root();
     let mut file = largest.files[0].clone();
     file.name = "y".repeat(limits::FILE_NAME_BYTES_MAX);
@@ -231,8 +234,11 @@ fn the_largest_structures_fit() {
         ..revision
     };
     largest.revisions = (1..=64).map(numbered).collect();
-    assert!(largest.encode().len() <= ROOT_BYTES);
-    assert_eq!(ArchiveRoot::decode(&largest.encode(), STORE), Ok(largest));
+    assert!(largest.encode().unwrap().len() <= ROOT_BYTES);
+    assert_eq!(
+        ArchiveRoot::decode(&largest.encode().unwrap(), STORE),
+        Ok(largest)
+    );
     let pieces = usize::try_from(limits::SEGMENT_PIECES_MAX).unwrap();
     let most = header_bytes_max(pieces, pieces) + u64::from(limits::SEGMENT_BYTES_MAX);
     assert!(most < u64::from(limits::STORED_BYTES_MAX));
@@ -243,9 +249,7 @@ fn what_cannot_be_is_refused_by_name() {
     let wrong = |change: fn(&mut ArchiveRoot)| {
         let mut value = root();
         change(&mut value);
-        ArchiveRoot::decode(&value.encode(), STORE)
-            .unwrap_err()
-            .field
+        value.encode().unwrap_err().field
     };
     assert_eq!(wrong(|root| root.sequence = u64::MAX), "sequence");
     assert_eq!(
@@ -275,16 +279,14 @@ fn what_cannot_be_is_refused_by_name() {
     for name in ["", ".", "..", "a/b", "a\0b"] {
         let mut value = root();
         name.clone_into(&mut value.files[1].name);
-        let error = ArchiveRoot::decode(&value.encode(), STORE).unwrap_err();
+        let error = value.encode().unwrap_err();
         assert_eq!(error.field, "file name", "{name:?}");
     }
 
     let wrong = |change: fn(&mut ArchiveTable)| {
         let mut value = table();
         change(&mut value);
-        ArchiveTable::decode(&value.encode(), STORE, 2)
-            .unwrap_err()
-            .field
+        value.encode(2).unwrap_err().field
     };
     assert_eq!(wrong(|table| table.entries.swap(0, 1)), "segment id");
     assert_eq!(wrong(|table| table.entries[0].segment.0 = 0), "segment id");
@@ -314,9 +316,7 @@ fn catalogs_that_cannot_be_are_refused_by_name() {
     let wrong = |change: fn(&mut CatalogState)| {
         let mut value = state();
         change(&mut value);
-        CatalogState::decode(&value.encode(STORE), STORE)
-            .unwrap_err()
-            .field
+        value.encode(STORE).unwrap_err().field
     };
     assert_eq!(wrong(|state| state.lives.swap(0, 1)), "incarnation");
     assert_eq!(wrong(|state| state.checkpoints.swap(0, 1)), "number");
@@ -344,9 +344,7 @@ fn catalogs_that_cannot_be_are_refused_by_name() {
     let refused = |change: fn(&mut CatalogSuperblock)| {
         let mut value = catalog_superblock();
         change(&mut value);
-        CatalogSuperblock::decode(&value.encode())
-            .unwrap_err()
-            .field
+        value.encode().unwrap_err().field
     };
     assert_eq!(refused(|block| block.slot_bytes = 65_535), "slot bytes");
     assert_eq!(refused(|block| block.slot_bytes += 1), "slot bytes");
@@ -359,11 +357,11 @@ fn headers_that_cannot_be_are_refused_by_name() {
     let wrong = |change: fn(&mut SegmentHeader)| {
         let mut value = header();
         change(&mut value);
-        SegmentHeader::decode(&value.encode(), STORE, segment)
-            .unwrap_err()
-            .field
+        value.encode().unwrap_err().field
     };
-    assert_eq!(wrong(|header| header.segment.0 += 1), "segment id");
+    let bytes = header().encode().unwrap();
+    let error = SegmentHeader::decode(&bytes, STORE, SegmentId(segment.0 + 1)).unwrap_err();
+    assert_eq!(error.field, "segment id");
     assert_eq!(wrong(|header| header.decoded_bytes = 0), "decoded bytes");
     assert_eq!(
         wrong(|header| header.payload_bytes = u32::MAX),
@@ -394,7 +392,7 @@ fn headers_that_cannot_be_are_refused_by_name() {
     let mut mixed = header();
     (mixed.element, mixed.variable) = (None, String::new());
     mixed.bases.clear();
-    let mut stored = mixed.encode();
+    let mut stored = mixed.encode().unwrap();
     let length = stored.len();
     stored.extend([1, 2, 3]);
     let (read, at) = SegmentHeader::decode(&stored, STORE, segment).unwrap();
@@ -450,7 +448,7 @@ proptest! {
         let numbered = |(segment, entry)| TableEntry { segment: SegmentId(segment), ..entry };
         let entries = entries.into_iter().map(numbered).collect();
         let table = ArchiveTable { store: STORE, sequence, entries };
-        prop_assert_eq!(ArchiveTable::decode(&table.encode(), STORE, 3), Ok(table));
+        prop_assert_eq!(ArchiveTable::decode(&table.encode(3).unwrap(), STORE, 3), Ok(table));
     }
 
     #[test]
@@ -468,7 +466,7 @@ proptest! {
         }
         (value.pieces, value.scheme) = (pieces, scheme);
         value.decoded_bytes = end.max(32_768);
-        let encoded = value.encode();
+        let encoded = value.encode().unwrap();
         let read = SegmentHeader::decode(&encoded, STORE, value.segment);
         prop_assert_eq!(read, Ok((value, encoded.len())));
     }

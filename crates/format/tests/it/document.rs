@@ -59,12 +59,15 @@ pub(crate) fn bytes(count: usize) -> Option<u64> {
 fn totals_are_the_encoded_sizes() {
     let sections = sections();
     let mut one = samples::root_slot();
-    let two = one.encode().len();
+    let two = one.encode().unwrap().len();
     one.revisions.truncate(1);
     let wanted = [
-        ("Segment records", samples::segment_record().encode().len()),
+        (
+            "Segment records",
+            samples::segment_record().encode().unwrap().len(),
+        ),
         ("Reference", BlockRef::BYTES),
-        ("Revision", two - one.encode().len()),
+        ("Revision", two - one.encode().unwrap().len()),
         ("Streams", StreamRoot::BYTES),
         ("Tree pages", Page::HEAD_BYTES),
         ("Table of ranks", RankEntry::BYTES),

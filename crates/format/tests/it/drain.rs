@@ -11,7 +11,7 @@ fn id(number: u64) -> CheckpointId {
     CheckpointId::new(3, number)
 }
 
-fn requests() -> Vec<DrainRequest> {
+pub(crate) fn requests() -> Vec<DrainRequest> {
     let seat = Seat {
         store: StoreId::default(),
         node: "n1".to_owned(),
@@ -52,7 +52,7 @@ fn requests() -> Vec<DrainRequest> {
     ]
 }
 
-fn answers() -> Vec<DrainAnswer> {
+pub(crate) fn answers() -> Vec<DrainAnswer> {
     let entry = |rank| RankEntry {
         rank,
         root: BlockRef {
@@ -92,10 +92,16 @@ fn answers() -> Vec<DrainAnswer> {
 #[test]
 fn messages_come_back() {
     for request in requests() {
-        assert_eq!(DrainRequest::decode(&request.encode()).unwrap(), request);
+        assert_eq!(
+            DrainRequest::decode(&request.encode().unwrap()).unwrap(),
+            request
+        );
     }
     for answer in answers() {
-        assert_eq!(DrainAnswer::decode(&answer.encode()).unwrap(), answer);
+        assert_eq!(
+            DrainAnswer::decode(&answer.encode().unwrap()).unwrap(),
+            answer
+        );
     }
 }
 
@@ -103,7 +109,7 @@ fn messages_come_back() {
 fn cut_and_flipped_messages_are_refused() {
     let messages = requests()
         .iter()
-        .map(DrainRequest::encode)
+        .map(|request| request.encode().unwrap())
         .collect::<Vec<_>>();
     for bytes in &messages {
         for length in 0..bytes.len() {
@@ -115,7 +121,7 @@ fn cut_and_flipped_messages_are_refused() {
             assert!(DrainRequest::decode(&flipped).is_err(), "byte {at}");
         }
     }
-    for bytes in answers().iter().map(DrainAnswer::encode) {
+    for bytes in answers().iter().map(|answer| answer.encode().unwrap()) {
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;

@@ -6,7 +6,7 @@ use backstay_format::agent::Seat;
 use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::{FormatError, StoreId};
 
-fn requests() -> Vec<LocalRequest> {
+pub(crate) fn requests() -> Vec<LocalRequest> {
     let seat = Seat {
         store: StoreId::default(),
         node: "n1".to_owned(),
@@ -46,7 +46,7 @@ fn requests() -> Vec<LocalRequest> {
     ]
 }
 
-fn answers() -> Vec<LocalAnswer> {
+pub(crate) fn answers() -> Vec<LocalAnswer> {
     let entry = LocalStoreEntry {
         store: StoreId([3; 16]),
         directory: "/dev/shm/a".to_owned(),
@@ -86,12 +86,12 @@ fn refuses_all_else<T: std::fmt::Debug>(
 #[test]
 fn what_is_written_is_read_and_nothing_else() {
     for request in requests() {
-        let bytes = request.encode();
+        let bytes = request.encode().unwrap();
         assert!(LocalRequest::decode(&bytes).unwrap() == request);
         refuses_all_else(&bytes, LocalRequest::decode);
     }
     for answer in answers() {
-        let bytes = answer.encode();
+        let bytes = answer.encode().unwrap();
         assert_eq!(LocalAnswer::decode(&bytes).unwrap(), answer);
         refuses_all_else(&bytes, LocalAnswer::decode);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The format from outside: what goes in comes out, what was damaged is refused, and what an
 //! earlier version wrote is still read.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod samples;
 mod wire;
@@ -16,3 +17,5 @@ mod document;
 mod drain;
 mod parity_document;
 mod archive_document;
+mod rough;
+mod writable;

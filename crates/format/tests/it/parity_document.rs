@@ -6,7 +6,7 @@ use crate::document::{Section, bytes, number, sections_of};
 use crate::parity_samples;
 use backstay_format::agent::{Answer, Request, Survey};
 use backstay_format::stripe::LOG_HEAD_BYTES;
-use backstay_format::{Encoder, Member, Round, StoreId, limits};
+use backstay_format::{Member, Round, StoreId, limits};
 use std::collections::BTreeMap;
 
 /// The tables of offsets of a section. A table begins with its row of headings.
@@ -76,21 +76,23 @@ fn totals_of_a_log_are_the_encoded_sizes() {
         ..empty.clone()
     };
     let stripe = parity_samples::stripe(1);
-    let mut piece = Encoder::new();
-    stripe.pieces[0].encode(&mut piece);
-    let piece = piece.finish().len();
-    let mut encoded = Encoder::new();
-    stripe.encode(&mut encoded);
+    let answer = |answer: Answer| answer.encode().unwrap().len();
+    let piece = answer(Answer::Taken(stripe.pieces[0].extent)) - answer(Answer::Done);
+    let none = answer(Answer::Encoded(Vec::new()));
     let pieces = stripe.pieces.len() + stripe.parity.len();
-    let smallest = encoded.finish().len() - (pieces - 1) * piece;
-    let record = empty.encode().len();
+    let encoded = answer(Answer::Encoded(vec![stripe])) - none;
+    let smallest = encoded - (pieces - 1) * piece;
+    let record = empty.encode().unwrap().len();
     let least = |name: &str| sections[name].least;
     assert_eq!(
         sections["Head"].total,
-        bytes(parity_samples::head().encode().len())
+        bytes(parity_samples::head().encode().unwrap().len())
     );
     assert_eq!(least("Record"), bytes(record));
-    assert_eq!(least("Member"), bytes(with_member.encode().len() - record));
+    assert_eq!(
+        least("Member"),
+        bytes(with_member.encode().unwrap().len() - record)
+    );
     assert_eq!(least("Stripe"), bytes(smallest));
     assert_eq!(sections["Piece"].total, bytes(piece));
     assert_eq!(number(&sections["Files"].rows[1][1]), bytes(LOG_HEAD_BYTES));
@@ -104,7 +106,7 @@ fn totals_of_a_log_are_the_encoded_sizes() {
 #[test]
 fn fields_of_a_record_are_where_the_page_says() {
     let sections = sections_of("parity.md");
-    let encoded = parity_samples::delta().encode();
+    let encoded = parity_samples::delta().encode().unwrap();
     let field = |section: &str, what: &str, front: usize| -> u64 {
         let rows = sections[section].rows.iter();
         let mut rows = rows.filter(|row| row.len() > 2 && row[2].starts_with(what));
@@ -191,14 +193,14 @@ fn messages() -> Vec<(String, Vec<u8>)> {
     let requests = parity_samples::requests()
         .into_iter()
         .map(|(_, _, request)| {
-            let bytes = request.encode();
+            let bytes = request.encode().unwrap();
             (
                 format!("{} {}", bytes[16], name(format!("{request:?}"))),
                 bytes,
             )
         });
     let answers = parity_samples::answers().map(|(_, _, answer)| {
-        let bytes = answer.encode();
+        let bytes = answer.encode().unwrap();
         (
             format!("{} {}", bytes[16], name(format!("{answer:?}"))),
             bytes,
@@ -237,14 +239,22 @@ fn messages_have_the_kinds_and_sizes_that_the_page_says() {
         revisions: Vec::new(),
         group: None,
     };
-    let surveys = |count| Answer::Surveys(vec![survey.clone(); count]).encode().len();
+    let surveys = |count| {
+        Answer::Surveys(vec![survey.clone(); count])
+            .encode()
+            .unwrap()
+            .len()
+    };
     assert_eq!(sections["2 Surveys"].least, bytes(surveys(1) - surveys(0)));
-    assert_eq!(sections["Frames"].least, bytes(Answer::Done.encode().len()));
+    assert_eq!(
+        sections["Frames"].least,
+        bytes(Answer::Done.encode().unwrap().len())
+    );
     let mut seat = parity_samples::seats()[0].clone();
     (seat.node, seat.domain, seat.address) = Default::default();
     let seats = |count| {
         let seats = vec![seat.clone(); count];
-        Request::Repair { seats }.encode().len()
+        Request::Repair { seats }.encode().unwrap().len()
     };
     assert_eq!(sections["Seats"].least, bytes(seats(1) - seats(0)));
 }

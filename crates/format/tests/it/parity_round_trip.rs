@@ -346,12 +346,12 @@ proptest! {
 
     #[test]
     fn records(value in round()) {
-        prop_assert_eq!(Round::decode(&value.encode()).unwrap(), value);
+        prop_assert_eq!(Round::decode(&value.encode().unwrap()).unwrap(), value);
     }
 
     #[test]
     fn bytes_of_records(value in round()) {
-        prop_assert_eq!(value.encoded_bytes(), value.encode().len() as u64);
+        prop_assert_eq!(value.encoded_bytes(), value.encode().unwrap().len() as u64);
     }
 
     #[test]
@@ -370,12 +370,12 @@ proptest! {
 
     #[test]
     fn requests(value in request()) {
-        prop_assert_eq!(Request::decode(&value.encode()).unwrap(), value);
+        prop_assert_eq!(Request::decode(&value.encode().unwrap()).unwrap(), value);
     }
 
     #[test]
     fn answers(value in answer()) {
-        prop_assert_eq!(Answer::decode(&value.encode()).unwrap(), value);
+        prop_assert_eq!(Answer::decode(&value.encode().unwrap()).unwrap(), value);
     }
 }
 

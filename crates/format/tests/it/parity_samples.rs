@@ -97,10 +97,10 @@ pub(crate) fn head() -> StripeLogHead {
 }
 
 pub(crate) fn encode_log(head: StripeLogHead, rounds: &[Round]) -> Vec<u8> {
-    let mut bytes = head.encode();
+    let mut bytes = head.encode().unwrap();
     bytes.resize(LOG_HEAD_BYTES, 0);
     for round in rounds {
-        bytes.extend(round.encode());
+        bytes.extend(round.encode().unwrap());
     }
     bytes
 }
@@ -394,9 +394,9 @@ pub(crate) fn all() -> Vec<Sample> {
             .map(|(name, preserves, request)| Sample {
                 name,
                 preserves,
-                bytes: request.encode(),
+                bytes: request.encode().unwrap(),
                 framed: true,
-                rewrite: |bytes| Ok(Request::decode(bytes)?.encode()),
+                rewrite: |bytes| Request::decode(bytes)?.encode(),
                 value: format!("{request:?}"),
                 show: |bytes| Ok(format!("{:?}", Request::decode(bytes)?)),
             }),
@@ -404,9 +404,9 @@ pub(crate) fn all() -> Vec<Sample> {
     samples.extend(answers().map(|(name, preserves, answer)| Sample {
         name,
         preserves,
-        bytes: answer.encode(),
+        bytes: answer.encode().unwrap(),
         framed: true,
-        rewrite: |bytes| Ok(Answer::decode(bytes)?.encode()),
+        rewrite: |bytes| Answer::decode(bytes)?.encode(),
         value: format!("{answer:?}"),
         show: |bytes| Ok(format!("{:?}", Answer::decode(bytes)?)),
     }));
@@ -417,9 +417,9 @@ fn log() -> Vec<Sample> {
     let record = |name, preserves, round: Round| Sample {
         name,
         preserves,
-        bytes: round.encode(),
+        bytes: round.encode().unwrap(),
         framed: true,
-        rewrite: |bytes| Ok(Round::decode(bytes)?.encode()),
+        rewrite: |bytes| Round::decode(bytes)?.encode(),
         value: format!("{round:?}"),
         show: |bytes| Ok(format!("{:?}", Round::decode(bytes)?)),
     };
@@ -428,9 +428,9 @@ fn log() -> Vec<Sample> {
         Sample {
             name: "stripe_log_head",
             preserves: "a generation",
-            bytes: head().encode(),
+            bytes: head().encode().unwrap(),
             framed: true,
-            rewrite: |bytes| Ok(StripeLogHead::decode(bytes, STORE)?.encode()),
+            rewrite: |bytes| StripeLogHead::decode(bytes, STORE)?.encode(),
             value: format!("{:?}", head()),
             show: |bytes| Ok(format!("{:?}", StripeLogHead::decode(bytes, STORE)?)),
         },

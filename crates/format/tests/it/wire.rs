@@ -23,15 +23,20 @@ fn sealer(kind: Kind) -> Sealer {
         Kind::Call | Kind::Pull => Role::Client,
         _ => Role::Server,
     };
-    Sealer::derive(&SECRET, sender, &hello().encode(), &welcome().encode())
+    Sealer::derive(
+        &SECRET,
+        sender,
+        &hello().encode().unwrap(),
+        &welcome().encode().unwrap(),
+    )
 }
 
 /// A frame as it is sent: of the handshake, or the first of its direction in a session.
 fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
     if is_sealed(kind) {
-        sealer(kind).seal(kind, body)
+        sealer(kind).seal(kind, body).unwrap()
     } else {
-        seal(kind, body)
+        seal(kind, body).unwrap()
     }
 }
 
@@ -57,7 +62,7 @@ fn nonce(first: u8) -> [u8; 32] {
     })
 }
 
-fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello {
         nonce: nonce(1),
         secret: secret_id(&SECRET),
@@ -66,7 +71,7 @@ fn hello() -> Hello {
     }
 }
 
-fn welcome() -> Welcome {
+pub(crate) fn welcome() -> Welcome {
     Welcome {
         proof: nonce(0x80),
         nonce: nonce(0x40),
@@ -76,7 +81,7 @@ fn welcome() -> Welcome {
     }
 }
 
-fn pull() -> Pull {
+pub(crate) fn pull() -> Pull {
     Pull {
         exposure: *b"fedcba9876543210",
         offset: 0x0102_0304_0506,
@@ -86,12 +91,24 @@ fn pull() -> Pull {
     }
 }
 
-/// A frame of each kind.
-fn samples() -> Vec<(&'static str, Vec<u8>)> {
-    let refused = Refused {
+pub(crate) fn refused() -> Refused {
+    Refused {
         reason: Reason::Secret,
         words: "another job secret".to_owned(),
-    };
+    }
+}
+
+pub(crate) fn located() -> Located {
+    Located {
+        device: 25,
+        inode: 1_234_567,
+        path: "/dev/shm/backstay/store".to_owned(),
+    }
+}
+
+/// A frame of each kind.
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let refused = refused();
     let call = Call {
         within_us: 2_000_000,
         request: b"request",
@@ -101,27 +118,26 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         words: "nothing is exposed".to_owned(),
     };
     let digest = Digest::of(b"pulled");
-    let located = Located {
-        device: 25,
-        inode: 1_234_567,
-        path: "/dev/shm/backstay/store".to_owned(),
-    };
+    let located = located();
     vec![
-        ("hello", frame(Kind::Hello, &hello().encode())),
-        ("welcome", frame(Kind::Welcome, &welcome().encode())),
+        ("hello", frame(Kind::Hello, &hello().encode().unwrap())),
+        (
+            "welcome",
+            frame(Kind::Welcome, &welcome().encode().unwrap()),
+        ),
         (
             "proof",
             frame(Kind::Proof, &Proof { proof: nonce(7) }.encode()),
         ),
         ("accepted", frame(Kind::Accepted, &[])),
-        ("refused", frame(Kind::Refused, &refused.encode())),
+        ("refused", frame(Kind::Refused, &refused.encode().unwrap())),
         ("call", frame(Kind::Call, &call.encode())),
         ("answer", frame(Kind::Answer, b"answer")),
-        ("failure", frame(Kind::Failure, &failure.encode())),
-        ("pull", frame(Kind::Pull, &pull().encode())),
+        ("failure", frame(Kind::Failure, &failure.encode().unwrap())),
+        ("pull", frame(Kind::Pull, &pull().encode().unwrap())),
         ("piece", frame(Kind::Piece, b"pulled")),
         ("pulled", frame(Kind::Pulled, &Pulled { digest }.encode())),
-        ("located", frame(Kind::Located, &located.encode())),
+        ("located", frame(Kind::Located, &located.encode().unwrap())),
     ]
 }
 
@@ -129,15 +145,15 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
 fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     let (head, kind, body) = open_any(bytes)?;
     let body = match kind {
-        Kind::Hello => Hello::decode(&head, body)?.encode(),
-        Kind::Welcome => Welcome::decode(&head, body)?.encode(),
-        Kind::Proof => Proof::decode(&head, body)?.encode(),
-        Kind::Refused => Refused::decode(&head, body)?.encode(),
+        Kind::Hello => Hello::decode(&head, body)?.encode()?,
+        Kind::Welcome => Welcome::decode(&head, body)?.encode()?,
+        Kind::Proof => Proof::decode(&head, body)?.encode().to_vec(),
+        Kind::Refused => Refused::decode(&head, body)?.encode()?,
         Kind::Call => Call::decode(body)?.encode(),
-        Kind::Failure => Failure::decode(&head, body)?.encode(),
-        Kind::Pull => Pull::decode(&head, body)?.encode(),
-        Kind::Pulled => Pulled::decode(&head, body)?.encode(),
-        Kind::Located => Located::decode(&head, body)?.encode(),
+        Kind::Failure => Failure::decode(&head, body)?.encode()?,
+        Kind::Pull => Pull::decode(&head, body)?.encode()?,
+        Kind::Pulled => Pulled::decode(&head, body)?.encode().to_vec(),
+        Kind::Located => Located::decode(&head, body)?.encode()?,
         Kind::Accepted | Kind::Answer | Kind::Piece => body.to_vec(),
     };
     Ok(frame(kind, &body))
@@ -238,11 +254,11 @@ fn a_body_with_a_right_checksum_is_still_checked() {
 fn a_length_above_the_limit_of_its_kind_is_refused_by_the_head() {
     for kind in Kind::ALL {
         let most = kind.body_bytes_max();
-        assert_eq!(Head::new(kind, most).check(), Ok(kind));
-        let error = Head::new(kind, most + 1).check().unwrap_err();
+        assert_eq!(Head::new(kind, most).unwrap().check(), Ok(kind));
+        let error = Head::new(kind, most + 1).unwrap_err();
         assert_eq!(error.field, "body length", "{kind:?}");
     }
-    let mut head = Head::new(Kind::Call, 8);
+    let mut head = Head::new(Kind::Call, 8).unwrap();
     head.kind = 99;
     assert_eq!(head.check().unwrap_err().field, "kind");
 }
@@ -251,7 +267,7 @@ fn a_length_above_the_limit_of_its_kind_is_refused_by_the_head() {
 fn another_major_version_is_refused_but_its_refusal_is_read() {
     let other = |kind| Head {
         major: WIRE_VERSION_MAJOR + 1,
-        ..Head::new(kind, 6)
+        ..Head::new(kind, 6).unwrap()
     };
     let found = Head::decode(&other(Kind::Hello).encode()).unwrap();
     assert_eq!(found.check().unwrap_err().field, "version");
@@ -260,14 +276,14 @@ fn another_major_version_is_refused_but_its_refusal_is_read() {
         reason: Reason::Version,
         words: "no".to_owned(),
     };
-    let longer = [&body.encode()[..], b"more"].concat();
+    let longer = [&body.encode().unwrap()[..], b"more"].concat();
     assert_eq!(Refused::decode(&other(Kind::Refused), &longer), Ok(body));
 }
 
 #[test]
 fn a_later_minor_version_may_append_fields() {
-    let longer = [&hello().encode()[..], b"new field"].concat();
-    let mut head = Head::new(Kind::Hello, longer.len());
+    let longer = [&hello().encode().unwrap()[..], b"new field"].concat();
+    let mut head = Head::new(Kind::Hello, longer.len()).unwrap();
     assert!(Hello::decode(&head, &longer).is_err());
     head.minor = WIRE_VERSION_MINOR + 1;
     assert_eq!(Hello::decode(&head, &longer), Ok(hello()));
@@ -276,15 +292,16 @@ fn a_later_minor_version_may_append_fields() {
 #[test]
 fn long_words_are_cut_between_characters() {
     let words = "\u{e9}".repeat(WORDS_BYTES_MAX);
-    let failure = Failure { code: 1, words };
-    let head = Head::new(Kind::Failure, 0);
-    let found = Failure::decode(&head, &failure.encode()).unwrap();
+    let failure = Failure::new(1, &words);
+    let head = Head::new(Kind::Failure, 0).unwrap();
+    let found = Failure::decode(&head, &failure.encode().unwrap()).unwrap();
     assert_eq!(found.words.len(), WORDS_BYTES_MAX);
+    assert_eq!(Refused::new(Reason::Busy, &words).words, found.words);
 }
 
 #[test]
 fn what_is_proven_differs_by_role_and_by_every_byte_but_the_proof() {
-    let (hello, welcome) = (hello().encode(), welcome().encode());
+    let (hello, welcome) = (hello().encode().unwrap(), welcome().encode().unwrap());
     let text = proven(Role::Server, &hello, &welcome);
     assert_ne!(text, proven(Role::Client, &hello, &welcome));
     let mut other = welcome.clone();
@@ -299,15 +316,18 @@ fn what_is_proven_differs_by_role_and_by_every_byte_but_the_proof() {
 
 #[test]
 fn a_mac_is_of_one_secret_one_connection_one_direction_and_one_place() {
-    let (said, answered) = (hello().encode(), welcome().encode());
+    let (said, answered) = (hello().encode().unwrap(), welcome().encode().unwrap());
     let client = || Sealer::derive(&SECRET, Role::Client, &said, &answered);
-    let first = client().seal(Kind::Call, b"12345678request");
+    let first = client().seal(Kind::Call, b"12345678request").unwrap();
     assert!(client().open(&first).is_ok());
     let mut later = client();
     assert!(later.open(&first).is_ok());
     assert!(later.open(&first).is_err(), "a frame that is repeated");
     let mut ahead = client();
-    let (_, second) = (ahead.begin(), ahead.seal(Kind::Call, b"12345678request"));
+    let (_, second) = (
+        ahead.begin(),
+        ahead.seal(Kind::Call, b"12345678request").unwrap(),
+    );
     assert!(client().open(&second).is_err(), "one before it is left out");
     let mut other = said.clone();
     other[0] ^= 1;
@@ -327,11 +347,15 @@ fn a_mac_is_of_one_secret_one_connection_one_direction_and_one_place() {
 #[test]
 fn a_mac_is_keyed_blake3_of_body_head_and_number() {
     let mut material = SECRET.to_vec();
-    material.extend(proven(Role::Client, &hello().encode(), &welcome().encode()));
+    material.extend(proven(
+        Role::Client,
+        &hello().encode().unwrap(),
+        &welcome().encode().unwrap(),
+    ));
     let key = blake3::derive_key(backstay_format::mac::SESSION_CONTEXT, &material);
     let mut sealer = sealer(Kind::Call);
     for number in 0..3_u64 {
-        let frame = sealer.seal(Kind::Call, b"12345678body");
+        let frame = sealer.seal(Kind::Call, b"12345678body").unwrap();
         let (front, mac) = frame.split_at(frame.len() - MAC_BYTES);
         let (head, body) = front.split_at(HEAD_BYTES);
         let wanted = blake3::keyed_hash(&key, &[body, head, &number.to_le_bytes()].concat());
@@ -359,8 +383,8 @@ proptest! {
     #[test]
     fn pulls(exposure: [u8; 16], offset: u64, length: u64, within_us: u64, same_machine: bool) {
         let value = Pull { exposure, offset, length, within_us, same_machine };
-        let head = Head::new(Kind::Pull, 0);
-        prop_assert_eq!(Pull::decode(&head, &value.encode()), Ok(value));
+        let head = Head::new(Kind::Pull, 0).unwrap();
+        prop_assert_eq!(Pull::decode(&head, &value.encode().unwrap()), Ok(value));
     }
 }
 

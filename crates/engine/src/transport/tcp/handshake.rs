@@ -177,7 +177,7 @@ pub(super) fn connect(
         job: identity.job.clone(),
         name: identity.name.clone(),
     };
-    let hello = hello.encode();
+    let hello = hello.encode()?;
     let sent = link.send(Kind::Hello, &[&hello], deadline);
     // A server that is busy refuses without reading, and may be gone before all was sent.
     let received = link.receive(deadline);
@@ -242,7 +242,7 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<P
         job: identity.job.clone(),
         name: identity.name.clone(),
     };
-    let unproven = welcome.encode();
+    let unproven = welcome.encode()?;
     let said = Said {
         identity,
         secret: &secret,
@@ -250,7 +250,7 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<P
         welcome: &unproven,
     };
     welcome.proof = said.prove(Role::Server)?;
-    link.send(Kind::Welcome, &[&welcome.encode()], deadline)?;
+    link.send(Kind::Welcome, &[&welcome.encode()?], deadline)?;
     let proof = expect(link.receive(deadline)?, Kind::Proof)?;
     let proof = Proof::decode(&proof.head, &proof.body)?;
     said.check(Role::Client, &proof.proof)?;

@@ -157,7 +157,7 @@ impl Link {
         deadline: &Deadline,
     ) -> Result<(), Broken> {
         let length = parts.iter().map(|part| part.len()).sum();
-        let head = Head::new(kind, length);
+        let head = Head::new(kind, length)?;
         let tail = match &mut self.sealers {
             Some(sealers) => {
                 let mut mac = sealers.send.begin();
@@ -178,9 +178,9 @@ impl Link {
 
     /// Sends that the connection is refused; nothing can be done where it fails.
     pub(super) fn refuse(&mut self, reason: wire::Reason, words: &str, deadline: &Deadline) {
-        let words = words.to_owned();
-        let body = wire::Refused { reason, words }.encode();
-        drop(self.send(Kind::Refused, &[&body], deadline));
+        if let Ok(body) = wire::Refused::new(reason, words).encode() {
+            drop(self.send(Kind::Refused, &[&body], deadline));
+        }
     }
 
     fn write_all(&self, parts: &mut [&[u8]], deadline: &Deadline) -> Result<(), Broken> {

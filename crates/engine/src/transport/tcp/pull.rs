@@ -47,7 +47,7 @@ impl Wanted<'_> {
         };
         // A pull may be done again: it changes nothing.
         let broken = |broken| Ended::Broken(broken, true);
-        link.send(Kind::Pull, &[&pull.encode()], self.deadline)
+        link.send(Kind::Pull, &[&pull.encode()?], self.deadline)
             .map_err(broken)?;
         let (mut digester, mut filled) = (Digester::new(), 0);
         loop {
@@ -128,7 +128,7 @@ pub(super) fn answer(
         && pull.length > 0
         && let Some(located) = same_node::locate(&exposed)
     {
-        return link.send(Kind::Located, &[&located.encode()], deadline);
+        return link.send(Kind::Located, &[&located.encode()?], deadline);
     }
     let mut digester = Digester::new();
     let mut done = 0;

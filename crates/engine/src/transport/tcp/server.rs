@@ -396,9 +396,6 @@ pub(super) fn fail(
     error: &Error,
     deadline: &Deadline,
 ) -> std::result::Result<(), Broken> {
-    let failure = Failure {
-        code: error.kind().code().unsigned_abs(),
-        words: words(error),
-    };
-    link.send(Kind::Failure, &[&failure.encode()], deadline)
+    let failure = Failure::new(error.kind().code().unsigned_abs(), &words(error));
+    link.send(Kind::Failure, &[&failure.encode()?], deadline)
 }
