@@ -40,3 +40,4 @@ mod two_slots;
 mod unread;
 mod unread_archive;
 mod unread_slots;
+mod versions;
