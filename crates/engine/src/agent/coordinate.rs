@@ -229,17 +229,12 @@ impl Coordinator {
             if deadline.left().is_none() {
                 let name = &self.nodes[missing].name;
                 let unread = surveys[missing].as_ref().and_then(|s| s.unread.as_ref());
-                return Err(match unread {
-                    Some(unread) => {
-                        let context =
-                            format!("what node {name} has cannot be read: {}", unread.why);
-                        Error::new(ErrorKind::StoreIo, context)
-                    }
-                    None => {
-                        let context = format!("node {name} has no store yet");
-                        Error::new(ErrorKind::NoCheckpoint, context)
-                    }
-                });
+                let Some(unread) = unread else {
+                    let context = format!("node {name} has no store yet");
+                    return Err(Error::new(ErrorKind::NoCheckpoint, context));
+                };
+                let context = format!("what node {name} has cannot be read: {}", unread.why);
+                return Err(Error::new(ErrorKind::StoreIo, context));
             }
             std::thread::sleep(STORE_PAUSE);
         }

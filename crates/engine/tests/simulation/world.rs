@@ -334,7 +334,8 @@ fn unlock(which: impl Fn(&Path) -> bool) {
             // SAFETY: a descriptor that was closed meanwhile, or is another file's by now, is not changed by
             // the end of a lock that it does not have.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-            drop(flock(descriptor, FlockOperation::Unlock));
+            // One that was closed meanwhile has none.
+            flock(descriptor, FlockOperation::Unlock).ok();
         }
     }
 }
