@@ -647,3 +647,6 @@ impl Pace {
         std::thread::sleep(sleep.min(left));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: parity that arrives late, rounds that others may have recorded, and logs without room.
+
+use super::*;
+use crate::io::shared::SharedWords;
+use crate::store::control::Control;
+use crate::store::reserve::ReserveSettings;
+use backstay_format::Superblock;
+
+const STORE: StoreId = StoreId(*b"a group's member");
+const PARITY_BYTES: u32 = 16 << 10;
+
+/// The only member of a group, in round 0 of epoch 1.
+fn member(folder: &Path) -> Member {
+    let device = FileDevice::open(&folder.join("store"), true).unwrap();
+    let control = Control::start(SharedWords::heap(Control::words_for(16)), 16).unwrap();
+    let superblock = Superblock {
+        store: STORE,
+        segment_bytes: 1 << 18,
+        run: 1,
+        created_unix_ns: 1,
+        job: "parity".to_owned(),
+        node: "node".to_owned(),
+    };
+    let settings = ReserveSettings {
+        reserve_bytes_max: None,
+        wait: Duration::from_secs(5),
+    };
+    let reserve = Reserve::create(Arc::new(device), control, &superblock, 4, settings).unwrap();
+    let mut member = Member::attach(&reserve, folder).unwrap();
+    let seat = Seat {
+        store: STORE,
+        node: "node".to_owned(),
+        domain: "node".to_owned(),
+        address: "nowhere".to_owned(),
+    };
+    member.join(1, (1, 1), &[seat]).unwrap();
+    member
+}
+
+impl Member {
+    fn free_slots(&self) -> u64 {
+        self.reserve.control().free_slots()
+    }
+
+    /// Where in the store the next so many extents of parity would go.
+    fn places(&mut self, count: usize) -> Vec<u64> {
+        let place = |_| self.allocate(PARITY_BYTES).unwrap().1;
+        (0..count).map(place).collect()
+    }
+}
+
+#[test]
+fn parity_still_on_its_way_keeps_its_place_when_its_round_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = member(folder.path());
+    let free = member.free_slots();
+    member.begin((1, 1), 1).unwrap();
+    let (late, place) = member.allocate(PARITY_BYTES).unwrap();
+    let (early, _) = member.allocate(PARITY_BYTES).unwrap();
+    member.arrived((1, 1), &early).unwrap();
+    member.begin((1, 2), 1).unwrap();
+    // As many as a segment holds: each free place of the same segment is among them.
+    let places = member.places(16);
+    assert!(!places.contains(&place), "{places:?}");
+    let error = member.arrived((1, 1), &late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    for extent in member.arriving.clone() {
+        member.arrived((1, 2), &extent).unwrap();
+    }
+    member.begin((1, 3), 1).unwrap();
+    assert_eq!(member.free_slots(), free, "what no round uses is free");
+}
+
+#[test]
+fn what_others_may_have_recorded_keeps_its_place_and_what_nobody_can_have_does_not() {
+    for (known_from, stays) in [(1, false), (2, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut member = member(folder.path());
+        member.begin((1, 1), 1).unwrap();
+        let (extent, place) = member.allocate(PARITY_BYTES).unwrap();
+        member.arrived((1, 1), &extent).unwrap();
+        member.flush(1, 1).unwrap();
+        member.begin((1, 2), known_from).unwrap();
+        let places = member.places(16);
+        assert_eq!(places.contains(&place), !stays, "{known_from}: {places:?}");
+    }
+}
+
+/// A file on a file system without room.
+#[derive(Debug)]
+struct Full;
+
+impl Device for Full {
+    fn length_bytes(&self) -> std::io::Result<u64> {
+        Ok(0)
+    }
+    fn read_at(&self, _buffer: &mut [u8], _offset: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::UnexpectedEof.into())
+    }
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn reserve(&self, _length_bytes: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+    fn name(&self) -> String {
+        "a full one".to_owned()
+    }
+}
+
+#[test]
+fn a_log_without_room_is_said_before_parity_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = member(folder.path());
+    let request = |round| Request::MakeRoom {
+        epoch: 1,
+        round,
+        record_bytes: 1000,
+        table_bytes: 1000,
+    };
+    member.begin((1, 1), 1).unwrap();
+    member.answer(&request(1)).unwrap();
+    (member.log, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
+    let error = member.answer(&request(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+}
