@@ -349,6 +349,25 @@ mod tests {
     }
 
     #[test]
+    fn those_on_their_way_out_are_bounded() {
+        let places = places(2, 4);
+        let visitor = visitor();
+        let enter = |host: u8| places.enter(&visitor.stream, [10, 0, 0, host].into());
+        let first = (enter(1).unwrap(), enter(1).unwrap());
+        let mut held = Vec::new();
+        // Each of these has one of the first leave, and goes.
+        for host in [2, 3] {
+            drop(enter(host).unwrap());
+            assert_eq!(first.1.is_told(), host == 3);
+            held.push(enter(1).unwrap());
+        }
+        // Two leave and two stay: as many as may be there.
+        assert!(enter(4).is_none());
+        drop(first);
+        assert!(enter(4).is_some());
+    }
+
+    #[test]
     fn a_peer_waits_for_a_place_and_one_that_rests_gives_way() {
         let places = places(4, 1);
         let visitor = visitor();
