@@ -2,9 +2,12 @@
 //! Stores that are deleted, moved or replaced under a running job.
 
 use crate::job::{Rank, config, life};
+use backstay::agent::process::{Ended, ProcessOptions, run};
 use backstay::{ErrorKind, Level};
 use backstay_testkit::comm::ThreadComm;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// On memory, which is written through a mapping, and on a disk.
 fn folders() -> Vec<tempfile::TempDir> {
@@ -130,4 +133,37 @@ fn what_is_no_copy_of_the_store_is_not_overwritten() {
         assert_eq!(rank.step, 3);
         rank.check();
     });
+}
+
+#[test]
+fn an_agent_whose_place_was_removed_ends() {
+    let removals: [Harm; 2] = [
+        |place| std::fs::remove_dir_all(place).unwrap(),
+        |place| std::fs::remove_file(place.join("agent.backstay")).unwrap(),
+    ];
+    for remove in removals {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ProcessOptions {
+            directory: folder.path().join("node0"),
+            linger: Duration::from_secs(3600),
+            over: None,
+        };
+        std::fs::create_dir(&options.directory).unwrap();
+        let stop = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            let agent = scope.spawn(|| run(&options, &stop));
+            while !options.directory.join("agent.socket").exists() && !agent.is_finished() {
+                std::thread::yield_now();
+            }
+            remove(&options.directory);
+            // One that does not end is told to, and says so.
+            let limit = Instant::now() + Duration::from_secs(60);
+            while !agent.is_finished() && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::Release);
+            agent.join().unwrap()
+        });
+        assert_eq!(ended.unwrap(), Ended::Removed);
+    }
 }

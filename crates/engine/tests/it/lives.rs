@@ -186,6 +186,29 @@ fn a_restore_settles_what_is_under_way_before_it_chooses() {
 }
 
 #[test]
+fn a_checkpoint_that_fails_under_way_keeps_no_restore_from_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = backstay::Config {
+        reserve_bytes: Some(6 << 20),
+        ..config(folder.path())
+    };
+    life(2, &config, |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+        let mut huge = vec![1u8; 64 << 20];
+        let variable = backstay::Variable::new("huge", backstay::ElementType::U8, &[64 << 20]);
+        // SAFETY: `huge` outlives its protection.
+        unsafe { rank.session.protect(variable, huge.as_mut_ptr()).unwrap() };
+        rank.session.checkpoint_start().unwrap();
+        rank.session.unprotect("huge").unwrap();
+        rank.compute();
+        let restored = rank.session.restore().unwrap();
+        assert_eq!((restored.checkpoint.number, rank.step), (1, 1));
+        rank.check();
+    });
+}
+
+#[test]
 fn what_newer_ones_took_the_place_of_was_durable() {
     let folder = tempfile::tempdir().unwrap();
     let config = backstay::Config {

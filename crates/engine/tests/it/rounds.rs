@@ -222,6 +222,34 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
     assert_eq!(waits(folder), 1);
 }
 
+#[test]
+fn what_protects_goes_on_after_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    // The coordinator fetches the table of a group that its own node is not in.
+    let change = |config: &mut Config| config.group_size = 2;
+    life(folder, &network, change, |rank| {
+        rank.take_protected();
+    });
+    let panics = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&panics);
+    network.set_hook(move |attempt| {
+        let asks = matches!(request(&attempt.action), Some(Request::Table { .. }));
+        let protects = std::thread::current().name() == Some("backstay-protect");
+        let first = asks && protects && counted.fetch_add(1, Ordering::SeqCst) == 0;
+        assert!(!first, "a panic of the test");
+        None
+    });
+    life(folder, &network, change, |rank| {
+        rank.session.restore().unwrap();
+        let last = rank.take();
+        let mut protected = || rank.session.wait(last, Level::Protected).is_ok();
+        assert!((0..10).any(|_| protected()), "it never is again");
+    });
+    assert!(panics.load(Ordering::SeqCst) > 1);
+}
+
 /// How often rank 0 waited for protection in a life that ended well.
 fn waits(folder: &Path) -> u64 {
     let path = store_folder(folder, 0).join("metrics.json");
