@@ -3,6 +3,8 @@
 //! restores of one session from different sources.
 
 use crate::job::{Rank, config};
+use backstay::io::Device;
+use backstay::io::on_demand::OpenFiles;
 use backstay::transport::Endpoint;
 use backstay::{Communicator, Config, ElementType, ErrorKind, Level, Session, Variable};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -303,5 +305,19 @@ fn a_process_with_few_descriptors() {
             rows.flat_map(|(row, value)| row.iter().map(move |word| (word, value)))
                 .all(|(word, value)| *word == value)
         );
+        assert!(OpenFiles::of_process().count() <= 32);
     });
+    // Whoever may keep more open than this process has closes them when no more can be opened.
+    let files = OpenFiles::new(1000);
+    let path = |at: u8| folder.join(format!("file {at}"));
+    for at in 0..100 {
+        std::fs::write(path(at), [at; 100]).unwrap();
+    }
+    let open = |at| files.file(&path(at), false).unwrap();
+    let opened: Vec<_> = (0..100).map(open).collect();
+    for (at, file) in (0..).zip(&opened) {
+        let mut found = [0xff; 100];
+        file.read_at(&mut found, 0).unwrap();
+        assert_eq!(found, [at; 100]);
+    }
 }

@@ -236,3 +236,54 @@ fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay::metrics::VariableTracking;
+
+    fn tracked(now: &str, asked: &str, why: Option<&str>) -> VariableTracking {
+        VariableTracking {
+            now: now.to_owned(),
+            asked: asked.to_owned(),
+            why: why.map(str::to_owned),
+        }
+    }
+
+    fn told(tracking: impl Iterator<Item = (String, VariableTracking)>) -> Vec<String> {
+        let metrics = Metrics {
+            tracking: tracking.collect(),
+            ..Metrics::default()
+        };
+        let mut lines = Vec::new();
+        of_tracking(&metrics, &mut lines);
+        lines.iter().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn variables_are_counted_by_tracking_and_those_not_as_asked_are_named() {
+        assert!(told(std::iter::empty()).is_empty());
+        let variables = [
+            ("a", tracked("pages", "pages", None)),
+            ("b", tracked("hash", "pages", Some("it is shared"))),
+            ("c", tracked("hash", "hash", None)),
+            ("d", tracked("hash", "marked", None)),
+        ];
+        let variables = variables.map(|(name, how)| (name.to_owned(), how));
+        let wanted = [
+            "variables tracked: 3 by hash, 1 by pages",
+            "b: hash, not pages: it is shared",
+            "d: hash, not marked: not said",
+        ];
+        assert_eq!(told(variables.into_iter()), wanted);
+    }
+
+    #[test]
+    fn of_many_variables_not_as_asked_eight_are_named() {
+        let many = |count| (0..count).map(|at| (format!("v{at}"), tracked("hash", "pages", None)));
+        assert_eq!(told(many(8)).len(), 1 + 8);
+        let lines = told(many(11));
+        assert_eq!(lines.len(), 1 + 8 + 1);
+        assert_eq!(lines.last().unwrap(), "and 3 more");
+    }
+}
