@@ -13,7 +13,7 @@
 
 use crate::invariants::{self, GOES_ON, NOTHING_NEWER, Required, broken};
 use crate::ledger::{Event, Outcome, Told};
-use crate::scenario::{Damage, LifePlan, Scenario};
+use crate::scenario::{Damage, End, LifePlan, Scenario};
 use backstay::config::Redundancy;
 use backstay::redundancy::group::{self, Member, Scheme};
 use backstay::{CheckpointId, ErrorKind};
@@ -183,7 +183,11 @@ impl Model {
             return self.learn(scenario, plan, told).map(|()| Verdict::GoOn);
         };
         let required = self.required(scenario, plan);
-        let disturbed = plan.is_disturbed();
+        // Who still writes for a life that stalled is not taken the archive from on the same host.
+        let mut before = scenario.lives[..number].iter();
+        let is_late = before.any(|life| matches!(life.end, End::Stall(_)));
+        let is_busy = is_late && matches!(first, Outcome::Refused(ErrorKind::StoreBusy, _));
+        let disturbed = plan.is_disturbed() || is_busy;
         invariants::nothing_lost(first, required.as_ref(), disturbed)?;
         let verdict = match first {
             Outcome::Restored(id, step) => {
