@@ -67,6 +67,8 @@ const WORD_LIFE: usize = 32;
 /// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
 const SEALED_BITS: u32 = 24;
 const SEALED_MASK: u64 = (1 << SEALED_BITS) - 1;
+/// Longest wait for another process that grows the store.
+const GROWTH_PATIENCE: Duration = Duration::from_secs(1);
 /// The mark of a slot that was given back.
 const FREED: u64 = u64::MAX;
 
@@ -236,6 +238,10 @@ impl Control {
     /// Publishes the number of segment slots.
     pub fn set_slots(&self, slots: u64) {
         self.word(WORD_SLOTS).store(slots, Ordering::Release);
+    }
+    /// Says that there are at least so many segments.
+    pub fn add_slots_up_to(&self, slots: u64) {
+        self.word(WORD_SLOTS).fetch_max(slots, Ordering::AcqRel);
     }
 
     /// The next segment id, taken.
@@ -550,26 +556,28 @@ impl Control {
         backstay_format::width::to_u64((0..self.slots()).filter(free).count())
     }
 
-    /// Runs `grow` unless another rank is growing the store; then waits for it instead.
-    pub fn growing<T>(
-        &self,
-        limit: Duration,
-        grow: impl FnOnce() -> Result<T>,
-    ) -> Result<Option<T>> {
+    /// Runs `grow` unless another process is growing the store; then waits for that. Who grows may die of
+    /// it, an agent alone: after [`GROWTH_PATIENCE`] another one grows, so `grow` must bear to run twice at once.
+    pub fn growing<T>(&self, grow: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let word = self.word(WORD_GROWING);
-        let me = u64::from(std::process::id());
-        if word
-            .compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-        {
-            let grown = grow();
-            word.store(0, Ordering::Release);
-            return grown.map(Some);
+        let found = word.load(Ordering::Acquire);
+        if found % 2 == 1 {
+            let over = || word.load(Ordering::Acquire) != found;
+            if wait_until("another rank to grow the store", GROWTH_PATIENCE, over).is_ok() {
+                return Ok(None);
+            }
         }
-        wait_until("another rank to grow the store", limit, || {
-            word.load(Ordering::Acquire) == 0
-        })?;
-        Ok(None)
+        // Odd while somebody grows, and never the same twice: who comes back late ends nobody's turn.
+        let mine = (found + 1) | 1;
+        let exchange =
+            |old, new| word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+        if exchange(found, mine).is_err() {
+            return Ok(None);
+        }
+        let grown = grow();
+        // Another one has the turn by now, or nobody does.
+        exchange(mine, mine + 1).ok();
+        grown.map(Some)
     }
 
     /// Marks the store failed: a sync did not succeed.
@@ -732,5 +740,38 @@ mod tests {
         assert_eq!(taken.map(|(slot, _)| slot), [17, 900, 3000].map(Some));
         assert_eq!(taken[0].1, 1);
         assert_eq!(control.take_slot(Owner::Node), None);
+    }
+
+    fn grow_to(control: &Control, slots: u64) -> u64 {
+        control.add_slots_up_to(slots);
+        control.slots()
+    }
+
+    /// An agent that is killed while it grows the store (it was for one run in ten of a cluster's test).
+    #[test]
+    fn a_store_grows_after_the_death_of_who_grew_it() {
+        let control = control(8);
+        let dead = std::thread::scope(|scope| {
+            let dies = || control.growing(|| -> Result<()> { panic!("killed while it grows") });
+            scope.spawn(dies).join()
+        });
+        assert!(dead.is_err());
+        for slots in [16, 24] {
+            let grown = control.growing(|| Ok(grow_to(&control, slots)));
+            assert_eq!(grown.unwrap(), Some(slots));
+        }
+    }
+
+    /// Who was slow, not dead, neither shrinks the store nor ends the turn of who took its place.
+    #[test]
+    fn who_grows_a_store_late_does_no_harm() {
+        let control = control(8);
+        let late = control.growing(|| {
+            let other = control.growing(|| Ok(grow_to(&control, 24)));
+            assert_eq!(other.unwrap(), Some(24));
+            let third = control.growing(|| Ok(grow_to(&control, 16)));
+            Ok(third)
+        });
+        assert_eq!(late.unwrap().unwrap().unwrap(), Some(24));
     }
 }

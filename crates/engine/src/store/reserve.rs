@@ -289,7 +289,7 @@ impl Reserve {
                     "no segment could be leased",
                 ));
             }
-            let grown = self.control.growing(self.settings.wait, || self.grow());
+            let grown = self.control.growing(|| self.grow());
             match grown {
                 // What is retired is free when the round under way is over: slower, but not lost.
                 Err(error) if error.kind() == ErrorKind::StoreFull && self.await_retired() => {
@@ -361,9 +361,11 @@ impl Reserve {
         for next in [wanted.min(most), slots + 1] {
             match reserve_space(&**self.reader.device(), geometry, next) {
                 Ok(()) => {
-                    self.control.set_slots(next);
+                    self.control.add_slots_up_to(next);
                     return Ok(());
                 }
+                // Another one grew it meanwhile, and further.
+                Err(_) if self.control.slots() > slots => return Ok(()),
                 Err(error) => short = Some(error),
             }
         }
