@@ -112,7 +112,9 @@ while True:
     one, _ = server.accept()
     length, = struct.unpack("<I", one.recv(4, socket.MSG_WAITALL))
     request = one.recv(length, socket.MSG_WAITALL)
-    answers = {"newer": b"BKSTLANS" + struct.pack("<HH", 9, 0) + bytes(52), "garbage": os.urandom(64), "long": b""}
+    # "Done" as major version 9 would say it, with its checksum.
+    newer = b"BKSTLANS" + struct.pack("<HHIB", 9, 0, 25, 1) + bytes.fromhex("93c3f95e8442f17d")
+    answers = {"newer": newer, "garbage": os.urandom(64), "long": b""}
     answer = answers[how]
     one.sendall(struct.pack("<I", 0xffffffff if how == "long" else len(answer)) + answer)
     time.sleep(0.1)

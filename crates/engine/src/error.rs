@@ -285,12 +285,9 @@ impl Error {
         };
         Self::caused(kind, what, source)
     }
-    /// Damage found in `place`.
-    pub fn corrupt(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
-        Self::caused(ErrorKind::Corrupt, place, source)
-    }
-    /// A message from `place` that is none, or is of another version.
-    pub fn message(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
+    /// What stands in `place`, or came from there, is not what the format says: damage, or, where it is whole,
+    /// another version.
+    pub fn malformed(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
         let kind = match source.field {
             "version" => ErrorKind::Unsupported,
             _ => ErrorKind::Corrupt,

@@ -338,9 +338,6 @@ pub fn open<'a>(
         return Err(head.refuse("magic", 8, show(&magic), show(&found)));
     }
     let major = head.u16("version")?;
-    if major != STORE_VERSION_MAJOR {
-        return Err(head.refuse("version", 2, STORE_VERSION_MAJOR, major));
-    }
     let minor = head.u16("minor version")?;
     let length = crate::width::index(head.u32("length")?);
     let least = FRAME_HEAD_BYTES + FRAME_TAIL_BYTES;
@@ -359,6 +356,11 @@ pub fn open<'a>(
             format!("{computed:#018x}"),
             format!("{stored:#018x}"),
         ));
+    }
+    // Behind the checksum: what is whole is of another version, what is not is damaged.
+    if major != STORE_VERSION_MAJOR {
+        let (ours, at) = (STORE_VERSION_MAJOR, to_u64(magic.len()));
+        return Err(FormatError::new(structure, "version", at, ours, major));
     }
     Ok(Decoder {
         structure,

@@ -349,7 +349,7 @@ fn ask_by(
     let bytes = request.encode();
     let bytes = bytes.map_err(|error| Error::unwritable(format!("a request to {to}"), error))?;
     let bytes = endpoint.call(to, &bytes, within)?;
-    Answer::decode(&bytes).map_err(|error| Error::message(format!("the answer of {to}"), error))
+    Answer::decode(&bytes).map_err(|error| Error::malformed(format!("the answer of {to}"), error))
 }
 
 /// An agent does what it asks of itself.
@@ -391,7 +391,7 @@ impl Handler for Weakly {
             return agent.drains.handle(request, within);
         }
         let request = Request::decode(request)
-            .map_err(|error| Error::message("a request to this agent", error))?;
+            .map_err(|error| Error::malformed("a request to this agent", error))?;
         let answer = agent.answer(&request, within)?.encode();
         answer.map_err(|error| Error::unwritable("the answer of this agent", error))
     }

@@ -138,7 +138,7 @@ fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
         };
         let answer = match LocalRequest::decode(&bytes) {
             Ok(request) => answer(&request, state),
-            Err(error) => Err(Error::message("a request of a rank", error)),
+            Err(error) => Err(Error::malformed("a request of a rank", error)),
         };
         // What cannot be said is said to have failed; who asks does not wait in vain.
         let what = || "the answer of this node's agent".to_owned();

@@ -319,10 +319,10 @@ impl Work<'_> {
     fn make_store(&self, directory: &Path, lost: &Lost) -> Result<Counts> {
         let member = &self.table.members[usize::from(self.column)];
         let superblock = Superblock::decode(&member.superblock).map_err(|error| {
-            Error::corrupt("the superblock of the lost store".to_owned(), error)
+            Error::malformed("the superblock of the lost store".to_owned(), error)
         })?;
         let root = RootSlot::decode(&member.root, member.store)
-            .map_err(|error| Error::corrupt("the root of the lost store".to_owned(), error))?;
+            .map_err(|error| Error::malformed("the root of the lost store".to_owned(), error))?;
         let encoded = superblock.encode().map_err(|error| {
             Error::unwritable("the superblock of the lost store".to_owned(), error)
         })?;

@@ -81,7 +81,7 @@ fn try_fetch(
 
 fn join(part: RecordPart, record: &mut Round, from: &impl std::fmt::Display) -> Result<()> {
     let joined = part.join(record);
-    joined.map_err(|error| Error::corrupt(format!("a stripe log record of {from}"), error))
+    joined.map_err(|error| Error::malformed(format!("a stripe log record of {from}"), error))
 }
 
 /// The parts of a record that have arrived.

@@ -183,7 +183,7 @@ impl ArchiveDevice {
     fn find(&self, segment: SegmentId) -> Result<TableEntry> {
         self.entry(segment).ok_or_else(|| {
             let what = FormatError::new("segment", "entry", 0, "one in the segment table", "none");
-            Error::corrupt(format!("{}: segment {}", self.name(), segment.0), what)
+            Error::malformed(format!("{}: segment {}", self.name(), segment.0), what)
         })
     }
 
@@ -211,8 +211,8 @@ impl ArchiveDevice {
         }
         self.pulse.beat();
         let (header, at) = SegmentHeader::decode(&bytes, file.store, entry.segment)
-            .map_err(|error| Error::corrupt(place(&file, entry), error))?;
-        check(entry, &header, at).map_err(|error| Error::corrupt(place(&file, entry), error))?;
+            .map_err(|error| Error::malformed(place(&file, entry), error))?;
+        check(entry, &header, at).map_err(|error| Error::malformed(place(&file, entry), error))?;
         Ok(header)
     }
 
@@ -223,7 +223,7 @@ impl ArchiveDevice {
         head::read(&*file.device, &mut bytes, entry.offset, "archived segment")?;
         self.pulse.beat();
         let stored = &bytes[..index(entry.stored_bytes)];
-        let damaged = |error| Error::corrupt(place(&file, entry), error);
+        let damaged = |error| Error::malformed(place(&file, entry), error);
         let found = Digest::of(stored);
         if found != entry.digest {
             let what = "archived segment";
@@ -277,7 +277,7 @@ impl ArchiveDevice {
             let refused = |field, expected: String, found: String| {
                 let what = FormatError::new("base of a segment", field, 0, expected, found);
                 let place = format!("{}: segment {}", self.name(), segment.0);
-                Error::corrupt(place, what)
+                Error::malformed(place, what)
             };
             let entry = self.find(of)?;
             if entry.difference {

@@ -155,7 +155,7 @@ fn table(device: &dyn Device, root: &ArchiveRoot) -> Result<Vec<TableEntry>> {
     let at = || format!("{}: segment table at byte {}", device.name(), place.offset);
     let damaged = |field, expected: String, found: String| {
         let damage = FormatError::new("segment table", field, 0, expected, found);
-        Error::corrupt(at(), damage)
+        Error::malformed(at(), damage)
     };
     let length = device
         .length_bytes()
@@ -181,7 +181,7 @@ fn table(device: &dyn Device, root: &ArchiveRoot) -> Result<Vec<TableEntry>> {
         ));
     }
     let table = ArchiveTable::decode(bytes, root.store, root.files.len())
-        .map_err(|error| Error::corrupt(at(), error))?;
+        .map_err(|error| Error::malformed(at(), error))?;
     match table.entries.last() {
         Some(last) if last.segment.0 >= root.next_segment => Err(damaged(
             "segment id",

@@ -668,7 +668,7 @@ fn used_space(device: &dyn Device, state: &State, options: &WriteOptions) -> Res
     }
     let long = 4 * to_u64(options.write_bytes);
     Space::besides(length, &mut used, long)
-        .map_err(|error| Error::corrupt(format!("{name}: segment table"), error))
+        .map_err(|error| Error::malformed(format!("{name}: segment table"), error))
 }
 
 /// Leaves out files that no entry refers to, and numbers the others anew.

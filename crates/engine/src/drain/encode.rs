@@ -248,7 +248,7 @@ impl Decode for Decoders {
         out: &mut [u8],
     ) -> Result<()> {
         let mut body = Decoder::new("scheme", scheme);
-        let wrong = |error| Error::corrupt("scheme of a segment".to_owned(), error);
+        let wrong = |error| Error::malformed("scheme of a segment".to_owned(), error);
         let scheme = Scheme::decode(&mut body).map_err(wrong)?;
         let mut work = lock(&self.idle).pop().unwrap_or_default();
         let decoded = codec::decode(&scheme, payload, base, &mut work, out);

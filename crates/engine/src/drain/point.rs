@@ -181,7 +181,7 @@ impl DrainPoint {
     /// Answers a request of a drain.
     pub fn handle(&self, request: &[u8], within: Duration) -> Result<Vec<u8>> {
         let request = DrainRequest::decode(request)
-            .map_err(|error| Error::message("a request of a drain", error))?;
+            .map_err(|error| Error::malformed("a request of a drain", error))?;
         let answer = self.answer(&request, within)?.encode();
         answer.map_err(|error| Error::unwritable("the answer to a request of a drain", error))
     }

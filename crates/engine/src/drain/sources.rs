@@ -58,7 +58,7 @@ pub(super) fn ask(
     let bytes = bytes.map_err(|error| Error::unwritable(format!("a request to {peer}"), error))?;
     let bytes = endpoint.call(peer, &bytes, within)?;
     DrainAnswer::decode(&bytes)
-        .map_err(|error| Error::message(format!("the answer of {peer}"), error))
+        .map_err(|error| Error::malformed(format!("the answer of {peer}"), error))
 }
 
 impl Source {
@@ -212,7 +212,7 @@ impl Source {
             return Ok(());
         }
         let what = FormatError::new("block", "digest", 0, one.block.digest, found);
-        Err(Error::corrupt(
+        Err(Error::malformed(
             format!("{} of {}", one.block.address, self.peer),
             what,
         ))

@@ -306,7 +306,7 @@ impl<'a, 'p> Verifier<'a, 'p> {
             let expected = format!("rank {:?} of {world_size}", place.rank);
             let found = format!("rank {} of {}", root.rank, root.world_size);
             let error = FormatError::new("rank root", "rank", 16, expected, found);
-            let error = Error::corrupt(self.reader.device().name(), error);
+            let error = Error::malformed(self.reader.device().name(), error);
             self.damage(parts, place, &top(place.root), &error);
         }
         // What it shares with older tables that are damaged was reported with those.
@@ -539,7 +539,7 @@ fn read_root(reader: &StoreReader, entry: &BlockRef) -> Result<RankRoot> {
     let mut bytes = [0; RankRoot::BYTES];
     reader.read(entry, &mut bytes, "rank root")?;
     RankRoot::decode(&bytes).map_err(|error| {
-        Error::corrupt(
+        Error::malformed(
             format!("{}: {}", reader.device().name(), entry.address),
             error,
         )

@@ -129,7 +129,7 @@ pub fn read(device: &dyn Device, buffer: &mut [u8], offset: u64, what: &'static 
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
             let found = "the end of the file";
             let damage = FormatError::new(what, "bytes", 0, "a longer file", found);
-            return Error::corrupt(format!("{name}: {what} at byte {offset}"), damage);
+            return Error::malformed(format!("{name}: {what} at byte {offset}"), damage);
         }
         Error::io(format!("{name}: reading {what} at byte {offset}"), error)
     })
@@ -175,7 +175,7 @@ pub fn look_once<F: SlotFormat>(device: &dyn Device, format: &F) -> Slots<F::Sta
     for (slot, found) in slots.iter_mut().enumerate() {
         if matches!(found, Slot::Unused) && (slot == 0 || !is_left) {
             let damage = FormatError::new(format.what(), "magic", 0, "a state", "zeros");
-            *found = Slot::Damaged(Error::corrupt(place(device, format, slot), damage));
+            *found = Slot::Damaged(Error::malformed(place(device, format, slot), damage));
         }
     }
     Slots { slots, minor }
@@ -206,7 +206,7 @@ fn read_slot<F: SlotFormat>(
     }
     let state = format
         .decode(&bytes)
-        .map_err(|error| Error::corrupt(place(device, format, slot), error))?;
+        .map_err(|error| Error::malformed(place(device, format, slot), error))?;
     Ok(Some((state, frame_minor(&bytes).unwrap_or(0))))
 }
 
@@ -230,6 +230,12 @@ impl<S> Slots<S> {
                 Slot::Unused => {}
                 Slot::Good(state) => states.push((state, slot)),
                 Slot::Damaged(error) => damaged = damaged.or(Some(error)),
+                // Nobody gives up what another version wrote.
+                Slot::Unread(error) if error.kind() == ErrorKind::Unsupported => {
+                    let why = "another version of Backstay wrote it, and may have written newer states \
+                               there; use that version";
+                    return Err(error.within(why));
+                }
                 Slot::Unread(error) if has_other && unread == Unread::GivenUp => {
                     given_up = Some(error);
                 }
@@ -308,7 +314,7 @@ pub fn first_copy<T>(
         let mut bytes = AlignedBytes::new(length);
         let found = read(device, &mut bytes, offset, what).and_then(|()| {
             let place = || format!("{}: {what} at byte {offset}", device.name());
-            decode(&bytes).map_err(|error| Error::corrupt(place(), error))
+            decode(&bytes).map_err(|error| Error::malformed(place(), error))
         });
         match found {
             Ok(value) => {

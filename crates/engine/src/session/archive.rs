@@ -82,7 +82,7 @@ impl Archive {
         let mine = (comm.rank() == 0).then_some(told);
         let bytes = share_bytes(comm, "sharing what the archive has", mine)?;
         let mut found = decode_found(&bytes)
-            .map_err(|error| Error::corrupt("what the archive has".to_owned(), error))?;
+            .map_err(|error| Error::malformed("what the archive has".to_owned(), error))?;
         found.folder = folder;
         Ok(Self {
             found,
@@ -110,6 +110,12 @@ impl Archive {
         let mut unread = self.found.unread.iter();
         let (_, why) = unread.find(|(unread, _)| *unread == id)?;
         Some(Error::new(ErrorKind::Unreadable, why.clone()))
+    }
+    /// The same of a checkpoint with this number.
+    pub(super) fn unread_number(&self, number: u64) -> Option<Error> {
+        let mut unread = self.found.unread.iter().rev();
+        let (id, _) = unread.find(|(id, _)| id.number == number)?;
+        self.unread(*id)
     }
     /// Ranks of the job that took a checkpoint which is read from here.
     pub(super) fn world_size(&self, id: CheckpointId) -> Option<u32> {

@@ -200,7 +200,7 @@ impl Protection {
         let seats = parts.iter().map(|bytes| decode_seat(bytes));
         let seats: std::result::Result<Vec<_>, _> = seats.collect();
         self.nodes =
-            seats.map_err(|error| Error::corrupt("addresses of nodes".to_owned(), error))?;
+            seats.map_err(|error| Error::malformed("addresses of nodes".to_owned(), error))?;
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Protection {
         let mine = vote(comm, "saying what there is", 0, mine.transpose())?;
         let bytes = share_bytes(comm, "sharing what there is", mine)?;
         (self.located, self.unlocated) = decode_located(&bytes)
-            .map_err(|error| Error::corrupt("what there is to restore".to_owned(), error))?;
+            .map_err(|error| Error::malformed("what there is to restore".to_owned(), error))?;
         // Rank 0's alone: for the level that a restore took the highest of all ranks counts.
         self.located.made = found.made;
         Ok(())

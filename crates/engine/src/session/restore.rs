@@ -102,10 +102,11 @@ impl Session {
             .iter()
             .find(|id| id.number == number)
             .copied();
-        match found {
-            Some(id) => self.restore_one_of(&[id]),
-            None => Err(self.not_retained(number)),
+        if let Some(id) = found {
+            return self.restore_one_of(&[id]);
         }
+        let unread = self.archive.unread_number(number);
+        Err(unread.unwrap_or_else(|| self.not_retained(number)))
     }
 
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {

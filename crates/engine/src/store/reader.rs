@@ -143,7 +143,7 @@ impl StoreReader {
         read(&*self.device, &mut bytes, offset, "segment record")?;
         SegmentRecord::decode(&bytes, self.superblock.value.store).map_err(|error| {
             let place = format!("{}: segment record at byte {offset}", self.device.name());
-            Error::corrupt(place, error)
+            Error::malformed(place, error)
         })
     }
 
@@ -209,7 +209,7 @@ impl StoreReader {
         let end = to_usize(u64::from(address.offset_bytes())) + length;
         let Some(slot) = self.slot_of(address.segment()) else {
             let what = FormatError::new("segment", "record", 0, "a slot that holds it", "none");
-            return Err(Error::corrupt(
+            return Err(Error::malformed(
                 format!("{}: {address}", self.device.name()),
                 what,
             ));
@@ -217,7 +217,7 @@ impl StoreReader {
         if end > to_usize(u64::from(self.geometry.segment_bytes)) {
             let most = self.geometry.segment_bytes;
             let what = FormatError::new("address", "end", 0, format!("at most {most}"), end);
-            return Err(Error::corrupt(
+            return Err(Error::malformed(
                 format!("{}: {address}", self.device.name()),
                 what,
             ));
@@ -239,7 +239,7 @@ impl StoreReader {
             self.device.name(),
             block.address
         );
-        Err(Error::corrupt(place, damage))
+        Err(Error::malformed(place, damage))
     }
 
     /// The class of `segment`, from its record.

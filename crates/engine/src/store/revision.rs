@@ -456,7 +456,7 @@ impl ReadPart {
 pub fn read_ranks(reader: &StoreReader, revision: &RevisionEntry) -> Result<Vec<RankEntry>> {
     let bytes = read_internal(reader, &revision.ranks, "table of ranks")?;
     RankEntry::decode_table(&bytes).map_err(|error| {
-        Error::corrupt(format!("{}: table of ranks", reader.device().name()), error)
+        Error::malformed(format!("{}: table of ranks", reader.device().name()), error)
     })
 }
 
@@ -465,7 +465,7 @@ pub fn read_part(reader: &StoreReader, entry: &BlockRef) -> Result<ReadPart> {
     let mut bytes = [0; RankRoot::BYTES];
     reader.read(entry, &mut bytes, "rank root")?;
     let name = reader.device().name();
-    let wrong = |error| Error::corrupt(format!("{name}: {}", entry.address), error);
+    let wrong = |error| Error::malformed(format!("{name}: {}", entry.address), error);
     let root = RankRoot::decode(&bytes).map_err(wrong)?;
     let list = read_internal(reader, &root.descriptors, "descriptors")?;
     let count = index(root.variable_count);

@@ -316,8 +316,13 @@ fn read_file(device: &dyn Device, store: StoreId) -> Result<Option<FoundLog>> {
     }
     let mut bytes = vec![0; to_usize(length)];
     device.read_at(&mut bytes, 0).map_err(failed)?;
-    let Ok(head) = StripeLogHead::decode(&bytes, store) else {
-        return Ok(None);
+    let head = match StripeLogHead::decode(&bytes, store) {
+        Ok(head) => head,
+        Err(error) => {
+            let error = Error::malformed(device.name(), error);
+            let is_damage = error.kind() == ErrorKind::Corrupt;
+            return if is_damage { Ok(None) } else { Err(error) };
+        }
     };
     let mut found = FoundLog {
         generation: head.generation,
@@ -408,6 +413,28 @@ mod tests {
         assert!(switched >= 2, "{switched}");
         let (_, read) = StripeLog::open(files(folder.path()), StoreId([8; 16])).unwrap();
         assert_eq!(read, StripeTable::default(), "of another store");
+    }
+
+    /// It is not empty: parity that it knows of would be written over.
+    #[test]
+    fn a_log_of_a_later_version_is_refused() {
+        use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES};
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, mut table) = StripeLog::open(files(folder.path()), STORE).unwrap();
+        let round = round(1, 1..2);
+        table.apply(&round);
+        log.append(&round, &table).unwrap();
+        let file = &files(folder.path())[log.active];
+        let mut head = vec![0; LOG_HEAD_BYTES];
+        file.read_at(&mut head, 0).unwrap();
+        let length = head[..FRAME_HEAD_BYTES][12..].first_chunk().unwrap();
+        let summed = index(u32::from_le_bytes(*length)) - FRAME_TAIL_BYTES;
+        head[8] += 1;
+        let sum = backstay_format::hash::checksum(&head[..summed]).to_le_bytes();
+        head[summed..][..FRAME_TAIL_BYTES].copy_from_slice(&sum);
+        file.write_at(&head, 0).unwrap();
+        let refused = StripeLog::open(files(folder.path()), STORE).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     }
 
     #[test]

@@ -185,7 +185,7 @@ pub fn read_page(
     reader.read(page, bytes, "tree page")?;
     Page::decode(bytes, level, count).map_err(|error| {
         let place = format!("{}: {}", reader.device().name(), page.address);
-        crate::error::Error::corrupt(place, error)
+        crate::error::Error::malformed(place, error)
     })
 }
 

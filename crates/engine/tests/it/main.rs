@@ -23,6 +23,7 @@ mod crash;
 mod drain_follow;
 mod deleted;
 mod stripe_crash;
+mod later_versions;
 mod lives;
 mod memory;
 mod nodes;

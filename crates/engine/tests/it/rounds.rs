@@ -330,7 +330,7 @@ fn rounds_that_fail_again_and_again_make_nobody_wait_twice() {
         (is_it && attempt.to == "n2" && refused.load(Ordering::SeqCst))
             .then_some(Fault::Unreachable)
     });
-    let change = |config: &mut Config| config.timeout_ms = 700;
+    let change = |config: &mut Config| config.timeout_ms = 3_000;
     life(folder, &network, change, |rank| {
         rank.take_protected();
         if rank.session.rank() == 0 {

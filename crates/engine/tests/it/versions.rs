@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The same message of the next major version, whole.
-fn later(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn later(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[8..10].copy_from_slice(&(STORE_VERSION_MAJOR + 1).to_le_bytes());
     let summed = bytes.len() - FRAME_TAIL_BYTES;
     let sum = checksum(&bytes[..summed]).to_le_bytes();
@@ -36,7 +36,7 @@ fn names_both_versions(error: &Error) {
     says_both_versions(&error.to_string());
 }
 
-fn says_both_versions(text: &str) {
+pub(crate) fn says_both_versions(text: &str) {
     let (ours, other) = (STORE_VERSION_MAJOR, STORE_VERSION_MAJOR + 1);
     assert!(text.contains("version"), "{text}");
     assert!(

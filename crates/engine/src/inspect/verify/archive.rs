@@ -236,7 +236,7 @@ fn check(
                 piece.digest,
                 found,
             );
-            return Err(bad(Error::corrupt(place, damage)));
+            return Err(bad(Error::malformed(place, damage)));
         }
     }
     Ok(header.pieces)
@@ -291,7 +291,7 @@ impl Verifier<'_, '_> {
             for offset in SUPERBLOCK_OFFSETS {
                 let decoded = read(&*opened, SUPERBLOCK_BYTES, offset).and_then(|bytes| {
                     let place = format!("{}: superblock at byte {offset}", file.display());
-                    ArchiveSuperblock::decode(&bytes).map_err(|e| Error::corrupt(place, e))
+                    ArchiveSuperblock::decode(&bytes).map_err(|e| Error::malformed(place, e))
                 });
                 if let Err(error) = decoded {
                     self.done
@@ -315,7 +315,7 @@ impl Verifier<'_, '_> {
             }
             let decoded = bytes.and_then(|bytes| {
                 let place = format!("{}: root slot {slot} at byte {offset}", file.display());
-                ArchiveRoot::decode(&bytes, shown.store).map_err(|e| Error::corrupt(place, e))
+                ArchiveRoot::decode(&bytes, shown.store).map_err(|e| Error::malformed(place, e))
             });
             match decoded {
                 Err(error) => {
@@ -437,7 +437,7 @@ fn catalog_copies(
     for offset in SUPERBLOCK_OFFSETS {
         let decoded = read(&*opened, SUPERBLOCK_BYTES, offset).and_then(|bytes| {
             let place = format!("{}: superblock at byte {offset}", file.display());
-            CatalogSuperblock::decode(&bytes).map_err(|e| Error::corrupt(place, e))
+            CatalogSuperblock::decode(&bytes).map_err(|e| Error::malformed(place, e))
         });
         match decoded {
             Ok(decoded) => superblock = Some(decoded),
@@ -476,5 +476,5 @@ fn slot_state(
     let decoded = CatalogState::decode(&bytes, superblock.catalog);
     decoded
         .map(drop)
-        .map_err(|error| Error::corrupt(place, error))
+        .map_err(|error| Error::malformed(place, error))
 }

@@ -36,7 +36,7 @@ impl Verifier<'_, '_> {
                     error,
                 )),
                 Ok(()) => Superblock::decode(&bytes).map_err(|error| {
-                    Error::corrupt(format!("{name}: superblock at byte {offset}"), error)
+                    Error::malformed(format!("{name}: superblock at byte {offset}"), error)
                 }),
             };
             match decoded {
@@ -45,7 +45,7 @@ impl Verifier<'_, '_> {
                     let expected = self.reader.superblock().store;
                     let error =
                         FormatError::new("superblock", "store id", 16, expected, other.store);
-                    let error = Error::corrupt(format!("{name}: superblock at {offset}"), error);
+                    let error = Error::malformed(format!("{name}: superblock at {offset}"), error);
                     self.copy("superblock", offset, &error);
                 }
                 Err(error) => self.copy("superblock", offset, &error),
@@ -140,7 +140,7 @@ impl Verifier<'_, '_> {
                 Copy::Damaged(error) => error,
             };
             let place = format!("{name}: segment record at byte {offset}");
-            self.copy("segment record", offset, &Error::corrupt(place, error));
+            self.copy("segment record", offset, &Error::malformed(place, error));
         }
     }
 }
