@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# RECORDS=FOLDER: long runs write there what they did and survived.
+RECORDS ?=
+record = $(if $(RECORDS),--record $(RECORDS)/$(1).json)
 
 -include make/*.mk
 

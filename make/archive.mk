@@ -11,4 +11,4 @@ test-archive: cluster-programs ## Faults of jobs with an archive: kills in drain
 	@python3 tests/cluster/archive.py --programs $(CLUSTER) $(ARCHIVE_ARGUMENTS)
 
 soak-archive: cluster-programs ## Faults at random instants for SOAK seconds; --seed and --round replay
-	@python3 tests/cluster/archive.py --programs $(CLUSTER) --soak $(ARCHIVE_SOAK) $(ARCHIVE_ARGUMENTS)
+	@python3 tests/cluster/archive.py --programs $(CLUSTER) --soak $(ARCHIVE_SOAK) $(call record,archive) $(ARCHIVE_ARGUMENTS)

@@ -22,4 +22,4 @@ test-multiprocess: multiprocess-programs ## Kill, stop, starve and damage MPI jo
 	@python3 tests/multiprocess/run.py --programs $(MULTIPROCESS) $(MULTIPROCESS_ARGUMENTS)
 
 soak: multiprocess-programs ## TRIALS kills at random instants, every restored word checked
-	@python3 tests/multiprocess/run.py --programs $(MULTIPROCESS) --soak $(TRIALS) $(MULTIPROCESS_ARGUMENTS)
+	@python3 tests/multiprocess/run.py --programs $(MULTIPROCESS) --soak $(TRIALS) $(call record,kills) $(MULTIPROCESS_ARGUMENTS)

@@ -12,5 +12,5 @@ test-redundancy: cluster-programs ## Losses of jobs with redundancy: nodes, agen
 	@python3 tests/cluster/redundancy.py --programs $(CLUSTER) $(REDUNDANCY_ARGUMENTS)
 
 soak-redundancy: cluster-programs ## The whole table of losses SOAK times, at random instants; --seed replays
-	@python3 tests/cluster/matrix.py --programs $(CLUSTER) --soak $(SOAK) $(REDUNDANCY_ARGUMENTS)
-	@python3 tests/cluster/redundancy.py --programs $(CLUSTER) --soak $(SOAK) $(REDUNDANCY_ARGUMENTS)
+	@python3 tests/cluster/matrix.py --programs $(CLUSTER) --soak $(SOAK) $(call record,losses) $(REDUNDANCY_ARGUMENTS)
+	@python3 tests/cluster/redundancy.py --programs $(CLUSTER) --soak $(SOAK) $(call record,agents) $(REDUNDANCY_ARGUMENTS)

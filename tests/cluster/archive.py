@@ -14,10 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 from archivejob import MIB, ArchiveScene, Pfs, Watch
 from cluster import Cluster, send, wait_until
 from protectedjob import NOT_RETAINED, Failure, History, expect, goes_on, outcome, step_of
+from record import Record
 from selftest import run_all
 
 STORE_BUSY = "is used by"
@@ -617,7 +619,7 @@ class Round:
 
     def __init__(self, settings, number):
         self.settings, self.chance = settings, random.Random(f"{settings.seed} round {number}")
-        self.pfs, self.said = settings.pfs.get(), []
+        self.pfs, self.said, self.lives = settings.pfs.get(), [], 0
         self.agents = self.chance.random() < 0.4
         self.servers = self.chance.choice([0, 0, 1, 2])
         self.rate = self.chance.choice([None, 4 * MIB, 16 * MIB])
@@ -658,6 +660,7 @@ class Round:
             time.sleep(self.chance.random() * 4)
         finally:
             promised = ended(scene, job, history)
+            self.lives += 1
         return promised
 
     def fault(self):
@@ -725,7 +728,8 @@ class Round:
 
 def soak(settings):
     """Rounds until the time is over; the exit status. A round that fails is repeated by --seed and --round."""
-    end, number, failed = time.monotonic() + settings.soak, settings.round, 0
+    record, start = Record(settings.record, "soak-archive"), time.monotonic()
+    end, number, failed, counts = start + settings.soak, settings.round, 0, Counter()
     while time.monotonic() < end or number == settings.round:
         one, began = Round(settings, number), time.monotonic()
         outcome_, text = "ok", ""
@@ -735,9 +739,13 @@ def soak(settings):
             outcome_, text = "FAILED", f"--seed {settings.seed} --round {number}: {type(error).__name__}: {error}"
             settings.pfs.close()
         failed += outcome_ == "FAILED"
+        counts.update(one.said)
+        counts["lives killed"] += one.lives
         print(f"{outcome_:8}round {number}, {time.monotonic() - began:.1f} s: agents {one.agents}, servers "
               f"{one.servers}, {', '.join(one.said)}: {text}", flush=True)
         number += 1
+    counts = {what.replace("_", " "): count for what, count in counts.items()}
+    record.write(time.monotonic() - start, number - settings.round - failed, failed, counts)
     print(f"{number - settings.round - failed} passed, {failed} failed")
     return 1 if failed else 0
 
@@ -749,6 +757,7 @@ def main():
     parser.add_argument("--only", default="", help="tests whose function's name matches this expression")
     parser.add_argument("--soak", type=int, default=0, help="faults at random instants, for so many seconds")
     parser.add_argument("--repeat", type=int, default=1, help="all of the tests so often")
+    parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--seed", type=int, help="where random choices begin")
     parser.add_argument("--round", type=int, default=0, help="the round of a soak to begin with")
     settings = parser.parse_args()

@@ -15,9 +15,11 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 
 from cluster import Cluster, ClusterError
 from protectedjob import SCHEMES, Failure, Scene, expect, judged, outcome
+from record import Record
 
 NODES = 4
 SPARE = NODES
@@ -186,6 +188,7 @@ def arguments():
     parser.add_argument("--all", action="store_true", help="the whole table, not CI's part of it")
     parser.add_argument("--soak", type=int, default=0, help="the whole table so often")
     parser.add_argument("--seed", type=int, help="where random choices begin; printed, so that a run can be repeated")
+    parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--only", default="", help="cells whose scheme/loss/instant has this text")
     settings = parser.parse_args()
     settings.programs = settings.programs.resolve()
@@ -201,6 +204,7 @@ def main():
              if settings.only in f"{scheme}/{loss}/{instant}"
              and (everything or chosen_for_ci(scheme, loss, instant))]
     done, cluster = [], None
+    record, began = Record(settings.record, "soak-redundancy: table of losses"), time.monotonic()
     try:
         for turn in range(max(1, settings.soak)):
             for cell in cells:
@@ -221,6 +225,11 @@ def main():
             cluster.down()
     failed = sum(bool(case.text) for case in done)
     print(table(done))
+    counts = Counter(f"{case.scheme}: {case.loss}" for case in done)
+    counts["nodes wiped"] = sum(len(case.wiped) for case in done)
+    counts["agents killed"] = sum(len(case.agents) for case in done)
+    counts["refused, as the scheme does not cover the loss"] = sum(case.seen == "refused" for case in done)
+    record.write(time.monotonic() - began, len(done) - failed, failed, counts)
     print(f"{len(done) - failed} passed, {failed} failed")
     return 1 if failed or not done else 0
 

@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 from cluster import HEAD, Cluster, send, wait_until
 from protectedjob import STORE, ProtectedJob, Scene, expect, goes_on, judged, outcome
+from record import Record
 from selftest import run_all
 
 NODES = range(4)
@@ -358,16 +360,20 @@ def main():
                         default=pathlib.Path(__file__).resolve().parents[2] / "target" / "cluster")
     parser.add_argument("--only", default="", help="tests whose function's name matches this expression")
     parser.add_argument("--soak", type=int, default=0, help="all of them so often")
+    parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--seed", type=int, help="where random choices begin")
     settings = parser.parse_args()
     settings.programs = settings.programs.resolve()
     if settings.seed is None:
         settings.seed = random.randrange(1 << 30) if settings.soak else 1
     print(f"seed {settings.seed}", flush=True)
-    status = 0
+    record, began = Record(settings.record, "soak-redundancy: agents, flips, network"), time.monotonic()
+    status, counts = 0, Counter()
     for settings.turn in range(max(1, settings.soak)):
         settings.random = random.Random(f"{settings.seed} {settings.turn}")
-        status |= run_all(TESTS, settings)
+        status |= run_all(TESTS, settings, counts)
+    failed = counts.pop("failed", 0)
+    record.write(time.monotonic() - began, counts.total(), failed, counts)
     return status
 
 

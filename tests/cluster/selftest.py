@@ -270,8 +270,8 @@ TESTS = [nodes_are_apart, network_is_cut_and_heals, network_is_slow, nodes_are_k
          crash_leaves_nothing, command_line, mpi_over_nodes, oracle_over_nodes]
 
 
-def run_all(tests, settings):
-    """Runs tests one after the other; the exit status. For all test programs over the cluster."""
+def run_all(tests, settings, counts=None):
+    """Runs tests one after the other; the exit status. `counts` gets how often each was passed, and failed. For all test programs over the cluster."""
     failed = 0
     chosen = [test for test in tests if re.search(settings.only, test.__name__)]
     for test in chosen:
@@ -283,6 +283,8 @@ def run_all(tests, settings):
         except Exception as error:                  # a defect of the test, told like the others
             outcome, text = "FAILED", f"{type(error).__name__}: {error}"
         failed += outcome == "FAILED"
+        if counts is not None:
+            counts[test.__name__.replace("_", " ") if outcome == "ok" else "failed"] += 1
         print(f"{outcome:8}{test.__name__.replace('_', ' ')}, {time.monotonic() - began:.1f} s"
               f"{': ' if text else ''}{text}", flush=True)
     print(f"{len(chosen) - failed} passed, {failed} failed")

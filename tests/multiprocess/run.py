@@ -15,6 +15,7 @@ import damage
 import faults
 import kills
 from job import Failure, Skip, Workplace
+from record import Record
 
 HERE = pathlib.Path(__file__).resolve()
 BOTH = ("openmpi", "mpich")
@@ -60,6 +61,7 @@ def arguments():
     parser.add_argument("--only", default="", help="tests whose name matches this expression")
     parser.add_argument("--mpi", choices=BOTH)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--keep", action="store_true", help="keep the folders of failed tests")
     return parser.parse_args()
 
@@ -108,7 +110,7 @@ class Runner:
 def main():
     settings = arguments()
     settings.programs = settings.programs.resolve()
-    runner = Runner(settings)
+    runner, record = Runner(settings), Record(settings.record, "soak")
     began = time.monotonic()
     if settings.soak:
         while runner.kills < settings.soak and runner.failed < 5:
@@ -125,6 +127,8 @@ def main():
                                secrets.randbelow(1 << 31) if settings.seed is None else settings.seed)
     print(f"{runner.lives} lives, {runner.kills} killed at random instants, {runner.inside} of them inside a "
           f"checkpoint, in {time.monotonic() - began:.0f} s")
+    record.write(time.monotonic() - began, runner.passed, runner.failed,
+                 {"lives": runner.lives, "killed": runner.kills, "killed inside a checkpoint": runner.inside})
     print(f"{runner.passed} passed, {runner.failed} failed, {runner.skipped} skipped")
     return 1 if runner.failed or not runner.passed else 0
 
