@@ -501,17 +501,17 @@ impl Session {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let path = self.node.store_path();
         let path = path.display();
+        let needs = if self.protection.is_on() {
+            "; not recoverable from the nodes, needs level 3"
+        } else {
+            ""
+        };
         let Some(found) = self.found.iter().find(|f| as_number(f.id()) == number) else {
             let there = if self.store.is_some() {
                 let ids = self.found.iter().map(|found| found.id().to_string());
                 format!("it has {:?}", ids.collect::<Vec<_>>())
             } else {
                 "there is no such file".to_owned()
-            };
-            let needs = if self.protection.is_on() {
-                "; not recoverable from the nodes, needs level 3"
-            } else {
-                ""
             };
             let context = format!(
                 "{path} (rank {rank}, node {}) is without checkpoint {}, which was complete; \
@@ -530,7 +530,7 @@ impl Session {
             (Ok(_), None) if world == size => Err(Error::new(
                 ErrorKind::NotRetained,
                 format!(
-                    "{path} has other ranks' parts of checkpoint {id}, and not that of rank {rank}"
+                    "{path} has other ranks' parts of checkpoint {id}, and not that of rank {rank}{needs}"
                 ),
             )),
             (Ok(ranks), _) if world != size && !found.holds_all_ranks() => Err(Error::new(

@@ -112,6 +112,31 @@ fn two_losses_under_xor_are_more_than_it_covers() {
     });
 }
 
+/// Whichever rank says why: one whose node is gone, or one whose part was there.
+#[test]
+fn what_was_not_protected_is_lost_with_its_node_and_says_so_in_any_order() {
+    for then in [[0, 1, 2], [2, 1, 0]] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        life(folder, Redundancy::None, &[0, 1, 2], |rank| {
+            for _ in 0..2 {
+                rank.compute();
+                rank.session.checkpoint().unwrap();
+            }
+        });
+        wipe(folder, 2);
+        life(folder, Redundancy::Xor, &then, |rank| {
+            let error = rank.session.restore().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("not recoverable from the nodes, needs level 3"),
+                "{text}"
+            );
+        });
+    }
+}
+
 #[test]
 fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
     let folder = tempfile::tempdir().unwrap();
