@@ -19,6 +19,7 @@ use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
 use backstay_format::width::index;
 use backstay_format::{Address, Digest, Extent, Stripe, StripeId, StripePiece, Superblock};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What a worker needs to know of its round.
@@ -222,8 +223,10 @@ impl Work<'_> {
         length_bytes: u32,
     ) -> Result<StripePiece> {
         let seat = self.seat(holder)?;
+        // A request that came twice is worked on twice, and what one of them is over with the other still offers.
+        let offer = self.agent.offers.fetch_add(1, Ordering::Relaxed);
         let name = format!(
-            "parity {} {} {} {} {row}",
+            "parity {} {} {} {} {row} {offer}",
             self.agent.node, self.epoch, self.round, id.0
         );
         let exposure = ExposureId(Digest::of(name.as_bytes()).0);

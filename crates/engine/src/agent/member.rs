@@ -50,6 +50,8 @@ pub(super) struct Member {
     covered: BTreeMap<SegmentId, Covered>,
     /// Round under way, and the parity taken in it.
     round: u64,
+    /// Epoch and round of it, once it was begun here.
+    begun: Option<(u64, u64)>,
     taken: Vec<Extent>,
     /// Of parity that was taken: what is still on its way here, also of a round that is over.
     arriving: Vec<Extent>,
@@ -95,6 +97,7 @@ impl Member {
             column: table.column(store).unwrap_or(0),
             covered: BTreeMap::new(),
             round: table.round,
+            begun: None,
             taken: Vec::new(),
             arriving: Vec::new(),
             offered: BTreeSet::new(),
@@ -241,12 +244,19 @@ impl Member {
     }
 
     /// Begins a round. What the one before took, and was not recorded here, is given up: at once where
-    /// nobody can have recorded it, which is known of rounds from `known_from` on.
+    /// nobody can have recorded it, which is known of rounds from `known_from` on. A request that is repeated
+    /// changes nothing.
     fn begin(&mut self, (epoch, round): (u64, u64), known_from: u64) -> Result<()> {
         self.check(epoch, None)?;
-        if round < self.round || (round == self.round && self.table.epoch == epoch) {
-            return self.check(epoch, Some(u64::MAX));
+        let is_recorded = (self.table.epoch, self.table.round) == (epoch, round);
+        if self.begun == Some((epoch, round)) && round == self.round && !is_recorded {
+            return Ok(());
         }
+        if round < self.round || (round == self.round && self.table.epoch == epoch) {
+            let context = format!("round {round} begins, and {} did before it", self.round);
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
+        self.begun = Some((epoch, round));
         let before = std::mem::replace(&mut self.round, round);
         let arriving = &self.arriving;
         let taken = std::mem::take(&mut self.taken).into_iter();
@@ -263,6 +273,26 @@ impl Member {
         }
         self.release();
         Ok(())
+    }
+
+    /// Of what this round took, its record names all that counts: the rest was taken for a request that came
+    /// twice. What is still on its way here stays until it arrived.
+    fn give_up_unnamed(&mut self, round: &Round, column: u8) {
+        let parity = round.added.iter().flat_map(|stripe| &stripe.parity);
+        let mine = parity.filter(|piece| piece.column == column);
+        let named: BTreeSet<(SegmentId, u32)> = mine
+            .map(|piece| (piece.extent.segment, piece.extent.offset_bytes))
+            .collect();
+        for extent in std::mem::take(&mut self.taken) {
+            if named.contains(&(extent.segment, extent.offset_bytes)) {
+                continue;
+            }
+            if self.arriving.contains(&extent) {
+                self.taken.push(extent);
+            } else {
+                self.give_up(&extent);
+            }
+        }
     }
 
     fn give_up(&mut self, extent: &Extent) {
@@ -473,7 +503,7 @@ impl Member {
             }
         }
         self.freed.extend(freed);
-        self.taken.clear();
+        self.give_up_unnamed(round, column);
         self.offered.clear();
         let pieces = removed.iter().flat_map(|stripe| &stripe.pieces);
         let mine = pieces.filter(|piece| Some(piece.column) == former);

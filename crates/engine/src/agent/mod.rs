@@ -46,6 +46,7 @@ use backstay_format::agent::{Answer, Request, Seat};
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use survey::LocalStore;
@@ -124,10 +125,14 @@ pub struct Agent {
     stores: Mutex<Vec<LocalStore>>,
     member: Mutex<Option<Member>>,
     buffers: Buffers,
+    /// Parity extents that were offered to holders.
+    offers: AtomicU64,
     /// The parts of a record to make.
     arriving: Mutex<record::Arriving>,
     /// A table whose parts are asked for.
     asked: Mutex<record::Asked>,
+    /// What a restart had it do.
+    done: rebuild::Done,
 }
 
 fn peer(seat: &Seat) -> Peer {
@@ -157,8 +162,10 @@ impl Agent {
             stores: Mutex::default(),
             member: Mutex::default(),
             buffers: Buffers::default(),
+            offers: AtomicU64::default(),
             arriving: Mutex::default(),
             asked: Mutex::default(),
+            done: rebuild::Done::default(),
         });
         let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
         agent.endpoint.serve(handler);

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A store to make again.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lost {
     pub(super) store: StoreId,
     /// The member whose log tells how.
@@ -44,6 +44,13 @@ pub(super) struct Lost {
     pub(super) checkpoint: CheckpointId,
     /// Whether it becomes this node's own.
     pub(super) own: bool,
+}
+
+/// What a restart had this node do, so that a request that comes again does it no second time.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    rebuilt: Mutex<BTreeMap<Lost, Arc<Mutex<Option<Answer>>>>>,
+    set_aside: Mutex<BTreeSet<StoreId>>,
 }
 
 /// A store's stripes, its id, its reading side, and its device for writing.
@@ -71,8 +78,31 @@ struct Counts {
 }
 
 impl Agent {
-    /// Makes the store of a lost member again on this node.
+    /// Makes the store of a lost member again on this node, once.
     pub(super) fn rebuild(&self, lost: &Lost, seats: &[Seat], within: Duration) -> Result<Answer> {
+        let known = Arc::clone(lock(&self.done.rebuilt).entry(lost.clone()).or_default());
+        let mut known = lock(&known);
+        if let Some(answer) = &*known {
+            return Ok(answer.clone());
+        }
+        if lost.own {
+            self.check_unopened()?;
+        }
+        let answer = self.make_again(lost, seats, within)?;
+        *known = Some(answer.clone());
+        Ok(answer)
+    }
+
+    /// Before a store is opened for writing it may be replaced, and by a request that comes late never after.
+    fn check_unopened(&self) -> Result<()> {
+        if self.control().is_none() {
+            return Ok(());
+        }
+        let context = format!("node {}'s store is open, and stays where it is", self.node);
+        Err(Error::new(ErrorKind::StoreBusy, context))
+    }
+
+    fn make_again(&self, lost: &Lost, seats: &[Seat], within: Duration) -> Result<Answer> {
         let watch = Stopwatch::start();
         let table = self.fetch_table(lost.authority, seats, within)?;
         let Some(column) = table.column(lost.store) else {
@@ -144,14 +174,20 @@ impl Agent {
 
     /// Moves a store aside that was made again on another node since: it is of an earlier time.
     pub(super) fn set_aside(&self, store: StoreId) -> Result<()> {
+        let mut done = lock(&self.done.set_aside);
+        if done.contains(&store) {
+            return Ok(());
+        }
+        self.check_unopened()?;
         let found = lock(&self.stores)
             .iter()
             .find(|found| found.survey.store == store)
             .cloned();
         self.forget(store);
-        found.map_or(Ok(()), |found| {
-            move_aside(&found.directory.join(STORE_FILE)).map(|_| ())
-        })
+        let Some(found) = found else { return Ok(()) };
+        move_aside(&found.directory.join(STORE_FILE))?;
+        done.insert(store);
+        Ok(())
     }
 
     /// Reads every extent of this node's stripes, and makes damaged ones again in place.

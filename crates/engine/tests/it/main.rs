@@ -32,6 +32,7 @@ mod pins;
 mod process;
 mod ranks;
 mod sealing;
+mod repeated;
 mod rounds;
 mod settings;
 mod speakers;

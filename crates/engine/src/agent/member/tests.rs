@@ -5,7 +5,7 @@ use super::*;
 use crate::io::shared::SharedWords;
 use crate::store::control::Control;
 use crate::store::reserve::ReserveSettings;
-use backstay_format::Superblock;
+use backstay_format::{StripeId, StripePiece, Superblock};
 
 const STORE: StoreId = StoreId(*b"a group's member");
 const PARITY_BYTES: u32 = 16 << 10;
@@ -127,4 +127,100 @@ fn a_log_without_room_is_said_before_parity_is_made() {
     (member.log, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
     let error = member.answer(&request(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+}
+
+const OTHER: StoreId = StoreId(*b"the other member");
+
+/// The first of two members, in round 0 of epoch 1.
+fn first_of_two(folder: &Path) -> Member {
+    let mut member = member(folder);
+    let seat = |store| Seat {
+        store,
+        node: "node".to_owned(),
+        domain: "node".to_owned(),
+        address: "nowhere".to_owned(),
+    };
+    member.join(1, (1, 1), &[seat(STORE), seat(OTHER)]).unwrap();
+    member
+}
+
+/// The first record of the group, with the first member's parity at `extent`.
+fn record(extent: Extent) -> Round {
+    let piece = |column| StripePiece { column, extent };
+    let other = |store| backstay_format::Member {
+        store,
+        node: "node".to_owned(),
+        domain: "node".to_owned(),
+        superblock: Vec::new(),
+        root: Vec::new(),
+    };
+    Round {
+        generation: 0,
+        epoch: 1,
+        round: 1,
+        whole: true,
+        parity: 1,
+        asked: 1,
+        pieces_max: 1,
+        protected: CheckpointId::default(),
+        members: vec![other(STORE), other(OTHER)],
+        removed: Vec::new(),
+        added: vec![Stripe {
+            id: StripeId(1),
+            pieces: vec![piece(1)],
+            parity: vec![piece(0)],
+        }],
+    }
+}
+
+#[test]
+fn a_round_that_is_begun_twice_keeps_what_it_took() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = first_of_two(folder.path());
+    member.begin((1, 1), 1).unwrap();
+    let (extent, place) = member.allocate(PARITY_BYTES).unwrap();
+    member.arrived((1, 1), &extent).unwrap();
+    member.begin((1, 1), 1).unwrap();
+    let places = member.places(16);
+    assert!(!places.contains(&place), "{place}: {places:?}");
+    member.record(&record(extent)).unwrap();
+    member.begin((1, 2), 1).unwrap();
+    member.begin((1, 2), 1).unwrap();
+}
+
+#[test]
+fn a_round_that_is_over_does_not_begin_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = first_of_two(folder.path());
+    let refused = |member: &mut Member| {
+        let error = member.begin((1, 1), 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    };
+    member.begin((1, 1), 1).unwrap();
+    let (extent, _) = member.allocate(PARITY_BYTES).unwrap();
+    member.arrived((1, 1), &extent).unwrap();
+    member.record(&record(extent)).unwrap();
+    refused(&mut member);
+    member.begin((1, 2), 1).unwrap();
+    refused(&mut member);
+}
+
+#[test]
+fn parity_that_was_taken_and_that_no_record_names_is_free_when_the_round_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = first_of_two(folder.path());
+    member.begin((1, 1), 1).unwrap();
+    let (named, _) = member.allocate(PARITY_BYTES).unwrap();
+    let (twice, place) = member.allocate(PARITY_BYTES).unwrap();
+    let (late, other) = member.allocate(PARITY_BYTES).unwrap();
+    member.arrived((1, 1), &named).unwrap();
+    member.arrived((1, 1), &twice).unwrap();
+    member.flush(1, 1).unwrap();
+    member.record(&record(named)).unwrap();
+    member.arrived((1, 1), &late).unwrap();
+    member.settle(1, 1, CheckpointId::default()).unwrap();
+    member.begin((1, 2), 1).unwrap();
+    let places = member.places(15);
+    assert!(places.contains(&place), "{place}: {places:?}");
+    assert!(places.contains(&other), "{other}: {places:?}");
 }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests of a restart that come once more, late: when the job runs on the stores that they are about.
+
+use crate::job::{Rank, config};
+use backstay::config::Redundancy;
+use backstay::format::agent::Request;
+use backstay::transport::Endpoint;
+use backstay::{Config, Level};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use backstay_testkit::network::{Action, SimNetwork};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// One life of two ranks, each on a node of its own.
+fn life(network: &SimNetwork, folder: &Path, body: impl Fn(&mut Rank) + Sync) {
+    run_ranks(ThreadComm::new(2), |comm| {
+        let name = format!("n{}", backstay::Communicator::rank(&comm));
+        let config = Config {
+            node: Some(name.clone()),
+            store_path: Some(folder.join(&name)),
+            listen_address: Some("127.0.0.1:0".to_owned()),
+            redundancy: Redundancy::Partner,
+            ..config(folder)
+        };
+        let endpoint: Arc<dyn Endpoint> = network.endpoint(&name);
+        let mut rank = Rank::open_on(comm, config, Some(endpoint)).expect("opening");
+        rank.settle().expect("protecting");
+        body(&mut rank);
+    });
+}
+
+fn protected(rank: &mut Rank) {
+    rank.compute();
+    let handle = rank.session.checkpoint_start().unwrap();
+    rank.session.wait(handle, Level::Protected).unwrap();
+}
+
+#[test]
+fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(&SimNetwork::new(1), folder, protected);
+    std::fs::remove_dir_all(folder.join("n1")).unwrap();
+    let network = SimNetwork::new(2);
+    let asked: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let kept = Arc::clone(&asked);
+    network.set_hook(move |attempt| {
+        if let Action::Call { request } = &attempt.action
+            && let Ok(Request::Rebuild { lost, .. }) = Request::decode(request)
+        {
+            let aside = Request::SetAside { store: lost };
+            let aside = aside.encode().unwrap();
+            kept.lock().unwrap().extend([request.clone(), aside]);
+        }
+        None
+    });
+    let asker = network.endpoint("asker");
+    let node = network.clone();
+    life(&network, folder, |rank| {
+        rank.session.restore().unwrap();
+        protected(rank);
+        if rank.session.rank() == 1 {
+            assert!(node.is_up("n1"));
+            let peer = backstay::transport::Peer::new("n1".to_owned(), "sim:n1".to_owned());
+            let asked = std::mem::take(&mut *asked.lock().unwrap());
+            assert_eq!(asked.len(), 2, "one store was made again");
+            for request in asked {
+                // Refused, or nothing is done.
+                drop(asker.call(&peer, &request, WITHIN));
+            }
+            assert!(!folder.join("n1/test job/n1/store.aside").exists());
+        }
+        protected(rank);
+    });
+    life(&SimNetwork::new(3), folder, |rank| {
+        rank.session.restore().unwrap();
+        assert_eq!(rank.step, 3);
+        rank.check();
+    });
+}
