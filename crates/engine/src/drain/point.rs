@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::{Control, wait_until};
 use crate::store::reserve::Reserve;
 use crate::transport::{Endpoint, ExposureId, Peer, file_exposure, words};
+use backstay_format::CheckpointId;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +33,14 @@ pub struct DrainPoint {
     aggregator: Arc<Aggregator>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The latest life that began a drain.
-    latest: Mutex<Option<Life>>,
+    latest: Mutex<Option<Latest>>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    life: Life,
+    /// The newest checkpoint that it drained here.
+    drained: CheckpointId,
 }
 
 /// A life of a job, as its coordinator says.
@@ -244,14 +252,16 @@ impl DrainPoint {
                 let latest = lock(&self.latest);
                 if latest
                     .as_ref()
-                    .is_none_or(|l| l.incarnation <= *incarnation)
+                    .is_none_or(|latest| latest.life.incarnation <= *incarnation)
                 {
                     self.aggregator.cancel.store(true, Ordering::Release);
                 }
                 Ok(DrainAnswer::Done)
             }
             DrainRequest::Archived { checkpoint, kind } => {
-                if let Some(control) = self.control() {
+                // What comes late, or again, is known, or was told of an earlier try.
+                let control = self.control();
+                if let Some(control) = control.filter(|control| control.archived() < *checkpoint) {
                     if *kind == 0 {
                         control.set_archived(*checkpoint);
                     } else {
@@ -264,11 +274,18 @@ impl DrainPoint {
         }
     }
 
-    /// The later life of a run has the aggregator; one that is over is refused.
-    fn admit(&self, job: &DrainJob) -> Result<()> {
+    /// The later life of a run has the aggregator; one that is over is refused. So is a request that comes
+    /// late: a drain of an older checkpoint would take off the store what was drained since.
+    fn admit(&self, job: &DrainJob, progress: &DrainProgress) -> Result<()> {
         let mut latest = lock(&self.latest);
         let life = Life::of(job);
-        if let Some(later) = latest.as_ref().filter(|latest| life.is_before(latest)) {
+        let begun = Latest {
+            life: life.clone(),
+            drained: CheckpointId::default(),
+        };
+        let known = latest.get_or_insert(begun);
+        if life.is_before(&known.life) {
+            let later = &known.life;
             let context = format!(
                 "{} drains for life {} of job {} (catalog {}); this is life {} (catalog {}), which that \
                  one took over from: end it",
@@ -281,15 +298,31 @@ impl DrainPoint {
             );
             return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        *latest = Some(life);
+        if known.life != life {
+            let drained = CheckpointId::default();
+            *known = Latest { life, drained };
+            return Ok(());
+        }
+        if progress.state == DONE {
+            known.drained = known.drained.max(progress.checkpoint);
+        }
+        let is_at_work = progress.state == AT_WORK && progress.checkpoint > job.checkpoint;
+        if is_at_work || known.drained > job.checkpoint {
+            let newer = known.drained.max(progress.checkpoint);
+            let context = format!(
+                "{} is to drain checkpoint {}, and {newer} was begun since",
+                self.name, job.checkpoint
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        }
         Ok(())
     }
 
     fn begin(&self, job: &DrainJob) -> Result<()> {
         let settings = DrainSettings::from_json(&job.settings)?;
         let mut thread = lock(&self.thread);
-        self.admit(job)?;
         let progress = lock(&self.aggregator.progress).clone();
+        self.admit(job, &progress)?;
         if let Some(running) = thread.take() {
             if !running.is_finished() && progress.checkpoint == job.checkpoint {
                 *thread = Some(running);

@@ -7,11 +7,12 @@ use backstay::drain::{DrainPoint, DrainSettings, ServerPlace, shared_secret};
 use backstay::format::agent::Seat;
 use backstay::format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay::format::{CheckpointId, StoreId};
+use backstay::inspect::Stores;
 use backstay::transport::{Endpoint, Peer, SecretSource, TcpEndpoint, TcpOptions};
 use backstay::{Config, ErrorKind, Level, Result};
 use backstay_testkit::SimNetwork;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
-use backstay_testkit::network::Fault;
+use backstay_testkit::network::{Action, Fault};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -210,5 +211,67 @@ fn what_a_restore_went_back_behind_is_not_waited_for() {
         let peer = Peer::new("node0".to_owned(), node.address());
         let refused = asker.call(&peer, &request, WITHIN).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotRetained, "{refused}");
+    });
+}
+
+/// A staging server of the network that drains.
+fn drains(network: &SimNetwork, folder: &Path) -> (Arc<DrainPoint>, ServerPlace) {
+    let endpoint = network.endpoint("server");
+    let point = Arc::new(DrainPoint::new(endpoint.clone(), "server"));
+    let answers = Arc::clone(&point);
+    let handle = move |request: &[u8], within: Duration| answers.handle(request, within);
+    endpoint.serve(Arc::new(handle));
+    let folder = job_folder(&folder.join("pfs"), "test job");
+    std::fs::create_dir_all(&folder).unwrap();
+    let place = ServerPlace::take(&folder, "server", &endpoint.address()).unwrap();
+    (point, place)
+}
+
+#[test]
+fn requests_of_a_drain_that_come_again_late_undo_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let (point, _place) = drains(&network, folder);
+    let (node, asker) = (network.endpoint("node0"), network.endpoint("asker"));
+    let begun: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let kept = Arc::clone(&begun);
+    network.set_hook(move |attempt| {
+        if let Action::Call { request } = &attempt.action
+            && let Ok(DrainRequest::Begin(_)) = DrainRequest::decode(request)
+        {
+            kept.lock().unwrap().push(request.clone());
+        }
+        None
+    });
+    run_ranks(ThreadComm::new(1), |comm| {
+        let own: Arc<dyn Endpoint> = node.clone();
+        let config = archive_config(folder, 20_000);
+        let mut rank = Rank::open_on(comm, config, Some(own)).expect("opening");
+        rank.settle().expect("protecting");
+        let ids = [(); 2].map(|()| {
+            rank.compute();
+            let handle = rank.session.checkpoint_start().unwrap();
+            rank.session.wait(handle, Level::Archive).unwrap();
+            handle.checkpoint()
+        });
+        let first = begun.lock().unwrap()[0].clone();
+        let refused = point.handle(&first, WITHIN);
+        while progress(&point).state == 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let archives = Stores::open(&[folder.join("pfs")]).verify_archives();
+        let findings: Vec<_> = archives.iter().flat_map(|a| &a.findings).collect();
+        assert!(findings.is_empty(), "{findings:#?}");
+        assert_eq!(progress(&point).checkpoint, ids[1]);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let timeout = u32::try_from(ErrorKind::Timeout.code()).unwrap();
+        for (checkpoint, kind) in [(ids[0], 0), (ids[0], timeout)] {
+            let request = DrainRequest::Archived { checkpoint, kind };
+            asker
+                .call(&node.peer(), &request.encode().unwrap(), WITHIN)
+                .unwrap();
+            assert_eq!(rank.session.archived_checkpoint(), Some(ids[1]));
+        }
     });
 }
