@@ -31,10 +31,12 @@ pub enum Fault {
     AnswerLost,
     /// A bit of a pulled byte is flipped on the way; an answer arrives as nonsense.
     Corrupt,
+    /// The request arrives twice and is handled twice, one after the other; the caller has the second answer.
+    Repeated,
 }
 
 impl Fault {
-    /// Each of them.
+    /// Each of those that the caller comes to know.
     pub const ALL: [Self; 5] = [
         Self::Unreachable,
         Self::Lost,
@@ -216,6 +218,25 @@ impl SimNetwork {
     pub fn set_latency(&self, latency: Duration) {
         self.lock().latency = latency;
     }
+    /// The request of `attempt`, which its hook may have handled once more by calling what is returned,
+    /// now or later, in another thread: if the node that it goes to is still in the life that it has now.
+    pub fn once_more(&self, attempt: &Attempt) -> impl FnOnce() + Send + use<> {
+        let (network, to) = (self.clone(), attempt.to.clone());
+        let life = self.lock().nodes.get(&to).map(|node| node.life);
+        let action = attempt.action.clone();
+        move || {
+            let handler = {
+                let state = network.lock();
+                let node = state.nodes.get(&to);
+                let node = node.filter(|node| node.up && !node.stalled && Some(node.life) == life);
+                node.and_then(|node| node.handler.clone())
+            };
+            if let (Action::Call { request }, Some(handler)) = (&action, handler) {
+                // Nobody waits for the answer.
+                drop(handle(&*handler, request, REPEATED_WITHIN));
+            }
+        }
+    }
     /// Operations begun so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
@@ -373,6 +394,14 @@ impl SimEndpoint {
     }
 }
 
+/// How long a request may take that was repeated later.
+const REPEATED_WITHIN: Duration = Duration::from_secs(4);
+
+fn handle(handler: &dyn Handler, request: &[u8], within: Duration) -> Result<Vec<u8>> {
+    let handled = catch_unwind(AssertUnwindSafe(|| handler.handle(request, within)));
+    handled.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a panic")))
+}
+
 /// How the addresses of simulated nodes begin.
 const ADDRESS: &str = "sim:";
 
@@ -425,8 +454,10 @@ impl Endpoint for SimEndpoint {
         let answer = match &arrived.handler {
             None => Err(Error::new(ErrorKind::Unsupported, "handles no calls yet")),
             Some(handler) => {
-                let handled = catch_unwind(AssertUnwindSafe(|| handler.handle(request, within)));
-                handled.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a panic")))
+                if arrived.fault == Some(Fault::Repeated) {
+                    drop(handle(&**handler, request, within));
+                }
+                handle(&**handler, request, within)
             }
         };
         self.come_back(peer, &arrived, within)?;
@@ -575,6 +606,37 @@ mod tests {
         }));
         let error = one.call(&other.peer(), b"x", WITHIN).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerUnreachable);
+    }
+
+    #[test]
+    fn a_repeated_request_is_handled_twice_and_later_only_in_the_same_life() {
+        let (network, one, other) = pair(7);
+        let count = Arc::new(Mutex::new(0_u8));
+        let counted = Arc::clone(&count);
+        let handler = move |_: &[u8], _: Duration| {
+            let mut count = counted.lock().unwrap();
+            *count += 1;
+            Ok(vec![*count])
+        };
+        other.serve(Arc::new(handler));
+        network.plan(1, Fault::Repeated);
+        assert_eq!(one.call(&other.peer(), b"x", WITHIN).unwrap(), [2]);
+        let later = Arc::new(Mutex::new(Vec::new()));
+        let (handle, kept) = (network.clone(), Arc::clone(&later));
+        network.set_hook(move |attempt| {
+            kept.lock().unwrap().push(handle.once_more(attempt));
+            None
+        });
+        assert_eq!(one.call(&other.peer(), b"x", WITHIN).unwrap(), [3]);
+        assert_eq!(one.call(&other.peer(), b"x", WITHIN).unwrap(), [4]);
+        let again = |at: usize| {
+            let once_more = later.lock().unwrap().remove(at);
+            once_more();
+            *count.lock().unwrap()
+        };
+        assert_eq!(again(0), 5);
+        network.endpoint("b");
+        assert_eq!(again(0), 5, "of a life that is over");
     }
 
     #[test]

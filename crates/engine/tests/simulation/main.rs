@@ -48,7 +48,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use world::{ARCHIVE, Death, Event, World, copy_tree, node_name};
+use world::{ARCHIVE, Death, Event, Repeats, World, copy_tree, node_name};
 
 /// No life takes longer.
 const LIFE_LIMIT: Duration = Duration::from_secs(90);
@@ -108,7 +108,11 @@ fn live(
         stalls,
         servers_outlive: outlive,
     };
-    let world = World::new(network, folder, &after, down, end, sender);
+    let repeats = Repeats {
+        per_mille: scenario.repeats,
+        random: Seeded::of(&[scenario.seed, number as u64, 0x0074_7769_6365]),
+    };
+    let world = World::new(network, folder, &after, down, (end, repeats), sender);
     let expect = Expect::of(scenario, &nodes);
     // All nodes are there before the first of them asks another. A node's other ranks have a way of
     // their own.

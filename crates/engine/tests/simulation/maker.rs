@@ -82,6 +82,7 @@ impl Maker {
             variables,
             archive: None,
             clock_jumps: false,
+            repeats: 0,
             lives,
             story: None,
         }

@@ -261,6 +261,8 @@ pub(crate) struct Scenario {
     pub(crate) archive: Option<ArchiveSetup>,
     /// The system clock of each reading jumps.
     pub(crate) clock_jumps: bool,
+    /// So many of 1000 requests are handled twice, the second time at once or later.
+    pub(crate) repeats: u64,
     pub(crate) lives: Vec<LifePlan>,
     /// What it was made to tell, if anything.
     pub(crate) story: Option<&'static str>,
@@ -315,7 +317,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {:?}, parity {}, groups of {}, {} bytes a block, {:?}, {} retained{}{}",
+            "seed {}: {:?}, parity {}, groups of {}, {} bytes a block, {:?}, {} retained{}{}{}",
             self.seed,
             self.redundancy,
             self.parity,
@@ -328,6 +330,10 @@ impl fmt::Display for Scenario {
                 ", clocks jump"
             } else {
                 ""
+            },
+            match self.repeats {
+                0 => String::new(),
+                repeats => format!(", {repeats} of 1000 requests repeated"),
             }
         )?;
         if let Some(story) = self.story {

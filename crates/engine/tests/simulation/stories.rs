@@ -36,6 +36,10 @@ pub(crate) fn told(scenario: Scenario) -> Scenario {
         _ => Some(teller.archives()),
     };
     teller.scenario.clock_jumps = teller.random.chance(1, 4);
+    let mut twice = Seeded::of(&[teller.scenario.seed, 0x0074_7769_6365]);
+    if twice.chance(1, 2) {
+        teller.scenario.repeats = [20, 100, 300, 1000][twice.index(4)];
+    }
     teller.scenario.story = story;
     teller.scenario
 }

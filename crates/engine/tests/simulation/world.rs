@@ -15,6 +15,7 @@ use backstay_format::agent::Request;
 use backstay_format::drain::DrainRequest;
 use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
+use backstay_testkit::seeded::Seeded;
 use rustix::fs::{FlockOperation, flock};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,16 @@ pub(crate) struct Death {
     /// Staging servers go on.
     pub(crate) servers_outlive: bool,
 }
+
+/// Requests that are handled twice: so many of 1000, chosen by these numbers.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    pub(crate) per_mille: u64,
+    pub(crate) random: Seeded,
+}
+
+/// How much later the second time may be.
+const REPEAT_MICROS: u64 = 30_000;
 
 /// How late.
 const STALL: Duration = Duration::from_millis(300);
@@ -87,6 +98,7 @@ pub(crate) struct World {
     fault: Mutex<Option<Turns<DeviceFault>>>,
     /// With the name of the rank's endpoint.
     pulls: Mutex<Option<(String, Turns<PullFault>)>>,
+    repeats: Mutex<Repeats>,
     watch: Mutex<Option<Watch>>,
     /// Operations on files that its death holds up.
     held: AtomicUsize,
@@ -102,7 +114,7 @@ impl World {
         folder: &Path,
         after: &Path,
         down: Vec<String>,
-        end: Death,
+        (end, repeats): (Death, Repeats),
         events: Sender<Event>,
     ) -> Arc<Self> {
         let world = Arc::new(Self {
@@ -117,6 +129,7 @@ impl World {
             events: Mutex::new(events),
             fault: Mutex::default(),
             pulls: Mutex::default(),
+            repeats: Mutex::new(repeats),
             watch: Mutex::default(),
             held: AtomicUsize::new(0),
         });
@@ -141,7 +154,7 @@ impl World {
         *self.phase.lock().unwrap() != Phase::Alive
     }
 
-    fn before_operation(&self, attempt: &Attempt) -> Option<Fault> {
+    fn before_operation(self: &Arc<Self>, attempt: &Attempt) -> Option<Fault> {
         if self.is_dead() {
             self.wait_dead();
             return Some(Fault::Unreachable);
@@ -160,6 +173,33 @@ impl World {
         {
             return Some(turns.what.fault);
         }
+        self.repeat(attempt)
+    }
+
+    /// Has some requests handled twice: at once, or once more after this world went on for a while.
+    fn repeat(self: &Arc<Self>, attempt: &Attempt) -> Option<Fault> {
+        if !matches!(attempt.action, Action::Call { .. }) {
+            return None;
+        }
+        let later = {
+            let mut repeats = self.repeats.lock().unwrap();
+            let per_mille = repeats.per_mille;
+            if per_mille == 0 || !repeats.random.chance(per_mille, 1000) {
+                return None;
+            }
+            if repeats.random.chance(1, 2) {
+                return Some(Fault::Repeated);
+            }
+            repeats.random.below(REPEAT_MICROS)
+        };
+        let (world, again) = (Arc::downgrade(self), self.network.once_more(attempt));
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(later));
+            let lives = world.upgrade().is_some_and(|world| !world.is_dead());
+            if lives {
+                again();
+            }
+        });
         None
     }
 
