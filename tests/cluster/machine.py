@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+HEAD_MAC = "02:00:00:00:00:fd"
 HEAD_ADDRESS = "10.77.0.254"
 
 
@@ -58,7 +59,8 @@ def head(folder, stays):
     memory("/var/tmp", "1g")
     name_all(folder, "head")
     call("ip", "link", "set", "lo", "up")
-    call("ip", "link", "add", "br0", "type", "bridge")
+    # Of its own, or it would change with the ports, and nodes that go on would send to the former one.
+    call("ip", "link", "add", "br0", "address", HEAD_MAC, "type", "bridge")
     call("ip", "address", "add", f"{HEAD_ADDRESS}/24", "dev", "br0")
     call("ip", "link", "set", "br0", "up")
     is_ready(pid)

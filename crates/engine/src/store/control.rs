@@ -557,7 +557,7 @@ impl Control {
     }
 
     /// Runs `grow` unless another process is growing the store; then waits for that. Who grows may die of
-    /// it, an agent alone: after [`GROWTH_PATIENCE`] another one grows, so `grow` must bear to run twice at once.
+    /// it, an agent alone: after a second another one grows, so `grow` must bear to run twice at once.
     pub fn growing<T>(&self, grow: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let word = self.word(WORD_GROWING);
         let found = word.load(Ordering::Acquire);
