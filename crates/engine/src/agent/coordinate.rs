@@ -314,9 +314,10 @@ impl Coordinator {
                 .collect();
             let Some(members) = members else { continue };
             let whole = members.iter().all(|&at| {
-                newest
-                    .get(&own[at].store)
-                    .is_some_and(|(n, _)| (n.epoch, n.round) == (group.epoch, group.round))
+                let is_it = |of: &SurveyedGroup| (of.epoch, of.round) == (group.epoch, group.round);
+                let newest = newest.get(&own[at].store);
+                // One whose log is behind was left so: its store is not as the group's log has it.
+                newest.is_some_and(|(of, _)| is_it(of)) && own[at].group.as_ref().is_some_and(is_it)
             });
             let Some(&authority) = places.get(&authority) else {
                 continue;

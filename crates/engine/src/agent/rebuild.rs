@@ -351,7 +351,7 @@ impl Work<'_> {
         Ok((bytes, digest))
     }
 
-    /// Writes the whole store: space, records, extents, root, log, superblock.
+    /// Writes the whole store: space, records, extents, root, superblock; then its log.
     fn make_store(&self, directory: &Path, lost: &Lost) -> Result<Counts> {
         let member = &self.table.members[usize::from(self.column)];
         let superblock = Superblock::decode(&member.superblock).map_err(|error| {
@@ -371,8 +371,6 @@ impl Work<'_> {
         let made = self.fill(&device, geometry, &slots, member);
         let counts = made.and_then(|counts| {
             let mut roots = write_roots(&*device, root)?;
-            let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
-            log.append(&self.table.whole(0), self.table)?;
             sync(&*device)?;
             for offset in SUPERBLOCK_OFFSETS {
                 write(&*device, &encoded, offset)?;
@@ -381,6 +379,9 @@ impl Work<'_> {
             let beyond = std::mem::take(&mut *lock(&counts.beyond));
             let gone = verify(&device, lost.checkpoint, &beyond)?;
             leave_out(&*device, &mut roots, &gone)?;
+            // Behind all that may fail: of what is put back instead it would not be true.
+            let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
+            log.append(&self.table.whole(0), self.table)?;
             if let Some((_, first)) = beyond.first() {
                 let count = beyond.len();
                 let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();

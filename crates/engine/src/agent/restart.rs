@@ -11,7 +11,7 @@ use super::{Ask, SLOWEST_BYTES_A_SECOND, peer, record};
 use crate::clock::{Backoff, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use crate::restart::locate::{Choice, Here, Located, Rebuild, locate, newest_groups};
+use crate::restart::locate::{Choice, Here, Located, Rebuild, is_behind, locate, newest_groups};
 use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat, Survey};
 use std::time::Duration;
@@ -105,7 +105,7 @@ fn survey_all(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<V
 }
 
 /// A member that missed its group's last record does not know what parity it keeps: it is told before
-/// anybody writes there.
+/// anybody writes there. Of a store that is behind it is not true.
 fn align_logs(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
@@ -137,6 +137,9 @@ fn align_logs(
         let Some(&(group, authority)) = newest.get(&survey.store) else {
             continue;
         };
+        if is_behind(survey, group) {
+            continue;
+        }
         let known = survey.group.as_ref().map_or((0, 0), |g| (g.epoch, g.round));
         let has = own().find(|(_, survey)| survey.store == authority);
         let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {

@@ -107,6 +107,14 @@ fn age_protected(member: &SurveyedMember, group: &SurveyedGroup) -> Age {
     (member.incarnation, Some(group.protected))
 }
 
+/// Whether a store has not come to the age at which its group's newest log protects it: what that log says
+/// stands in it does not.
+pub fn is_behind(survey: &Survey, group: &SurveyedGroup) -> bool {
+    let mut members = group.members.iter();
+    let member = members.find(|member| member.store == survey.store);
+    member.is_some_and(|member| age(survey) < age_protected(member, group))
+}
+
 /// Whether a store counts: its root was read, or the other slot lists the checkpoint that was named.
 fn counts(survey: &Survey, named: Option<u64>) -> bool {
     let is_read = survey.unread.as_ref().is_none_or(|unread| !unread.root);
@@ -222,17 +230,17 @@ pub fn newest_groups<'a>(
 fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<StoreId, usize> {
     let found: Vec<&Survey> = here.values().map(|(_, survey)| *survey).collect();
     let groups = newest_groups(found);
-    let is_behind = |member: &SurveyedMember, group: &SurveyedGroup| {
+    let may_be_made = |member: &SurveyedMember, group: &SurveyedGroup| {
         let found = here.get(&member.store);
         member.checkpoints.contains(&group.protected)
-            && found.is_some_and(|(_, survey)| age(survey) < age_protected(member, group))
+            && found.is_some_and(|(_, survey)| is_behind(survey, group))
     };
     let mut behind = BTreeMap::new();
     for (&store, &(group, _)) in &groups {
         let of_group = group.members.iter();
-        let gone = of_group.filter(|m| !here.contains_key(&m.store) || is_behind(m, group));
+        let gone = of_group.filter(|m| !here.contains_key(&m.store) || may_be_made(m, group));
         let of_store = group.members.iter().find(|member| member.store == store);
-        if of_store.is_some_and(|member| is_behind(member, group))
+        if of_store.is_some_and(|member| may_be_made(member, group))
             && gone.count() <= usize::from(group.parity)
             && let Some(&(node, _)) = here.get(&store)
         {
