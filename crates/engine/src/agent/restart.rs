@@ -196,13 +196,12 @@ fn only_here(mut located: Located, made: usize) -> Located {
 }
 
 /// Has every node read what its stripes say it holds, and make damaged extents again from the others.
-/// Extents made again, and extents that could not be.
 pub fn repair_all(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
     located: &Located,
     within: Duration,
-) -> Result<(u64, u64)> {
+) -> Result<()> {
     let own: Vec<Here> = located
         .here
         .iter()
@@ -216,17 +215,11 @@ pub fn repair_all(
         };
         agent.ask(&peer(seat), &request, within)
     });
-    let (mut made, mut beyond) = (0, 0);
     for answer in answers {
         match answer {
-            Ok(Answer::Rebuilt { extents, lost, .. }) => {
-                made += extents;
-                beyond += lost;
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotRetained => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() != ErrorKind::NotRetained => return Err(error),
+            _ => {}
         }
     }
-    Ok((made, beyond))
+    Ok(())
 }

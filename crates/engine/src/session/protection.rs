@@ -393,8 +393,8 @@ impl Protection {
         Ok(())
     }
 
-    /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether
-    /// anything was made again; an error where what the others have of it could not be read.
+    /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether that was
+    /// done, and reading again may go well; an error where what the others have of it could not be read.
     pub(super) fn repair(&mut self, comm: &Watched, config: &Config) -> Result<bool> {
         if !self.is_on() {
             return Ok(false);
@@ -410,7 +410,8 @@ impl Protection {
         if let (0, Some(agent)) = (comm.rank(), &self.agent) {
             let within = Duration::from_millis(config.timeout_ms);
             match restart::repair_all(&*agent.asker(), &self.nodes, &self.located, within) {
-                Ok((extents, _)) => made[0] = i64::try_from(extents).unwrap_or(i64::MAX),
+                // Not whether this request made anything again: it may have been one before it.
+                Ok(()) => made[0] = 1,
                 Err(error) => {
                     notice::warn(&format!("damage cannot be repaired: {error}"));
                     if error.kind().leaves_open() {

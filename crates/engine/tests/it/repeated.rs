@@ -7,7 +7,7 @@ use backstay::format::agent::Request;
 use backstay::transport::Endpoint;
 use backstay::{Config, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
-use backstay_testkit::network::{Action, SimNetwork};
+use backstay_testkit::network::{Action, Fault, SimNetwork};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -78,6 +78,41 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
     life(&SimNetwork::new(3), folder, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
+        rank.check();
+    });
+}
+
+/// The answer that arrives says that nothing was damaged: the request before it had mended all.
+#[test]
+fn what_was_repaired_is_read_again_whichever_request_repaired_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(&SimNetwork::new(1), folder, |rank| {
+        protected(rank);
+        protected(rank);
+    });
+    let store = folder.join("n1/test job/n1/store.backstay");
+    let mut bytes = std::fs::read(&store).unwrap();
+    // In the middle of each segment that is used.
+    for at in (96 << 10..bytes.len()).step_by(60_001) {
+        bytes[at] ^= 0x10;
+    }
+    std::fs::write(&store, bytes).unwrap();
+    let network = SimNetwork::new(2);
+    network.set_hook(|attempt| match &attempt.action {
+        Action::Call { request } => {
+            let request = Request::decode(request);
+            matches!(request, Ok(Request::Repair { .. })).then_some(Fault::Repeated)
+        }
+        Action::Pull { .. } => None,
+    });
+    life(&network, folder, |rank| {
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(
+            (restored.checkpoint.number, rank.step),
+            (2, 2),
+            "the newest"
+        );
         rank.check();
     });
 }
