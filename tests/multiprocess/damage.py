@@ -8,7 +8,7 @@ from faults import store_path
 from job import History, expect
 from store_file import HEAD, ROOTS, SUPERBLOCKS, StoreFile
 
-CONFIGURATION, CORRUPT = 12, 30
+CONFIGURATION, CORRUPT, UNSUPPORTED = 12, 30, 50
 STEPS = 6
 
 
@@ -80,7 +80,8 @@ def another_format_version(place):
     store, _ = ended(place)
     for offset in SUPERBLOCKS:
         store.write(offset + 8, struct.pack("<H", 2))
-    place.job(life=2, fixed=1).refused("open", CORRUPT, "store.backstay", "superblock", "version",
+        store.seal(offset)
+    place.job(life=2, fixed=1).refused("open", UNSUPPORTED, "store.backstay", "superblock", "version",
                                        "expected 1", "found 2")
 
 

@@ -2,7 +2,11 @@
 """A store read as docs/format/store.md describes it, without checking digests: to aim at its parts."""
 
 import collections
+import ctypes
 import struct
+
+XXHASH = ctypes.CDLL("libxxhash.so.0")
+XXHASH.XXH3_64bits.argtypes, XXHASH.XXH3_64bits.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
 
 SUPERBLOCKS = (0, 4096)
 ROOTS = (16384, 32768)
@@ -31,6 +35,12 @@ class StoreFile:
         with open(self.path, "rb") as file:
             file.seek(offset)
             return file.read(length)
+
+    def seal(self, offset):
+        """Gives the frame at `offset` the checksum of what it says now."""
+        length, = struct.unpack("<I", self.read(offset + 12, 4))
+        frame = self.read(offset, length - 8)
+        self.write(offset + length - 8, struct.pack("<Q", XXHASH.XXH3_64bits(frame, len(frame))))
 
     def flip(self, offset, mask=0x10):
         self.write(offset, bytes([self.read(offset, 1)[0] ^ mask]))

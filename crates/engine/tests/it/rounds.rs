@@ -219,7 +219,8 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
         }
         protected.unwrap();
     });
-    assert_eq!(waits(folder), 1);
+    let waited = waited_ms(folder);
+    assert!((700..1400).contains(&waited), "{waited} ms: once in vain");
 }
 
 #[test]
@@ -250,12 +251,16 @@ fn what_protects_goes_on_after_a_panic() {
     assert!(panics.load(Ordering::SeqCst) > 1);
 }
 
-/// How often rank 0 waited for protection in a life that ended well.
-fn waits(folder: &Path) -> u64 {
+/// How long rank 0 waited for protection in a life that ended well; waits that were not in vain are short.
+fn waited_ms(folder: &Path) -> u64 {
     let path = store_folder(folder, 0).join("metrics.json");
     let text = std::fs::read_to_string(path).unwrap();
     let metrics: serde_json::Value = serde_json::from_str(&text).unwrap();
-    metrics["protection_waits"].as_u64().unwrap()
+    let seconds = metrics["protection_wait_seconds"].as_f64().unwrap();
+    Duration::from_secs_f64(seconds)
+        .as_millis()
+        .try_into()
+        .unwrap()
 }
 
 #[test]
@@ -350,7 +355,8 @@ fn rounds_that_fail_again_and_again_make_nobody_wait_twice() {
             rank.take_protected();
         }
     });
-    assert!(waits(folder) <= 1, "{}", waits(folder));
+    let waited = waited_ms(folder);
+    assert!(waited < 6_000, "{waited} ms: more than once in vain");
 }
 
 fn files(folder: &Path) -> [Arc<dyn Device>; 2] {
