@@ -127,6 +127,8 @@ impl<const N: usize> Rough for [u8; N] {
 
 impl<T: Rough + Clone> Rough for Vec<T> {
     fn rough(&mut self, dice: &mut Dice) {
+        // As it is now: thousands of one that has become large would be gigabytes.
+        let last = self.last().cloned();
         for one in self.iter_mut() {
             one.rough(dice);
         }
@@ -138,7 +140,7 @@ impl<T: Rough + Clone> Rough for Vec<T> {
         ]);
         if dice.next().is_multiple_of(2) {
             self.reverse();
-        } else if let Some(last) = self.last().cloned() {
+        } else if let Some(last) = last {
             self.resize(length, last);
         }
     }
