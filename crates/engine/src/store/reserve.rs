@@ -31,7 +31,7 @@ pub struct Reserve {
     is_durable: bool,
 }
 
-/// Longest wait of a full store for a segment that parity still covers.
+/// Longest wait of a full store for a segment that parity still covers, whatever is set.
 const RETIRED_WAIT: Duration = Duration::from_secs(10);
 
 /// Bounds of growth and of waits.
@@ -39,7 +39,7 @@ const RETIRED_WAIT: Duration = Duration::from_secs(10);
 pub struct ReserveSettings {
     /// The store never grows beyond this, in bytes.
     pub reserve_bytes_max: Option<u64>,
-    /// Longest wait for another rank.
+    /// Longest wait for a segment that parity still covers.
     pub wait: Duration,
 }
 
