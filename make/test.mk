@@ -15,5 +15,6 @@ test-rust: ## Unit, property, crash and simulation tests
 test: setup lint test-rust ## All tests; installs what they need
 
 soak-simulation: ## SEEDS simulated jobs from SEEDS_FROM on, every restored word checked; some hours for 10,000
-	BACKSTAY_SIM_SEEDS=$(SEEDS) BACKSTAY_SIM_FROM=$(SEEDS_FROM) \
+	@BACKSTAY_SIM_SEEDS=$(SEEDS) BACKSTAY_SIM_FROM=$(SEEDS_FROM) \
+	    python3 tests/multiprocess/record.py --run soak-simulation $(call record,simulation) \
 	    $(CARGO) test -p backstay --locked --test simulation -- --nocapture

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What goes wrong in one operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The request never arrives, and the caller is told at once.
     Unreachable,
@@ -94,6 +94,7 @@ struct State {
     nodes: BTreeMap<String, Node>,
     cuts: BTreeSet<(String, String)>,
     operations: u64,
+    faults: BTreeMap<Fault, u64>,
     planned: BTreeMap<u64, Fault>,
     random: Option<(u64, u64)>,
     seeded: Seeded,
@@ -118,6 +119,7 @@ impl SimNetwork {
             nodes: BTreeMap::new(),
             cuts: BTreeSet::new(),
             operations: 0,
+            faults: BTreeMap::new(),
             planned: BTreeMap::new(),
             random: None,
             seeded: Seeded::of(&[seed, 0x6e65_7477]),
@@ -241,6 +243,10 @@ impl SimNetwork {
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
+    /// How many operations a plan or chance gave each fault so far; those that a hook gave are not counted.
+    pub fn faults(&self) -> BTreeMap<Fault, u64> {
+        self.lock().faults.clone()
+    }
     /// Time that passed in the network.
     pub fn elapsed(&self) -> Duration {
         self.lock().elapsed
@@ -278,6 +284,9 @@ impl State {
             let due = self.seeded.chance(numerator, denominator);
             due.then(|| Fault::ALL[self.seeded.index(Fault::ALL.len())])
         });
+        if let (None, Some(fault)) = (hooked, planned.or(random)) {
+            *self.faults.entry(fault).or_default() += 1;
+        }
         hooked.or(planned).or(random)
     }
 

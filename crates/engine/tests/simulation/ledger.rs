@@ -4,6 +4,7 @@
 //! Invariants: an event of all ranks stands once: each of them is told the same ones, one after the other,
 //! and of two ranks one may be ahead.
 
+use crate::counts;
 use backstay::{CheckpointId, ErrorKind};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -50,6 +51,13 @@ pub(crate) struct Ledger(Mutex<Told>);
 
 impl Ledger {
     pub(crate) fn outcome(&self, rank: usize, outcome: Outcome) {
+        if rank == 0 {
+            counts::one(match outcome {
+                Outcome::Restored(..) => "lives that restored",
+                Outcome::Fresh => "lives that began anew",
+                Outcome::Refused(..) => "lives that were refused, with an error",
+            });
+        }
         self.0.lock().unwrap().outcomes.insert(rank, outcome);
     }
     /// The next event of `rank`.
@@ -59,7 +67,17 @@ impl Ledger {
         let at = *place;
         *place += 1;
         match told.events.get(at) {
-            None => told.events.push(event),
+            None => {
+                told.events.push(event);
+                counts::one(match event {
+                    Event::Started(..) => "checkpoints started",
+                    Event::Committed(..) => "checkpoints committed",
+                    Event::Protected(..) => "checkpoints waited for until protected",
+                    Event::Archived(..) => "checkpoints waited for until archived",
+                    Event::GoingBack(..) => "restores begun in a running session",
+                    Event::Restored(..) => "restores done in a running session",
+                });
+            }
             Some(known) if *known == event => {}
             Some(known) => {
                 let text = format!("rank {rank} was told {event:?}, another {known:?}");

@@ -7,6 +7,8 @@
 //! | nothing | some hundreds of seeds |
 //! | `BACKSTAY_SIM_SEED=7` | that one, aloud |
 //! | `BACKSTAY_SIM_SEEDS=10000` | so many, from `BACKSTAY_SIM_FROM` (1) on |
+//! | `BACKSTAY_SIM_WORKERS=16` | in so many processes; four for each core else |
+//! | `BACKSTAY_COUNTS=FILE` | JSON of what was done and survived |
 //!
 //! Seeds run in processes of their own, some at a time, so that a hang or an abort has one seed.
 #![expect(
@@ -19,6 +21,7 @@
     reason = "a test may stop where it fails, and says which seed it was"
 )]
 
+mod counts;
 mod damage;
 mod deeds;
 mod invariants;
@@ -65,6 +68,9 @@ const FOUND: [u64; 23] = [
 /// Seeds with stories that find a defect again where its mend is taken back: see `README.md`.
 const TOLD: [u64; 4] = [1056, 1112, 1140, 1264];
 
+/// How many failed, among what is counted.
+const FAILED: &str = "failed";
+
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn environment(name: &str) -> Option<u64> {
@@ -99,10 +105,7 @@ fn live(
     let nodes: Vec<usize> = model::order(&plan.placement);
     let outlive = scenario.servers_outlive();
     let network = network(scenario, number, servers);
-    let mut down: Vec<String> = nodes.iter().map(|node| node_name(*node)).collect();
-    if !outlive {
-        down.extend((0..SERVERS_MAX).map(server_name));
-    }
+    let down = mortals(&nodes, outlive);
     let end = Death {
         trigger,
         stalls,
@@ -112,6 +115,7 @@ fn live(
         per_mille: scenario.repeats,
         random: Seeded::of(&[scenario.seed, number as u64, 0x0074_7769_6365]),
     };
+    let (counted, faults_before) = (network.clone(), network.faults());
     let world = World::new(network, folder, &after, down, (end, repeats), sender);
     let expect = Expect::of(scenario, &nodes);
     // All nodes are there before the first of them asks another. A node's other ranks have a way of
@@ -151,6 +155,7 @@ fn live(
     }
     drop(world);
     let dead = wait(&receiver, count);
+    counts::network(&counted, &faults_before);
     if !outlive {
         servers.end(matches!(dead, Ok(false)));
     }
@@ -160,6 +165,14 @@ fn live(
         return Err(format!("panics: {panics:#?}"));
     }
     Ok(if dead { after } else { folder.to_owned() })
+}
+
+/// The endpoints that die with a life on `nodes`.
+fn mortals(nodes: &[usize], servers_outlive: bool) -> Vec<String> {
+    let servers = if servers_outlive { 0 } else { SERVERS_MAX };
+    let servers = (0..servers).map(server_name);
+    let nodes = nodes.iter().map(|node| node_name(*node));
+    nodes.chain(servers).collect()
 }
 
 /// The life of one rank, in its thread.
@@ -297,6 +310,13 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         for (at, &damage) in plan.damage.iter().enumerate() {
             let mut random = Seeded::of(&[scenario.seed, number as u64, at as u64]);
             damage::inflict(damage, root, &folder, &mut random).map_err(io)?;
+            counts::one(match damage {
+                Damage::Wipe(_) => "nodes lost with all they held",
+                Damage::Flip(..) => "stores with bits flipped",
+                Damage::FlipLog(_) => "stripe logs with a bit flipped",
+                Damage::TearLog(_) => "stripe logs torn",
+                Damage::Return(..) => "nodes that came back with a store of an earlier life",
+            });
             model.damage(damage);
         }
     }
@@ -311,6 +331,10 @@ fn seed_is_well(seed: u64, plain: bool) -> bool {
         Scenario::of(seed)
     };
     let scenario = Arc::new(scenario);
+    counts::one("jobs");
+    if scenario.clock_jumps {
+        counts::one("jobs whose clock jumps");
+    }
     clock::jumps::set(scenario.clock_jumps);
     let kind = if plain { "plain" } else { "told" };
     let root = base().join(format!("backstay-sim-{}-{seed}-{kind}", std::process::id()));
@@ -340,16 +364,30 @@ fn keep_panics() {
     }));
 }
 
-/// Runs `count` seeds in other processes; how many failed.
-fn run_elsewhere(from: u64, count: u64) -> u64 {
+/// What a long run writes: how many jobs were well, and all counts.
+fn write_counts(path: &Path, processes_failed: u64, folder: &Path) -> std::io::Result<()> {
+    let mut counts = counts::sum(folder)?;
+    let jobs = counts.get("jobs").copied().unwrap_or(0);
+    let failed = counts.remove(FAILED).unwrap_or(0);
+    // One that did not come to its end counted nothing.
+    let failed = failed.max(processes_failed);
+    let jobs = jobs.max(failed);
+    let text = serde_json::json!({"passed": jobs - failed, "failed": failed, "counts": counts});
+    std::fs::write(path, text.to_string())
+}
+
+/// Runs `count` seeds in other processes, which write what they counted into `counts`; how many failed.
+fn run_elsewhere(from: u64, count: u64, counts: &Path) -> u64 {
     let cores = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
     // Most of a job's time is spent waiting.
-    let workers = (cores * 4).min(count).max(1);
+    let workers = environment("BACKSTAY_SIM_WORKERS").unwrap_or(cores * 4);
+    let workers = workers.min(count).max(1);
     let spawn = |worker: u64| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "seeds", "--nocapture", "--test-threads=1"])
             .env("BACKSTAY_LOG", "quiet")
             .env("BACKSTAY_SIM_WORKER", format!("{worker}/{workers}"))
+            .env("BACKSTAY_COUNTS", counts.join(worker.to_string()))
             .env("BACKSTAY_SIM_FROM", from.to_string())
             .env("BACKSTAY_SIM_SEEDS", count.to_string())
             .stdout(Stdio::null())
@@ -376,11 +414,17 @@ fn seeds() {
     let count = environment("BACKSTAY_SIM_SEEDS").unwrap_or(SEEDS);
     let Ok(worker) = std::env::var("BACKSTAY_SIM_WORKER") else {
         let begun = Instant::now();
-        let failed = run_elsewhere(from, count);
+        let folder = base().join(format!("backstay-sim-counts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let failed = run_elsewhere(from, count, &folder);
         eprintln!(
             "{count} seeds from {from} on in {:.1} s",
             begun.elapsed().as_secs_f64()
         );
+        if let Some(path) = std::env::var_os("BACKSTAY_COUNTS") {
+            write_counts(Path::new(&path), failed, &folder).unwrap();
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(failed, 0, "processes with failing seeds: see above");
         return;
     };
@@ -398,6 +442,10 @@ fn seeds() {
         if !seed_is_well(seed, plain) {
             failed.push(seed);
         }
+    }
+    counts::add(FAILED, failed.len() as u64);
+    if let Some(path) = std::env::var_os("BACKSTAY_COUNTS") {
+        counts::write(Path::new(&path)).unwrap();
     }
     assert!(failed.is_empty(), "seeds {failed:?}");
 }

@@ -4,6 +4,7 @@
 //! does in a step is in `deeds`.
 //! Invariants: nothing that is said after the world died counts.
 
+use crate::counts;
 use crate::invariants::{self, EVERY_WORD, GOES_ON, broken};
 use crate::ledger::{Event, Ledger, Outcome};
 use crate::model::Expect;
@@ -228,6 +229,15 @@ impl Seat {
 
     pub(crate) fn make(&self, trouble: Trouble) {
         let network = &self.world.network;
+        counts::one(match trouble {
+            Trouble::Cut(..) => "links cut",
+            Trouble::Isolate(_) => "nodes cut off",
+            Trouble::Stall(_) => "nodes stopped",
+            Trouble::StallServer(_) => "staging servers stopped",
+            Trouble::EndServer(_) => "staging servers ended",
+            Trouble::Random(_) => "steps with random faults of the network",
+            Trouble::Heal => "mends of all that",
+        });
         match trouble {
             Trouble::Cut(one, other) => network.cut(&node_name(one), &node_name(other)),
             Trouble::Isolate(node) => network.isolate(&node_name(node)),
@@ -396,6 +406,9 @@ impl Program<'_> {
                 return Err(broken(EVERY_WORD, text));
             }
         }
+        counts::one("restores of a rank, every word compared");
+        let words: usize = self.fields.iter().map(|field| field.words.len()).sum();
+        counts::add("words compared", words as u64);
         self.step = step;
         self.furthest = self.furthest.max(step);
         self.steps.insert(id, step);

@@ -6,6 +6,7 @@
 //! is a state that a kill of all processes could have left, and all copies together are one; what threads of
 //! a dead life do reaches neither the next life's files nor its network.
 
+use crate::counts;
 use crate::scenario::{Access, Device, DeviceFault, How, Operation, PullFault, Trigger};
 use backstay::io::fault::{self, Watch};
 use backstay::store::place::STORE_FILE;
@@ -171,6 +172,7 @@ impl World {
             && *name == attempt.from
             && turns.is_due(turns.what.after, turns.what.count)
         {
+            counts::one("pulls of a restore that failed");
             return Some(turns.what.fault);
         }
         self.repeat(attempt)
@@ -187,6 +189,7 @@ impl World {
             if per_mille == 0 || !repeats.random.chance(per_mille, 1000) {
                 return None;
             }
+            counts::one("requests handled twice");
             if repeats.random.chance(1, 2) {
                 return Some(Fault::Repeated);
             }
@@ -253,6 +256,10 @@ impl World {
         if !is_it || !turns.is_due(what.after, what.count) {
             return None;
         }
+        counts::one(&format!(
+            "{:?} of a {:?} failed: {:?}",
+            what.access, what.device, what.how
+        ));
         Some(match what.how {
             How::NoSpace => fault::Fault::Fails(28),
             How::Quota => fault::Fault::Fails(122),
@@ -331,6 +338,11 @@ impl World {
         while fault::under_way() > self.held.load(Ordering::SeqCst) && begun.elapsed() < UNDER_WAY {
             std::thread::sleep(Duration::from_micros(50));
         }
+        counts::one(if self.end.stalls {
+            "deaths of all, what was being archived written late"
+        } else {
+            "deaths of all at one instant"
+        });
         let copied = copy_tree(&self.folder, &self.after);
         *self.phase.lock().unwrap() = Phase::Dead;
         self.changed.notify_all();
