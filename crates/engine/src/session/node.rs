@@ -71,6 +71,13 @@ pub(super) struct Unopened {
     pub(super) listed: Option<CheckpointId>,
 }
 
+impl Unopened {
+    /// It was read, and is damaged: what it held is lost, and what else can be had is the newest there is.
+    pub(super) fn is_lost(&self) -> bool {
+        self.why.kind().proves_loss()
+    }
+}
+
 impl Node {
     /// Finds the ranks of this node and opens what they share. Collective.
     pub(super) fn join(comm: &Watched, config: &Config) -> Result<Self> {
@@ -180,9 +187,10 @@ impl Node {
         vote(comm, "attaching to the store", 0, attached)
     }
 
-    /// A store that cannot be read is left as it is, until it is known what can be had without it.
+    /// A store that cannot be read, or is damaged as a whole, is left as it is, until it is known what can be had
+    /// without it.
     fn leave_unopened(&self, error: Error) -> Result<Option<Reserve>> {
-        if error.kind() != ErrorKind::StoreIo {
+        if error.kind() != ErrorKind::StoreIo && !error.kind().proves_loss() {
             return Err(error);
         }
         // Ranks find no store.
@@ -220,13 +228,15 @@ impl Node {
 
     /// Moves a store that could not be opened out of the way: a checkpoint was restored without it.
     pub(super) fn put_unopened_aside(&self) -> Result<()> {
-        if self.unopened.borrow().is_none() {
-            return Ok(());
-        }
+        let (what, extension) = match &*self.unopened.borrow() {
+            None => return Ok(()),
+            Some(unopened) if unopened.is_lost() => ("is damaged", "damaged"),
+            Some(_) => ("cannot be read", "unread"),
+        };
         let path = self.store_path();
-        let aside = path.with_extension("unread");
+        let aside = path.with_extension(extension);
         notice::warn(&format!(
-            "{}, which cannot be read, is moved to {}; remove it when it is of no use any more",
+            "{}, which {what}, is moved to {}; remove it when it is of no use any more",
             path.display(),
             aside.display()
         ));

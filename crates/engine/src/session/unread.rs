@@ -5,6 +5,7 @@
 //! same; only a number that somebody named goes past it.
 
 use super::Session;
+use super::node::Unopened;
 use super::vote::{as_checkpoint, as_number, vote, vote_with};
 use crate::clock::{Backoff, patiently};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,29 +88,34 @@ impl Session {
     }
 
     /// Where a store, or a slot of one, could not be read: whether what is left can give what was named, or,
-    /// if nothing was, the same that would have been restored with it. Nothing was written so far. Collective.
+    /// if nothing was, the same that would have been restored with it; where a store is damaged as a whole,
+    /// whether anything is left. Nothing was written so far. Collective.
     pub(super) fn settle_what_is_given_up(&mut self) -> Result<()> {
         let unopened = self.node.unopened.borrow();
-        let listed = unopened.as_ref().and_then(|unopened| unopened.listed);
-        let unopened = unopened.as_ref().map(|unopened| unopened.why.again());
+        let unopened = unopened.as_ref();
+        let listed = unopened.and_then(|unopened| unopened.listed);
+        let is_lost = unopened.is_some_and(Unopened::is_lost);
+        let unopened = unopened.map(|unopened| unopened.why.again());
         // What this node's store would say, a store of another node says: a checkpoint is on all or on none.
         let read = self.found.iter().map(FoundRevision::id).max();
         let located = self.protection.newest_known();
         let mut all = [
-            i64::from(unopened.is_some()),
-            i64::from(self.gave_up.is_some()),
+            i64::from(is_lost),
+            i64::from(unopened.is_some() && !is_lost || self.gave_up.is_some()),
             read.map_or(0, as_number),
             listed.max(located).map_or(0, as_number),
         ];
         let what = "looking for what could not be opened";
         self.comm.allreduce_max(what, &mut all)?;
-        let [is_unopened, gave_up, read, listed] = all;
-        if is_unopened + gave_up == 0 {
+        let [lost, unread, read, listed] = all;
+        if lost + unread == 0 {
             return Ok(());
         }
         let newest = self.policy.complete.last().copied();
         let can_be_had = if let Some(number) = self.config.restore_checkpoint {
             self.policy.complete.iter().any(|id| id.number == number)
+        } else if unread == 0 {
+            newest.is_some()
         } else {
             let known = read.max(listed);
             read > 0 && newest.is_some_and(|newest| as_number(newest) >= known)
@@ -124,6 +130,9 @@ impl Session {
 
     /// What a program is told where nothing of what it wants can be had without what could not be read.
     fn not_opened(&self, why: &Error) -> Error {
+        if why.kind().proves_loss() {
+            return why.again();
+        }
         let can: Vec<u64> = self.policy.complete.iter().map(|id| id.number).collect();
         let (path, words) = (self.node.store_path(), why.words());
         let context = match (self.config.restore_checkpoint, can.is_empty()) {

@@ -14,6 +14,7 @@ use backstay::{Communicator, Config, Error, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::device::EIO;
 use backstay_testkit::network::{self, SimNetwork};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -289,6 +290,35 @@ fn a_store_of_which_nothing_can_be_read_is_as_a_lost_one_for_who_names_a_checkpo
     });
     assert!(path.with_extension("unread").exists());
     well(one, with_archive, |rank| restores(rank, 3));
+}
+
+#[test]
+fn a_store_that_is_damaged_is_as_a_lost_one_where_the_archive_has_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = (folder.path(), 2);
+    let with_archive = |config: &mut Config| archived(folder.path(), config);
+    well(two, with_archive, |rank| {
+        checkpoints(rank, 3, Level::Archive);
+        checkpoints(rank, 1, Level::Node);
+    });
+    let path = store(folder.path(), 0);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    for offset in ROOT_OFFSETS {
+        file.write_all_at(&[0xff; 64], offset + 8).unwrap();
+    }
+    // Without the archive nothing can be had, and nothing is begun anew over what is there.
+    life(&SimNetwork::new(4), two, short, |rank| {
+        let error = rank.map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("store.backstay"), "{error}");
+    });
+    assert!(path.exists());
+    well(two, with_archive, |rank| {
+        assert_eq!(restores(rank, 3), Level::Archive);
+        checkpoints(rank, 1, Level::Node);
+    });
+    assert!(path.with_extension("damaged").exists());
+    well(two, with_archive, |rank| restores(rank, 4));
 }
 
 /// Checkpoints of three nodes under XOR: 4, which is protected; or 6 after 5, which is.
