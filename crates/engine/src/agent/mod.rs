@@ -123,6 +123,8 @@ pub struct Agent {
     directory: RwLock<PathBuf>,
     /// What a survey found, and what was rebuilt since.
     stores: Mutex<Vec<LocalStore>>,
+    /// Held while the folder is looked at, and while something in it is moved away.
+    looking: Mutex<()>,
     member: Mutex<Option<Member>>,
     buffers: Buffers,
     /// Parity extents that were offered to holders.
@@ -160,6 +162,7 @@ impl Agent {
             node: node.to_owned(),
             directory: RwLock::new(directory.to_owned()),
             stores: Mutex::default(),
+            looking: Mutex::default(),
             member: Mutex::default(),
             buffers: Buffers::default(),
             offers: AtomicU64::default(),

@@ -179,6 +179,7 @@ impl Agent {
             return Ok(());
         }
         self.check_unopened()?;
+        let _looking = lock(&self.looking);
         let found = lock(&self.stores)
             .iter()
             .find(|found| found.survey.store == store)

@@ -241,6 +241,8 @@ pub fn remove_rebuilt(directory: &Path) {
 impl Agent {
     /// Looks at the node's folder again, and exposes what it finds.
     pub fn survey(&self) -> Vec<Survey> {
+        // What was found last stays: of two surveys the later, and no store that is set aside meanwhile.
+        let _looking = lock(&self.looking);
         let (found, unread) = look_in(&self.directory());
         // Held meanwhile: a store that is being attached must not be exposed as it was before.
         let member = lock(&self.member);

@@ -2,14 +2,19 @@
 //! Requests of a restart that come once more, late: when the job runs on the stores that they are about.
 
 use crate::job::{Rank, config};
+use backstay::agent::{Agent, AgentSettings};
 use backstay::config::Redundancy;
 use backstay::format::agent::Request;
-use backstay::transport::Endpoint;
+use backstay::io::fault;
+use backstay::transport::{Endpoint, Peer};
 use backstay::{Config, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::{Action, Fault, SimNetwork};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -64,7 +69,7 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
         protected(rank);
         if rank.session.rank() == 1 {
             assert!(node.is_up("n1"));
-            let peer = backstay::transport::Peer::new("n1".to_owned(), "sim:n1".to_owned());
+            let peer = Peer::new("n1".to_owned(), "sim:n1".to_owned());
             let asked = std::mem::take(&mut *asked.lock().unwrap());
             assert_eq!(asked.len(), 2, "one store was made again");
             for request in asked {
@@ -80,6 +85,47 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
         assert_eq!(rank.step, 3);
         rank.check();
     });
+}
+
+/// A survey that comes once more is under way while the store that it looks at is set aside.
+#[test]
+fn a_store_that_was_set_aside_is_not_found_by_a_survey_that_began_before() {
+    let folder = tempfile::tempdir().unwrap();
+    life(&SimNetwork::new(1), folder.path(), protected);
+    let directory = folder.path().join("n1/test job/n1");
+    let network = SimNetwork::new(2);
+    let settings = AgentSettings {
+        within: WITHIN,
+        threads: 1,
+        rate_bytes: None,
+        cpu_set: None,
+        nice: 0,
+    };
+    let agent = Agent::start(network.endpoint("n1"), settings, "n1", &directory);
+    agent.survey();
+    let store = agent.local_stores()[0].survey.store;
+    let (asker, looks) = (network.endpoint("asker"), AtomicBool::new(true));
+    let aside: Arc<Mutex<Option<JoinHandle<()>>>> = Arc::default();
+    let begun = Arc::clone(&aside);
+    let _watch = fault::watch(&directory, move |_| {
+        if looks.swap(false, Ordering::SeqCst) {
+            let (asker, (sender, done)) = (Arc::clone(&asker), channel());
+            let asking = std::thread::spawn(move || {
+                let peer = Peer::new("n1".to_owned(), "sim:n1".to_owned());
+                let request = Request::SetAside { store }.encode().unwrap();
+                asker.call(&peer, &request, WITHIN).unwrap();
+                sender.send(()).ok();
+            });
+            *begun.lock().unwrap() = Some(asking);
+            // It waits for the survey, or is done before it.
+            done.recv_timeout(Duration::from_millis(300)).ok();
+        }
+        None
+    });
+    agent.survey();
+    aside.lock().unwrap().take().unwrap().join().unwrap();
+    assert!(directory.join("store.aside").exists());
+    assert!(agent.local_stores().is_empty());
 }
 
 /// The answer that arrives says that nothing was damaged: the request before it had mended all.
