@@ -6,6 +6,7 @@
 //! what it covers; what a round took that nobody can have recorded is free again at the next; a retired
 //! segment is free when no stripe names it in any log.
 
+use self::log::MemberLog;
 use super::{Agent, AgentSettings, lock};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +41,7 @@ pub(super) struct Member {
     reserve: Reserve,
     /// The parity of others.
     space: Space,
-    log: StripeLog,
+    log: MemberLog,
     table: StripeTable,
     /// The group as the coordinator has it: the table's, or the one that is going to replace it.
     epoch: u64,
@@ -82,11 +83,15 @@ fn address(extent: &Extent) -> Address {
 }
 
 impl Member {
-    /// The member that `reserve` is, with what its log says; claims the slots of all that the log's
-    /// stripes name.
-    pub(super) fn attach(reserve: &Reserve, directory: &Path) -> Result<Self> {
+    /// The member that `reserve` is, with what its log says, or its group where that was `told`; claims the
+    /// slots of all that the stripes name.
+    pub(super) fn attach(
+        reserve: &Reserve,
+        directory: &Path,
+        told: Option<StripeTable>,
+    ) -> Result<Self> {
         let store = reserve.reader().superblock().store;
-        let (log, table) = StripeLog::open(log_files(directory)?, store)?;
+        let (log, table) = MemberLog::open(directory, store, told)?;
         let mut member = Self {
             space: Space::new(reserve.geometry().segment_bytes),
             reserve: reserve.clone(),
@@ -628,12 +633,29 @@ impl Agent {
             let context = format!("node {} has no store of that group", self.node);
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         };
-        let (mut log, mut table) = StripeLog::open(log_files(&self.directory())?, store)?;
-        if (table.epoch, table.round) >= (round.epoch, round.round) {
-            return Ok(());
+        let files = log_files(&self.directory());
+        match files.and_then(|files| StripeLog::open(files, store)) {
+            Ok((_, table)) if (table.epoch, table.round) >= (round.epoch, round.round) => Ok(()),
+            Ok((mut log, mut table)) => {
+                table.apply(round);
+                log.append(round, &table)
+            }
+            Err(error) if error.kind().leaves_open() => {
+                // It may be newer, and is left as it is. What is told counts as long as it cannot be read.
+                let mut table = StripeTable::default();
+                table.apply(round);
+                *lock(&self.told) = Some((store, table));
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
-        table.apply(round);
-        log.append(round, &table)
+    }
+
+    /// What the group of a store, whose own log could not be read, says of it.
+    pub(super) fn told(&self, store: StoreId) -> Option<StripeTable> {
+        let told = lock(&self.told);
+        let told = told.as_ref().filter(|(of, _)| *of == store);
+        told.map(|(_, table)| table.clone())
     }
 
     /// The settings of its work.
@@ -678,5 +700,6 @@ impl Pace {
     }
 }
 
+mod log;
 #[cfg(test)]
 mod tests;

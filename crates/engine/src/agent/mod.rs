@@ -40,6 +40,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Control;
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
+use crate::store::stripe_log::StripeTable;
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer, file_exposure};
 use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat};
@@ -133,6 +134,8 @@ pub struct Agent {
     arriving: Mutex<record::Arriving>,
     /// A table whose parts are asked for.
     asked: Mutex<record::Asked>,
+    /// What its group says of the node's store, whose own log could not be read.
+    told: Mutex<Option<(StoreId, StripeTable)>>,
     /// What a restart had it do.
     done: rebuild::Done,
 }
@@ -168,6 +171,7 @@ impl Agent {
             offers: AtomicU64::default(),
             arriving: Mutex::default(),
             asked: Mutex::default(),
+            told: Mutex::default(),
             done: rebuild::Done::default(),
         });
         let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
@@ -200,7 +204,7 @@ impl Agent {
         {
             return Ok(());
         }
-        let member = Member::attach(reserve, directory)?;
+        let member = Member::attach(reserve, directory, self.told(store))?;
         let mut attached = lock(&self.member);
         self.expose(reserve, store);
         *attached = Some(member);

@@ -268,7 +268,11 @@ impl Agent {
         };
         let own = own.ok_or_else(none)?;
         let store = own.survey.store;
-        let table = look_beside(&own.directory, store)?.ok_or_else(none)?;
+        let table = look_beside(&own.directory, store).or_else(|error| {
+            let told = self.told(store).filter(|_| error.kind().leaves_open());
+            told.map(Some).ok_or(error)
+        });
+        let table = table?.ok_or_else(none)?;
         let path = own.directory.join(STORE_FILE);
         let device = FileDevice::open(&path, false)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;

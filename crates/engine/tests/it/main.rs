@@ -41,5 +41,6 @@ mod transport;
 mod two_slots;
 mod unread;
 mod unread_archive;
+mod unread_log;
 mod unread_slots;
 mod versions;

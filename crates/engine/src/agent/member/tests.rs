@@ -27,7 +27,7 @@ fn member(folder: &Path) -> Member {
         wait: Duration::from_secs(5),
     };
     let reserve = Reserve::create(Arc::new(device), control, &superblock, 4, settings).unwrap();
-    let mut member = Member::attach(&reserve, folder).unwrap();
+    let mut member = Member::attach(&reserve, folder, None).unwrap();
     let seat = Seat {
         store: STORE,
         node: "node".to_owned(),
@@ -124,7 +124,8 @@ fn a_log_without_room_is_said_before_parity_is_made() {
     };
     member.begin((1, 1), 1).unwrap();
     member.answer(&request(1)).unwrap();
-    (member.log, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
+    let (full, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
+    member.log.log = Some(full);
     let error = member.answer(&request(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
 }
