@@ -32,6 +32,8 @@ const SOCKET: &str = "agent.socket";
 const MESSAGE_BYTES_MAX: u32 = 64 << 20;
 /// How long an agent may take to answer what it does at once, and to die.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Leaders that look whether there is an agent lock its file for a moment: none takes longer.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The place of an agent process in a folder: held as long as it lives.
 #[derive(Debug)]
@@ -48,11 +50,15 @@ impl AgentPlace {
         let path = directory.join(AGENT_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut text = String::new();
-            drop(file.read_to_string(&mut text));
-            let context = format!("node's agent is already process {}", text.trim());
-            return Err(Error::new(ErrorKind::StoreBusy, context));
+        let deadline = Deadline::after(LOOK);
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if deadline.left().is_none() {
+                let mut text = String::new();
+                drop(file.read_to_string(&mut text));
+                let context = format!("node's agent is already process {}", text.trim());
+                return Err(Error::new(ErrorKind::StoreBusy, context));
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
         open::inscribe(&mut file, &format!("{}\n", std::process::id())).map_err(failed)?;
         let socket = directory.join(SOCKET);
@@ -349,6 +355,29 @@ mod tests {
         assert!(stranger.try_wait().unwrap().is_none(), "it lives");
         stranger.kill().unwrap();
         stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn an_agent_takes_its_place_while_leaders_look_for_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let look = || {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                living(folder.path());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(look);
+            }
+            let taken: Vec<_> = (0..300)
+                .map(|_| AgentPlace::take(folder.path()).map(drop))
+                .collect();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            for taken in taken {
+                taken.unwrap();
+            }
+        });
     }
 
     #[test]
