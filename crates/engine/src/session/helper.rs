@@ -308,6 +308,11 @@ impl NodeAgent {
     }
 }
 
+/// To an agent process that the life had no use for.
+pub(super) fn say_goodbye(client: &AgentClient) {
+    said(client.ask(&LocalRequest::Goodbye, PROMPT));
+}
+
 fn attach(node: &Node) -> LocalRequest {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     LocalRequest::Attach {

@@ -765,7 +765,7 @@ impl Session {
         }
         let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
         if closed.is_ok() {
-            self.protection.goodbye();
+            self.protection.goodbye(&self.node);
         }
         closed
     }

@@ -5,7 +5,7 @@
 //! Invariants: whether this life is protected is the same on all ranks; without any agent the
 //! session works as without level 2, and says so.
 
-use super::helper::{Known, NodeAgent};
+use super::helper::{Known, NodeAgent, say_goodbye};
 use super::node::Node;
 use super::share::{share_bytes, share_parts, share_secret};
 use super::vote::{vote, vote_with};
@@ -461,11 +461,10 @@ impl Protection {
         agent.is_some_and(|agent| agent.put_back(node, home))
     }
 
-    /// The job is over.
-    pub(super) fn goodbye(&self) {
-        if let Some(agent) = &self.agent {
-            agent.goodbye();
-        }
+    /// The job is over, also for an agent process that this life had no use for.
+    pub(super) fn goodbye(&self, node: &Node) {
+        node.agent.borrow_mut().iter().for_each(say_goodbye);
+        self.agent.iter().for_each(NodeAgent::goodbye);
     }
 }
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lives of a job: checkpoint, end without goodbye, restore, go on.
 
-use crate::job::{config, life};
+use crate::job::{Rank, config, life};
+use backstay::agent::process::{Ended, ProcessOptions, run};
 use backstay::inspect::Stores;
 use backstay::{CheckpointId, ErrorKind, Level};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_killed_job_goes_on_where_it_was() {
@@ -216,7 +220,7 @@ fn what_newer_ones_took_the_place_of_was_durable() {
         ..config(folder.path())
     };
     life(2, &config, |rank| {
-        let start = |rank: &mut crate::job::Rank| {
+        let start = |rank: &mut Rank| {
             rank.compute();
             rank.session.checkpoint_start().unwrap()
         };
@@ -434,7 +438,7 @@ fn thinly_filled_segments_are_vacated_and_nothing_is_lost() {
         ..config(folder.path())
     };
     let names: Vec<String> = (0..512).map(|index| format!("v{index:03}")).collect();
-    let protect = |rank: &mut crate::job::Rank, memory: &mut [Vec<u64>]| {
+    let protect = |rank: &mut Rank, memory: &mut [Vec<u64>]| {
         for (name, words) in names.iter().zip(memory).step_by(16) {
             let variable = backstay::Variable::new(name, backstay::ElementType::U64, &[2048]);
             // SAFETY: the memory outlives the session's use of it.
@@ -480,4 +484,35 @@ fn thinly_filled_segments_are_vacated_and_nothing_is_lost() {
             assert!(words.iter().all(|&word| word == index), "variable {index}");
         }
     });
+}
+
+/// A job on one node has no need of an agent process, which is told all the same that the job is over.
+#[test]
+fn the_agent_process_of_a_job_on_one_node_ends_with_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ProcessOptions {
+        directory: folder.path().join("test job/node0"),
+        linger: Duration::from_secs(3600),
+        over: None,
+    };
+    std::fs::create_dir_all(&options.directory).unwrap();
+    let stop = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        let agent = scope.spawn(|| run(&options, &stop));
+        while !options.directory.join("agent.socket").exists() && !agent.is_finished() {
+            std::thread::yield_now();
+        }
+        run_ranks(ThreadComm::new(2), |comm| {
+            let rank = Rank::open(comm, config(folder.path())).unwrap();
+            rank.session.close().unwrap();
+        });
+        // One that was not told is now.
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !agent.is_finished() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stop.store(true, Ordering::Release);
+        agent.join().unwrap()
+    });
+    assert_eq!(ended.unwrap(), Ended::JobOver);
 }
