@@ -8,7 +8,7 @@
 
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::open;
+use crate::io::{fault, open};
 use crate::notice;
 use backstay_format::FormatError;
 use backstay_format::local::{LocalAnswer, LocalRequest};
@@ -45,8 +45,8 @@ pub struct AgentPlace {
 }
 
 impl AgentPlace {
-    /// Takes the place in `directory`; an error names the agent that has it.
-    pub fn take(directory: &Path) -> Result<Self> {
+    /// Takes the place in `directory` for process `id`; an error names the agent that has it.
+    pub fn take(directory: &Path, id: u32) -> Result<Self> {
         let path = directory.join(AGENT_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
@@ -60,7 +60,7 @@ impl AgentPlace {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        open::inscribe(&mut file, &format!("{}\n", std::process::id())).map_err(failed)?;
+        open::inscribe(&mut file, &format!("{id}\n")).map_err(failed)?;
         let socket = directory.join(SOCKET);
         drop(std::fs::remove_file(&socket));
         let place = short(directory, &socket)?;
@@ -292,6 +292,7 @@ pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
 /// Ends an agent process that does not let go. `pid` is what its file says.
 fn end(directory: &Path, pid: i32, patience: Duration) -> Result<()> {
     match holder(directory, pid) {
+        _ if fault::ends(pid) => {}
         Some(process) => {
             if let Err(error) = pidfd_send_signal(&process, Signal::KILL) {
                 tracing::debug!("agent {pid}: {error}");
@@ -371,7 +372,7 @@ mod tests {
                 scope.spawn(look);
             }
             let taken: Vec<_> = (0..300)
-                .map(|_| AgentPlace::take(folder.path()).map(drop))
+                .map(|_| AgentPlace::take(folder.path(), std::process::id()).map(drop))
                 .collect();
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             for taken in taken {

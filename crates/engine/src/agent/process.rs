@@ -65,10 +65,42 @@ struct State {
     goodbye: bool,
 }
 
+type OpenEndpoint<'a> = dyn Fn(TcpOptions) -> Result<Arc<dyn Endpoint>> + Sync + 'a;
+
+/// What an agent has of the machine that it runs on.
+pub struct Surroundings<'a> {
+    /// The number of its process, by which its file names it.
+    pub id: u32,
+    /// Opens its way to other agents.
+    pub open_endpoint: &'a OpenEndpoint<'a>,
+    /// Where it finds the folder of a store that its leader names.
+    pub folder: &'a (dyn Fn(&Path) -> PathBuf + Sync),
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Surroundings({})", self.id)
+    }
+}
+
 /// Runs an agent until its job is over, it has been alone for too long, or `stop` is set.
 pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
+    let around = Surroundings {
+        id: std::process::id(),
+        open_endpoint: &|options| Ok(Arc::new(TcpEndpoint::open(options)?)),
+        folder: &Path::to_path_buf,
+    };
+    run_on(options, stop, &around)
+}
+
+/// As [`run`], in other surroundings.
+pub fn run_on(
+    options: &ProcessOptions,
+    stop: &AtomicBool,
+    around: &Surroundings<'_>,
+) -> Result<Ended> {
     crate::io::on_demand::raise_file_limit();
-    let place = AgentPlace::take(&options.directory)?;
+    let place = AgentPlace::take(&options.directory, around.id)?;
     notice::info(&format!(
         "agent of the store in {}",
         options.directory.display()
@@ -80,7 +112,7 @@ pub fn run(options: &ProcessOptions, stop: &AtomicBool) -> Result<Ended> {
             if let Some(stream) = place.accept(Duration::from_millis(100)) {
                 let state = &state;
                 let serving = std::thread::Builder::new()
-                    .spawn_scoped(scope, move || serve(&stream, state, stop));
+                    .spawn_scoped(scope, move || serve(&stream, (state, around), stop));
                 if let Err(error) = serving {
                     notice::warn(&format!(
                         "a rank is not answered: no thread for it: {error}"
@@ -128,7 +160,11 @@ fn end(state: &Mutex<State>) {
 }
 
 /// Answers one leader until it goes away.
-fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
+fn serve(
+    stream: &UnixStream,
+    (state, around): (&Mutex<State>, &Surroundings<'_>),
+    stop: &AtomicBool,
+) {
     drop(stream.set_read_timeout(Some(Duration::from_millis(200))));
     while !stop.load(Ordering::Acquire) {
         let bytes = match receive(stream) {
@@ -137,7 +173,7 @@ fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
             Ok(None) | Err(_) => return,
         };
         let answer = match LocalRequest::decode(&bytes) {
-            Ok(request) => answer(&request, state),
+            Ok(request) => answer(&request, state, around),
             Err(error) => Err(Error::malformed("a request of a rank", error)),
         };
         // What cannot be said is said to have failed; who asks does not wait in vain.
@@ -157,13 +193,20 @@ fn serve(stream: &UnixStream, state: &Mutex<State>, stop: &AtomicBool) {
     }
 }
 
-fn answer(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
+fn answer(
+    request: &LocalRequest,
+    state: &Mutex<State>,
+    around: &Surroundings<'_>,
+) -> Result<LocalAnswer> {
     match request {
-        LocalRequest::Begin { .. } => begin(request, state),
+        LocalRequest::Begin { .. } => begin(request, state, around.open_endpoint),
         LocalRequest::Attach {
             directory,
             store_directory,
-        } => attach(state, Path::new(directory), Path::new(store_directory)),
+        } => {
+            let store_directory = (around.folder)(Path::new(store_directory));
+            attach(state, Path::new(directory), &store_directory)
+        }
         LocalRequest::Detach => {
             let (coordinator, archive, agent) = {
                 let mut state = lock(state);
@@ -295,7 +338,11 @@ pub fn scheme_numbers(scheme: Scheme) -> (u8, u8) {
     }
 }
 
-fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
+fn begin(
+    request: &LocalRequest,
+    state: &Mutex<State>,
+    open_endpoint: &OpenEndpoint<'_>,
+) -> Result<LocalAnswer> {
     let LocalRequest::Begin {
         secret,
         job,
@@ -325,8 +372,7 @@ fn begin(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswer> {
         cpu_set: (!cpu_set.is_empty()).then(|| cpu_set.clone()),
         nice: i32::try_from(*nice).unwrap_or(19),
     };
-    let endpoint = settings.in_background(|| TcpEndpoint::open(options))?;
-    let endpoint: Arc<dyn Endpoint> = Arc::new(endpoint);
+    let endpoint = settings.in_background(|| open_endpoint(options))?;
     let address = endpoint.address();
     let directory = std::env::current_dir().unwrap_or_default();
     let agent = Agent::start(endpoint, settings, node, &directory);

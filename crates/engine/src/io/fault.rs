@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: a test's hold on the files of devices: what is done to one may be held up, fail, or be cut
-//! short.
+//! short; and on processes that are none, but threads of the test.
 //! In from: tests, by `watch`. Out to: every device that is a file, before each operation.
 //! Invariants: without the feature `faults` nothing of this is compiled in, and no operation is looked at;
 //! what a mapping lends is read without being asked about.
 
 #[cfg(not(feature = "faults"))]
+pub(crate) use off::ends;
+#[cfg(not(feature = "faults"))]
 pub(super) use off::{check, cut_short};
 #[cfg(feature = "faults")]
-pub use on::{Attempt, Fault, Watch, under_way, watch};
+pub(crate) use on::ends;
+#[cfg(feature = "faults")]
+pub use on::{Attempt, Fault, Watch, end_processes_by, under_way, watch};
 #[cfg(feature = "faults")]
 pub(super) use on::{check, cut_short};
 
@@ -48,6 +52,11 @@ mod off {
     ) -> (usize, Result<()>, UnderWay) {
         (length, Ok(()), UnderWay)
     }
+
+    #[inline]
+    pub(crate) fn ends(_: i32) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "faults")]
@@ -81,6 +90,7 @@ mod on {
         Short(u64, i32),
     }
 
+    type End = dyn Fn(i32) -> bool + Send + Sync;
     type Hook = Arc<dyn Fn(&Attempt<'_>) -> Option<Fault> + Send + Sync>;
 
     struct Hooked {
@@ -90,6 +100,7 @@ mod on {
     }
 
     static HOOKS: RwLock<Vec<Hooked>> = RwLock::new(Vec::new());
+    static END: RwLock<Option<Arc<End>>> = RwLock::new(None);
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -113,6 +124,17 @@ mod on {
     /// Operations on files that are begun and not done, those that a hook holds up among them.
     pub fn under_way() -> usize {
         UNDER_WAY.load(Ordering::SeqCst)
+    }
+
+    /// Has `end` called instead of the kernel to end a process; false where it is none of the test's.
+    pub fn end_processes_by(end: impl Fn(i32) -> bool + Send + Sync + 'static) {
+        *END.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(end));
+    }
+
+    /// Whether process `pid` was one of the test's, and was ended.
+    pub(crate) fn ends(pid: i32) -> bool {
+        let end = END.read().unwrap_or_else(PoisonError::into_inner).clone();
+        end.is_some_and(|end| end(pid))
     }
 
     /// Has a hook called until dropped.

@@ -88,7 +88,7 @@ fn an_agent_process_refuses_a_library_of_another_version_and_goes_on() {
 #[test]
 fn a_library_refuses_an_agent_process_of_another_version() {
     let folder = must(tempfile::tempdir());
-    let place = must(AgentPlace::take(folder.path()));
+    let place = must(AgentPlace::take(folder.path(), std::process::id()));
     let client = AgentClient::find(folder.path()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -104,7 +104,7 @@ fn a_library_refuses_an_agent_process_of_another_version() {
 #[test]
 fn what_cannot_be_said_to_an_agent_process_is_an_error_at_once() {
     let folder = must(tempfile::tempdir());
-    let _place = must(AgentPlace::take(folder.path()));
+    let _place = must(AgentPlace::take(folder.path(), std::process::id()));
     let client = AgentClient::find(folder.path()).unwrap();
     // Nobody answers: who waited would get a timeout.
     let request = LocalRequest::Attach {

@@ -2,6 +2,7 @@
 //! Purpose: harms the files of a node between two lives.
 //! In: a `Damage`, random numbers. Out: changed files.
 
+use crate::counts;
 use crate::scenario::Damage;
 use crate::world::{copy_tree, node_name};
 use backstay::agent::survey::stores_in;
@@ -47,6 +48,16 @@ pub(crate) fn inflict(
             Ok(())
         }
     }
+}
+
+pub(crate) fn count(damage: Damage) {
+    counts::one(match damage {
+        Damage::Wipe(_) => "nodes lost with all they held",
+        Damage::Flip(..) => "stores with bits flipped",
+        Damage::FlipLog(_) => "stripe logs with a bit flipped",
+        Damage::TearLog(_) => "stripe logs torn",
+        Damage::Return(..) => "nodes that came back with a store of an earlier life",
+    });
 }
 
 fn remove(path: &Path) -> std::io::Result<()> {

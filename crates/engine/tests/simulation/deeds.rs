@@ -7,7 +7,7 @@ use crate::invariants::{GOES_ON, NOTHING_NEWER, TRULY_PROTECTED, broken};
 use crate::ledger::Event;
 use crate::model::Expect;
 use crate::rank::Program;
-use crate::scenario::{Deed, Device, How, Take, Trouble};
+use crate::scenario::{Deed, Device, Fate, How, Take, Trouble};
 use backstay::session::Handle;
 use backstay::{CheckpointId, ErrorKind, Level};
 use std::time::Duration;
@@ -75,7 +75,10 @@ impl Program<'_> {
     fn is_disturbed(&self, number: usize) -> bool {
         let plan = self.seat.plan();
         let mut before = plan.steps[..=number].iter();
-        self.failed || plan.is_disturbed() || before.any(|step| step.trouble.is_some())
+        self.failed
+            || self.seat.world.lost_agent()
+            || plan.is_disturbed()
+            || before.any(|step| step.trouble.is_some())
     }
 
     /// Tells how a collective call ended; what is disturbed may fail, and then sanely.
@@ -184,9 +187,11 @@ impl Program<'_> {
         let steps = &plan.steps[..=number];
         let last = steps.iter().rev().find_map(|step| step.trouble);
         let fails = steps[number].fault.is_some();
+        // Of these lives each rank may learn of it at another time.
+        let may_lose = matches!(self.scenario().fate(seat.life), Some(Fate::OneDies(..)));
         let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal) || fails;
         let healed = last == Some(Trouble::Heal) || last.is_none() && self.is_disturbed(number);
-        let healed = healed && !fails;
+        let healed = healed && !fails && !may_lose;
         let supported = match level {
             Level::Protected => seat.expect != Expect::Unsupported,
             _ => self.scenario().archive.is_some(),
@@ -226,7 +231,8 @@ impl Program<'_> {
             if right {
                 return Ok(());
             }
-            if turn + 1 == tries && !troubled && !self.failed {
+            let lost = may_lose && self.is_disturbed(number);
+            if turn + 1 == tries && !troubled && !self.failed && !lost {
                 let text = format!("rank {}: {what}: {:?}: {error}", seat.rank, error.kind());
                 return Err(broken(GOES_ON, text));
             }

@@ -44,6 +44,8 @@ pub(crate) struct Told {
     pub(crate) closed: bool,
     /// A device failed in this life: what it left may be less than it would have been.
     pub(crate) faults: bool,
+    /// An agent died in it while the ranks went on.
+    pub(crate) agent_lost: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +94,36 @@ impl Ledger {
     }
     pub(crate) fn faults(&self) {
         self.0.lock().unwrap().faults = true;
+    }
+    /// The checkpoint that was committed last, where nothing went back behind it and nothing failed.
+    pub(crate) fn committed(&self) -> Option<(CheckpointId, u64)> {
+        let told = self.0.lock().unwrap();
+        let last = told.events.iter().rev().find_map(|event| match *event {
+            Event::Started(..) => None,
+            Event::Committed(id, step) | Event::Protected(id, step) => Some(Some((id, step))),
+            _ => Some(None),
+        });
+        last.flatten().filter(|_| !told.faults && !told.agent_lost)
+    }
+    /// It was protected when no rank was left to be told.
+    pub(crate) fn protected(&self, id: CheckpointId, step: u64) {
+        self.0
+            .lock()
+            .unwrap()
+            .events
+            .push(Event::Protected(id, step));
+    }
+    /// Whether any checkpoint was started.
+    pub(crate) fn started(&self) -> bool {
+        let told = self.0.lock().unwrap();
+        let mut events = told.events.iter();
+        events.any(|event| matches!(event, Event::Started(..)))
+    }
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.lock().unwrap().closed
+    }
+    pub(crate) fn agent_lost(&self) {
+        self.0.lock().unwrap().agent_lost = true;
     }
     pub(crate) fn closed(&self) {
         self.0.lock().unwrap().closed = true;

@@ -7,6 +7,7 @@
 //! | nothing | some hundreds of seeds |
 //! | `BACKSTAY_SIM_SEED=7` | that one, aloud |
 //! | `BACKSTAY_SIM_SEEDS=10000` | so many, from `BACKSTAY_SIM_FROM` (1) on |
+//! | `BACKSTAY_SIM_STORY=agents` | of these only such whose story has that in its name |
 //! | `BACKSTAY_SIM_WORKERS=16` | in so many processes; four for each core else |
 //! | `BACKSTAY_COUNTS=FILE` | JSON of what was done and survived |
 //!
@@ -21,11 +22,13 @@
     reason = "a test may stop where it fails, and says which seed it was"
 )]
 
+mod agents;
 mod counts;
 mod damage;
 mod deeds;
 mod invariants;
 mod ledger;
+mod life;
 mod maker;
 mod model;
 mod rank;
@@ -34,29 +37,22 @@ mod staging;
 mod stories;
 mod world;
 
+use agents::Agents;
 use backstay::clock;
-use backstay::config::Redundancy;
-use backstay_testkit::comm::ThreadComm;
-use backstay_testkit::network::SimNetwork;
 use backstay_testkit::seeded::Seeded;
 use invariants::Files;
 use ledger::Ledger;
-use model::{Expect, Model, Verdict};
-use rank::Seat;
-use scenario::{Damage, End, Scenario};
-use staging::{SERVERS_MAX, Servers, server_name};
+use life::Life;
+use model::{Model, Verdict};
+use scenario::{Damage, Scenario};
+use staging::Servers;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use world::{ARCHIVE, Death, Event, Repeats, World, copy_tree, node_name};
+use std::time::Instant;
+use world::{ARCHIVE, copy_tree, node_name};
 
-/// No life takes longer.
-const LIFE_LIMIT: Duration = Duration::from_secs(90);
-/// No call of the communicator does.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Seeds where nothing else is said.
 const SEEDS: u64 = 200;
 /// Seeds that found a defect before there were stories; they run as well, without.
@@ -71,7 +67,7 @@ const TOLD: [u64; 4] = [1056, 1112, 1140, 1264];
 /// How many failed, among what is counted.
 const FAILED: &str = "failed";
 
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+pub(crate) static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -84,157 +80,6 @@ fn base() -> PathBuf {
         return memory.to_owned();
     }
     std::env::temp_dir()
-}
-
-/// One life of the job; returns where its files are.
-fn live(
-    scenario: &Arc<Scenario>,
-    number: usize,
-    root: &Path,
-    folder: &Path,
-    (ledger, model, servers): (&Arc<Ledger>, &Model, &mut Servers),
-) -> Result<PathBuf, String> {
-    let plan = &scenario.lives[number];
-    let trigger = match plan.end {
-        End::Kill(trigger) | End::Stall(trigger) => Some(trigger),
-        _ => None,
-    };
-    let after = root.join(format!("life-{}", number + 1));
-    let stalls = matches!(plan.end, End::Stall(_));
-    let (sender, receiver) = channel();
-    let nodes: Vec<usize> = model::order(&plan.placement);
-    let outlive = scenario.servers_outlive();
-    let network = network(scenario, number, servers);
-    let down = mortals(&nodes, outlive);
-    let end = Death {
-        trigger,
-        stalls,
-        servers_outlive: outlive,
-    };
-    let repeats = Repeats {
-        per_mille: scenario.repeats,
-        random: Seeded::of(&[scenario.seed, number as u64, 0x0074_7769_6365]),
-    };
-    let (counted, faults_before) = (network.clone(), network.faults());
-    let world = World::new(network, folder, &after, down, (end, repeats), sender);
-    let expect = Expect::of(scenario, &nodes);
-    // All nodes are there before the first of them asks another. A node's other ranks have a way of
-    // their own.
-    let names: Vec<String> = endpoints(&plan.placement);
-    let endpoints: Vec<_> = names
-        .iter()
-        .map(|name| world.network.endpoint(name))
-        .collect();
-    if let Some(fault) = plan.pulls {
-        world.fail_pulls(names[fault.rank].clone(), fault);
-    }
-    if let Some(fault) = plan.reads {
-        world.fail(fault);
-    }
-    servers
-        .start(scenario, number, &world)
-        .map_err(|error| error.to_string())?;
-    let steps = Arc::new(model.steps().clone());
-    let ranks = ThreadComm::with_limit(plan.placement.len(), CALL_LIMIT);
-    let count = ranks.len();
-    for ((rank, comm), endpoint) in ranks.into_iter().enumerate().zip(endpoints) {
-        let seat = Seat {
-            scenario: Arc::clone(scenario),
-            life: number,
-            world: Arc::clone(&world),
-            ledger: Arc::clone(ledger),
-            expect,
-            endpoint,
-            rank,
-            furthest: model.furthest(),
-            harmed: scenario.redundancy == Redundancy::None
-                && !model.harmed().is_disjoint(&plan.nodes()),
-            steps: Arc::clone(&steps),
-        };
-        std::thread::spawn(move || run_rank(seat, comm));
-    }
-    drop(world);
-    let dead = wait(&receiver, count);
-    counts::network(&counted, &faults_before);
-    if !outlive {
-        servers.end(matches!(dead, Ok(false)));
-    }
-    let dead = dead?;
-    let panics = std::mem::take(&mut *PANICS.lock().unwrap());
-    if !panics.is_empty() {
-        return Err(format!("panics: {panics:#?}"));
-    }
-    Ok(if dead { after } else { folder.to_owned() })
-}
-
-/// The endpoints that die with a life on `nodes`.
-fn mortals(nodes: &[usize], servers_outlive: bool) -> Vec<String> {
-    let servers = if servers_outlive { 0 } else { SERVERS_MAX };
-    let servers = (0..servers).map(server_name);
-    let nodes = nodes.iter().map(|node| node_name(*node));
-    nodes.chain(servers).collect()
-}
-
-/// The life of one rank, in its thread.
-fn run_rank(seat: Seat, comm: ThreadComm) {
-    let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| seat.live(comm)));
-    let (world, rank) = (Arc::clone(&seat.world), seat.rank);
-    drop(seat);
-    world.tell(match lived {
-        Ok(Ok(())) => Event::Finished,
-        Ok(Err(text)) => Event::Violation(text),
-        Err(_) => Event::Violation(format!("rank {rank} panicked")),
-    });
-}
-
-/// The network of a life: that of the life before, where servers go on in it.
-fn network(scenario: &Scenario, number: usize, servers: &Servers) -> SimNetwork {
-    let seed = scenario.seed.wrapping_mul(31).wrapping_add(number as u64);
-    match servers.network() {
-        Some(network) if scenario.servers_outlive() => network,
-        _ => SimNetwork::new(seed),
-    }
-}
-
-/// The name of each rank's endpoint: the node's, or one of its own where another rank leads the node.
-fn endpoints(placement: &[usize]) -> Vec<String> {
-    let name = |(rank, node): (usize, &usize)| {
-        let leads = placement.iter().position(|other| other == node) == Some(rank);
-        let name = node_name(*node);
-        if leads {
-            name
-        } else {
-            format!("{name}-{rank}")
-        }
-    };
-    placement.iter().enumerate().map(name).collect()
-}
-
-/// Whether the life ended with a death.
-fn wait(events: &Receiver<Event>, ranks: usize) -> Result<bool, String> {
-    let deadline = Instant::now() + LIFE_LIMIT;
-    let mut finished = 0;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match events.recv_timeout(left) {
-            Ok(Event::Violation(text)) => return Err(text),
-            Ok(Event::Dead) => return Ok(true),
-            Ok(Event::Finished) => {
-                finished += 1;
-                if finished == ranks {
-                    // A death may have come with the last of them.
-                    return match events.recv_timeout(Duration::ZERO) {
-                        Ok(Event::Dead) => Ok(true),
-                        Ok(Event::Violation(text)) => Err(text),
-                        _ => Ok(false),
-                    };
-                }
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(format!("HANG: {finished} of {ranks} ranks ended"));
-            }
-        }
-    }
 }
 
 /// The folder of a life's nodes, and in it a way to the archive, which is that of all lives.
@@ -253,30 +98,28 @@ fn make_folders(root: &Path, folder: &Path) -> std::io::Result<()> {
 fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
     let mut model = Model::default();
     let mut servers = Servers::default();
+    let mut agents = Agents::new(root);
     let mut folder = root.join("life-0");
     make_folders(root, &folder).map_err(|error| error.to_string())?;
     for (number, plan) in scenario.lives.iter().enumerate() {
         let within = |text: String| format!("life {number}: {text}");
+        let io = |error: std::io::Error| format!("life {number}: {error}");
         let ledger = Arc::new(Ledger::default());
         let begun = Instant::now();
-        let before = folder.clone();
-        folder = live(
+        let life = Life {
             scenario,
             number,
             root,
-            &folder,
-            (&ledger, &model, &mut servers),
-        )
-        .map_err(within)?;
+            folder: &folder,
+            ledger: &ledger,
+            model: &model,
+        };
+        folder = life.live(&mut servers, &mut agents).map_err(within)?;
         if std::env::var_os("BACKSTAY_SIM_SEED").is_some() {
-            eprintln!(
-                "==== life {number} took {:.3} s",
-                begun.elapsed().as_secs_f64()
-            );
+            let seconds = begun.elapsed().as_secs_f64();
+            eprintln!("==== life {number} took {seconds:.3} s");
         }
-        if before != folder {
-            make_folders(root, &folder).map_err(|error| error.to_string())?;
-        }
+        make_folders(root, &folder).map_err(io)?;
         let told = ledger.take();
         let verdict = model.judge(scenario, number, &told).map_err(within)?;
         let files = Files {
@@ -291,33 +134,36 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         if verdict == Verdict::GoOn {
             invariants::files(&files, &told).map_err(within)?;
         }
-        let io = |error: std::io::Error| format!("life {number}: {error}");
-        for node in 0..scenario.domains.len() {
-            let later = scenario.lives.iter().flat_map(|life| &life.damage);
-            if later.clone().any(|d| *d == Damage::Return(node, number)) {
-                let from = folder.join(node_name(node));
-                if from.exists() {
-                    copy_tree(&from, &damage::kept(root, node, number)).map_err(io)?;
-                }
-            }
-        }
+        keep_what_returns((scenario, number), root, &folder).map_err(io)?;
         if verdict == Verdict::BeginAnew {
+            agents.die(None).map_err(within)?;
             std::fs::remove_dir_all(&folder).map_err(io)?;
             std::fs::remove_dir_all(root.join(ARCHIVE)).map_err(io)?;
             make_folders(root, &folder).map_err(io)?;
             continue;
         }
         for (at, &damage) in plan.damage.iter().enumerate() {
+            agents.die(Some(damage.node())).map_err(within)?;
             let mut random = Seeded::of(&[scenario.seed, number as u64, at as u64]);
             damage::inflict(damage, root, &folder, &mut random).map_err(io)?;
-            counts::one(match damage {
-                Damage::Wipe(_) => "nodes lost with all they held",
-                Damage::Flip(..) => "stores with bits flipped",
-                Damage::FlipLog(_) => "stripe logs with a bit flipped",
-                Damage::TearLog(_) => "stripe logs torn",
-                Damage::Return(..) => "nodes that came back with a store of an earlier life",
-            });
+            damage::count(damage);
             model.damage(damage);
+        }
+    }
+    Ok(())
+}
+
+/// Copies the stores that come back after a later life as they are after this one.
+fn keep_what_returns(
+    (scenario, number): (&Scenario, usize),
+    root: &Path,
+    folder: &Path,
+) -> std::io::Result<()> {
+    for node in 0..scenario.domains.len() {
+        let mut later = scenario.lives.iter().flat_map(|life| &life.damage);
+        let from = folder.join(node_name(node));
+        if later.any(|d| *d == Damage::Return(node, number)) && from.exists() {
+            copy_tree(&from, &damage::kept(root, node, number))?;
         }
     }
     Ok(())
@@ -438,7 +284,15 @@ fn seeds() {
     let all = drawn
         .chain(told.map(|seed| (seed, false)))
         .chain(found.map(|seed| (seed, true)));
-    for (seed, plain) in all.filter(|(seed, _)| seed % workers == worker) {
+    let wanted = std::env::var("BACKSTAY_SIM_STORY").ok();
+    let wanted = wanted.filter(|wanted| !wanted.is_empty());
+    let tells = |seed: u64, plain: bool| {
+        let story = Scenario::of(seed).story.filter(|_| !plain);
+        let is_it = |wanted: &String| story.is_some_and(|story| story.contains(wanted));
+        wanted.as_ref().is_none_or(is_it)
+    };
+    let mine = all.filter(|(seed, plain)| seed % workers == worker && tells(*seed, *plain));
+    for (seed, plain) in mine {
         if !seed_is_well(seed, plain) {
             failed.push(seed);
         }

@@ -84,6 +84,7 @@ impl Maker {
             clock_jumps: false,
             repeats: 0,
             lives,
+            agents: Vec::new(),
             story: None,
         }
     }

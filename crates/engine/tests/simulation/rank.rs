@@ -11,11 +11,11 @@ use crate::model::Expect;
 use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Trouble};
 use crate::staging::{SERVERS_MAX, server_name};
 use crate::world::{ARCHIVE, Mortal, World, node_name};
+use backstay::transport::Endpoint;
 use backstay::{
     CheckpointId, Communicator, Config, ElementType, Error, ErrorKind, Session, Variable,
 };
 use backstay_testkit::comm::ThreadComm;
-use backstay_testkit::network::SimEndpoint;
 use backstay_testkit::oracle::Oracle;
 use backstay_testkit::seeded::Seeded;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) struct Seat {
     pub(crate) world: Arc<World>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) expect: Expect,
-    pub(crate) endpoint: Arc<SimEndpoint>,
+    pub(crate) endpoint: Arc<dyn Endpoint>,
     pub(crate) rank: usize,
     /// The last step that any life came to.
     pub(crate) furthest: u64,
@@ -169,7 +169,7 @@ impl Seat {
             let closed = session.close();
             drop(fields);
             match closed {
-                Err(error) if failed && !self.world.is_dead() => {
+                Err(error) if (failed || self.world.lost_agent()) && !self.world.is_dead() => {
                     self.sane("closing", &error, true)?;
                 }
                 closed => {
@@ -239,16 +239,29 @@ impl Seat {
             Trouble::Heal => "mends of all that",
         });
         match trouble {
-            Trouble::Cut(one, other) => network.cut(&node_name(one), &node_name(other)),
-            Trouble::Isolate(node) => network.isolate(&node_name(node)),
-            Trouble::Stall(node) => network.stall(&node_name(node)),
+            Trouble::Cut(one, other) => {
+                let others = self.world.names(other);
+                for one in self.world.names(one) {
+                    for other in &others {
+                        network.cut(&one, other);
+                    }
+                }
+            }
+            Trouble::Isolate(node) => {
+                for name in self.world.names(node) {
+                    network.isolate(&name);
+                }
+            }
+            Trouble::Stall(node) => {
+                for name in self.world.names(node) {
+                    network.stall(&name);
+                }
+            }
             Trouble::StallServer(at) => network.stall(&server_name(at)),
             Trouble::EndServer(at) => network.take_down(&server_name(at)),
             Trouble::Random(per_mille) => network.set_random_faults(per_mille, 1000),
             Trouble::Heal => {
-                network.mend_all();
-                network.set_random_faults(0, 1000);
-                self.world.calm();
+                self.world.heal();
                 for &node in &self.plan().placement {
                     network.resume(&node_name(node));
                 }

@@ -207,6 +207,26 @@ impl Damage {
     }
 }
 
+/// When an agent dies alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AgentTrigger {
+    /// Before its nth request to another, or pull.
+    Request(u64),
+    /// Before its nth write to a file, or sync.
+    Write(u64),
+}
+
+/// What becomes of the agents of a life, where they are processes of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// They go on when the ranks leave, or die.
+    Outlive,
+    /// They die with everything else.
+    Die,
+    /// That of one node dies while the ranks go on.
+    OneDies(usize, AgentTrigger),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LifePlan {
     /// The node of each rank.
@@ -264,6 +284,8 @@ pub(crate) struct Scenario {
     /// So many of 1000 requests are handled twice, the second time at once or later.
     pub(crate) repeats: u64,
     pub(crate) lives: Vec<LifePlan>,
+    /// Of each life: what becomes of its agent processes, where some are started.
+    pub(crate) agents: Vec<Option<Fate>>,
     /// What it was made to tell, if anything.
     pub(crate) story: Option<&'static str>,
 }
@@ -295,6 +317,10 @@ impl Scenario {
             _ => 0,
         });
         u64::from(self.retained) + pins.sum::<usize>() as u64
+    }
+
+    pub(crate) fn fate(&self, life: usize) -> Option<Fate> {
+        self.agents.get(life).copied().flatten()
     }
 
     /// Whether staging servers go on from one life to the next.
@@ -367,6 +393,9 @@ impl fmt::Display for Scenario {
                     write!(f, ", rank {rank} {time} ms late")?;
                 }
                 writeln!(f)?;
+            }
+            if let Some(fate) = self.fate(number) {
+                writeln!(f, "    its agents: {fate:?}")?;
             }
             writeln!(f, "    then {:?}; {:?}", life.end, life.damage)?;
         }

@@ -6,12 +6,15 @@
 
 use crate::maker::SPARES;
 use crate::scenario::{
-    Access, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, How, LifePlan, Operation,
-    PullFault, Scenario, Step, Take, Trigger, Trouble, VariablePlan,
+    Access, AgentTrigger, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, Fate, How,
+    LifePlan, Operation, PullFault, Scenario, Step, Take, Trigger, Trouble, VariablePlan,
 };
 use backstay::config::Redundancy;
 use backstay_testkit::network::Fault;
 use backstay_testkit::seeded::Seeded;
+
+/// Seeds without a story that `README.md` names.
+const PLAIN: [u64; 2] = [8, 171];
 
 /// The scenario with the story of its seed, if it has one.
 pub(crate) fn told(scenario: Scenario) -> Scenario {
@@ -23,7 +26,8 @@ pub(crate) fn told(scenario: Scenario) -> Scenario {
         0..=3 => match more.below(8) {
             0 | 1 => Some(teller.a_log_is_full()),
             2 | 3 => Some(teller.an_heir_is_late()),
-            _ => None,
+            _ if PLAIN.contains(&teller.scenario.seed) => None,
+            _ => Some(teller.agents_are_processes()),
         },
         4 | 5 => Some(teller.goes_back()),
         6 | 7 => Some(teller.restores_between()),
@@ -454,6 +458,30 @@ impl Teller {
         });
         scenario.lives = lives;
         "a server takes the place of one that comes back"
+    }
+
+    /// Agents are processes of their own: they outlive ranks, die with them, or alone.
+    fn agents_are_processes(&mut self) -> &'static str {
+        let mut random = Seeded::of(&[self.scenario.seed, 0x6167_656e_7473]);
+        self.redundant();
+        let mut fate = |life: &LifePlan| match random.below(16) {
+            0 => None,
+            1..=7 => Some(Fate::Outlive),
+            8..=11 => Some(Fate::Die),
+            _ => {
+                let nodes: Vec<usize> = life.nodes().into_iter().collect();
+                let victim = nodes[random.index(nodes.len())];
+                let number = 1 + random.below(60);
+                let trigger = if random.chance(1, 2) {
+                    AgentTrigger::Request(number)
+                } else {
+                    AgentTrigger::Write(number)
+                };
+                Some(Fate::OneDies(victim, trigger))
+            }
+        };
+        self.scenario.agents = self.scenario.lives.iter().map(&mut fate).collect();
+        "agents are processes of their own"
     }
 
     /// Checkpoints drain, servers and nodes die meanwhile, and all nodes are lost.

@@ -18,9 +18,10 @@ use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
 use backstay_testkit::seeded::Seeded;
 use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub(crate) struct Death {
     pub(crate) stalls: bool,
     /// Staging servers go on.
     pub(crate) servers_outlive: bool,
+    /// Agents, which are processes of their own, go on, in the same files.
+    pub(crate) agents_outlive: bool,
 }
 
 /// Requests that are handled twice: so many of 1000, chosen by these numbers.
@@ -103,6 +106,10 @@ pub(crate) struct World {
     watch: Mutex<Option<Watch>>,
     /// Operations on files that its death holds up.
     held: AtomicUsize,
+    /// An agent died while the ranks went on.
+    agent_lost: AtomicBool,
+    /// All endpoints of a node.
+    names: BTreeMap<usize, Vec<String>>,
 }
 
 pub(crate) fn node_name(node: usize) -> String {
@@ -112,10 +119,10 @@ pub(crate) fn node_name(node: usize) -> String {
 impl World {
     pub(crate) fn new(
         network: SimNetwork,
-        folder: &Path,
-        after: &Path,
+        (folder, after): (&Path, &Path),
         down: Vec<String>,
         (end, repeats): (Death, Repeats),
+        names: BTreeMap<usize, Vec<String>>,
         events: Sender<Event>,
     ) -> Arc<Self> {
         let world = Arc::new(Self {
@@ -133,6 +140,8 @@ impl World {
             repeats: Mutex::new(repeats),
             watch: Mutex::default(),
             held: AtomicUsize::new(0),
+            agent_lost: AtomicBool::new(false),
+            names,
         });
         let files: Weak<Self> = Arc::downgrade(&world);
         *world.watch.lock().unwrap() = Some(fault::watch(folder, move |attempt| {
@@ -151,11 +160,39 @@ impl World {
         drop(self.events.lock().unwrap().send(event));
     }
 
+    /// An agent died, and the ranks go on.
+    pub(crate) fn lose_agent(&self) {
+        self.agent_lost.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lost_agent(&self) -> bool {
+        self.agent_lost.load(Ordering::SeqCst)
+    }
+
+    /// All endpoints of a node.
+    pub(crate) fn names(&self, node: usize) -> Vec<String> {
+        let names = self.names.get(&node).cloned();
+        names.unwrap_or_else(|| vec![node_name(node)])
+    }
+
+    /// Nothing is wrong with the network any more, nor with any device.
+    pub(crate) fn heal(&self) {
+        self.network.mend_all();
+        self.network.set_random_faults(0, 1000);
+        self.calm();
+        for name in self.names.values().flatten() {
+            self.network.resume(name);
+        }
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         *self.phase.lock().unwrap() != Phase::Alive
     }
 
     fn before_operation(self: &Arc<Self>, attempt: &Attempt) -> Option<Fault> {
+        if self.is_dead() && self.end.agents_outlive && is_agent(&attempt.from) {
+            return None;
+        }
         if self.is_dead() {
             self.wait_dead();
             return Some(Fault::Unreachable);
@@ -165,7 +202,8 @@ impl World {
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
         {
             self.kill();
-            return Some(Fault::Unreachable);
+            let goes_on = self.end.agents_outlive && is_agent(&attempt.from);
+            return (!goes_on).then_some(Fault::Unreachable);
         }
         if let Action::Pull { .. } = attempt.action
             && let Some((name, turns)) = &mut *self.pulls.lock().unwrap()
@@ -223,8 +261,28 @@ impl World {
     }
 
     fn before_access(&self, attempt: &fault::Attempt<'_>) -> Option<fault::Fault> {
-        const EIO: i32 = 5;
         let (device, node) = self.device(attempt.path)?;
+        self.access(attempt, (device, node), false)
+    }
+
+    /// As of a rank's, of a file that the agent of a node has.
+    pub(crate) fn before_access_of_agent(
+        &self,
+        node: usize,
+        attempt: &fault::Attempt<'_>,
+    ) -> Option<fault::Fault> {
+        let name = attempt.path.file_name()?.to_str()?;
+        let device = of_node(name)?;
+        self.access(attempt, (device, Some(node)), self.end.agents_outlive)
+    }
+
+    fn access(
+        &self,
+        attempt: &fault::Attempt<'_>,
+        (device, node): (Device, Option<usize>),
+        outlives: bool,
+    ) -> Option<fault::Fault> {
+        const EIO: i32 = 5;
         let access = match attempt.access {
             fault::Access::Read => Access::Read,
             fault::Access::Write => Access::Write,
@@ -239,7 +297,7 @@ impl World {
             self.held.fetch_add(1, Ordering::SeqCst);
             self.kill();
         }
-        if access != Access::Read && self.is_dead() {
+        if access != Access::Read && self.is_dead() && !outlives {
             self.held.fetch_add(1, Ordering::SeqCst);
             self.wait_dead();
             if self.end.stalls && matches!(device, Device::Catalog | Device::Aggregate) {
@@ -275,10 +333,8 @@ impl World {
         let below = path.strip_prefix(&self.folder).ok()?;
         let first = below.components().next()?.as_os_str().to_str()?;
         let node = first.strip_prefix('n').and_then(|node| node.parse().ok());
-        let device = if name == STORE_FILE {
-            Device::Store
-        } else if LOG_FILES.contains(&name) {
-            Device::Log
+        let device = if let Some(device) = of_node(name) {
+            device
         } else if name.starts_with("catalog") {
             Device::Catalog
         } else if first == ARCHIVE {
@@ -321,6 +377,13 @@ impl World {
         }
     }
 
+    /// Who died learns of it. Until then it waits, so that it does not clear up, which nobody does that is
+    /// dead, in files and words that others still have.
+    pub(crate) fn bury(&self) {
+        *self.phase.lock().unwrap() = Phase::Dead;
+        self.changed.notify_all();
+    }
+
     /// Everything dies now.
     fn kill(&self) {
         {
@@ -343,9 +406,14 @@ impl World {
         } else {
             "deaths of all at one instant"
         });
-        let copied = copy_tree(&self.folder, &self.after);
-        *self.phase.lock().unwrap() = Phase::Dead;
-        self.changed.notify_all();
+        let copied = if self.end.agents_outlive {
+            Ok(())
+        } else {
+            copy_tree(&self.folder, &self.after)
+        };
+        if !self.end.agents_outlive {
+            self.bury();
+        }
         self.release_locks();
         self.tell(match copied {
             Ok(()) => Event::Dead,
@@ -360,6 +428,10 @@ impl World {
         if self.end.stalls {
             return;
         }
+        if self.end.agents_outlive {
+            unlock(|path| path.ends_with("lock.backstay") && path.starts_with(&self.folder));
+            return;
+        }
         let outlive = self.end.servers_outlive;
         let running = self.folder.with_file_name(ARCHIVE);
         unlock(|path| {
@@ -371,8 +443,21 @@ impl World {
     }
 }
 
+/// Whether an endpoint is that of an agent process: those of ranks name the rank.
+fn is_agent(name: &str) -> bool {
+    name.starts_with('n') && !name.contains('-')
+}
+
+/// What a file of a node is.
+fn of_node(name: &str) -> Option<Device> {
+    if name == STORE_FILE {
+        return Some(Device::Store);
+    }
+    LOG_FILES.contains(&name).then_some(Device::Log)
+}
+
 /// Ends the locks of this process on files that `which` names.
-fn unlock(which: impl Fn(&Path) -> bool) {
+pub(crate) fn unlock(which: impl Fn(&Path) -> bool) {
     for entry in std::fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()
@@ -415,6 +500,14 @@ fn operation(action: &Action) -> Option<Operation> {
     })
 }
 
+/// Files that die with processes.
+const OF_PROCESSES: [&str; 4] = [
+    "control.backstay",
+    "lock.backstay",
+    "agent.backstay",
+    "agent.socket",
+];
+
 /// Copies folders; a store before the logs beside it, which name what is in it. Words that processes
 /// share, and locks, die with them.
 pub(crate) fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
@@ -435,7 +528,7 @@ pub(crate) fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
         }
         if path.is_dir() {
             copy_tree(&path, &target)?;
-        } else if name != "control.backstay" && name != "lock.backstay" {
+        } else if !OF_PROCESSES.iter().any(|of| name == *of) {
             match std::fs::copy(&path, &target) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}
