@@ -175,6 +175,8 @@ pub enum Request {
         checkpoint: CheckpointId,
         /// Whether it becomes this node's own store.
         own: bool,
+        /// Whether somebody named the checkpoint: others may be left out because they could not be read.
+        named: bool,
     },
     /// Move a store aside that a later one has replaced.
     SetAside {
@@ -249,10 +251,11 @@ impl Request {
                 authority,
                 checkpoint,
                 own,
+                named,
             } => {
                 body.u8(11).raw(&lost.0).raw(&authority.0);
                 put_checkpoint(&mut body, *checkpoint);
-                body.u8(u8::from(*own));
+                body.u8(u8::from(*own) | u8::from(*named) << 1);
                 put_seats(&mut body, seats);
             }
             Self::Repair { seats } => {
@@ -380,13 +383,7 @@ impl Request {
                 kind: take_kind(&mut body)?,
                 text: body.text("text", REPORT_BYTES_MAX)?,
             },
-            11 => Self::Rebuild {
-                lost: StoreId(body.array("lost store")?),
-                authority: StoreId(body.array("authority")?),
-                checkpoint: take_checkpoint(&mut body)?,
-                own: take_flag(&mut body, "own")?,
-                seats: take_seats(&mut body)?,
-            },
+            11 => take_rebuild(&mut body)?,
             12 => Self::Repair {
                 seats: take_seats(&mut body)?,
             },
@@ -564,6 +561,21 @@ fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
 pub(crate) fn take_kind(body: &mut Decoder<'_>) -> Result<i32, FormatError> {
     let kind = body.u32_in("error kind", 0, KIND_MAX)?;
     Ok(i32::try_from(kind).unwrap_or(i32::MAX))
+}
+
+fn take_rebuild(body: &mut Decoder<'_>) -> Result<Request, FormatError> {
+    let lost = StoreId(body.array("lost store")?);
+    let authority = StoreId(body.array("authority")?);
+    let checkpoint = take_checkpoint(body)?;
+    let flags = take_small(body, "flags", 0, 3)?;
+    Ok(Request::Rebuild {
+        lost,
+        authority,
+        checkpoint,
+        own: flags & 1 != 0,
+        named: flags & 2 != 0,
+        seats: take_seats(body)?,
+    })
 }
 
 /// A byte that is 0 or 1.

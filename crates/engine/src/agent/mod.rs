@@ -318,12 +318,14 @@ impl Agent {
                 authority,
                 checkpoint,
                 own,
+                named,
             } => {
                 let whom = rebuild::Lost {
                     store: *lost,
                     authority: *authority,
                     checkpoint: *checkpoint,
                     own: *own,
+                    named: *named,
                 };
                 self.rebuild(&whom, seats, within)
             }

@@ -7,7 +7,7 @@
 
 use super::survey::REBUILT_PREFIX;
 use super::{Agent, file_exposure, lock, peer};
-use crate::clock::{Deadline, Stopwatch};
+use crate::clock::{Backoff, Deadline, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fanout;
 use crate::io::Device;
@@ -44,6 +44,8 @@ pub(super) struct Lost {
     pub(super) checkpoint: CheckpointId,
     /// Whether it becomes this node's own.
     pub(super) own: bool,
+    /// Whether somebody named the checkpoint, and others are given up that cannot be read.
+    pub(super) named: bool,
 }
 
 /// What a restart had this node do, so that a request that comes again does it no second time.
@@ -52,6 +54,9 @@ pub(super) struct Done {
     rebuilt: Mutex<BTreeMap<Lost, Arc<Mutex<Option<Answer>>>>>,
     set_aside: Mutex<BTreeSet<StoreId>>,
 }
+
+/// The segments of a store that is made again, each with its slot.
+type Slots = BTreeMap<SegmentId, (u64, SegmentClass)>;
 
 /// A store's stripes, its id, its reading side, and its device for writing.
 type Repairable = (StripeTable, StoreId, Arc<StoreReader>, Arc<dyn Device>);
@@ -343,15 +348,22 @@ impl Work<'_> {
         let member = &self.table.members[usize::from(column)];
         let Some(seat) = self.seats.iter().find(|seat| seat.store == member.store) else {
             let context = format!("node {} is lost", member.node);
-            return Err(Error::new(ErrorKind::PeerUnreachable, context));
+            return Err(Error::new(ErrorKind::NotRetained, context));
         };
         let mut bytes = vec![0; index(extent.length_bytes)];
         let within = self.deadline.left().unwrap_or(Duration::from_millis(1));
         let offset = super::view::place(extent.segment, extent.offset_bytes);
         let endpoint = &self.agent.endpoint;
         let pulled = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within);
-        let digest = pulled.inspect_err(|error| {
-            lock(&self.unread).get_or_insert_with(|| error.as_kind(ErrorKind::PeerUnreachable));
+        let digest = pulled.map_err(|error| {
+            let unread = error.as_kind(ErrorKind::PeerUnreachable);
+            lock(&self.unread).get_or_insert_with(|| unread.again());
+            // Damage on the way, or a peer that shows nothing now, is none of what it has.
+            if error.kind().proves_loss() {
+                unread
+            } else {
+                error
+            }
         })?;
         Ok((bytes, digest))
     }
@@ -367,13 +379,12 @@ impl Work<'_> {
         let encoded = superblock.encode().map_err(|error| {
             Error::unwritable("the superblock of the lost store".to_owned(), error)
         })?;
-        let geometry = superblock.geometry();
         let slots = self.slots();
         let path = directory.join(STORE_FILE);
         let device = FileDevice::open(&path, true)
             .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
         let device: Arc<dyn Device> = Arc::new(device);
-        let made = self.fill(&device, geometry, &slots, member);
+        let made = self.fill(&device, superblock.geometry(), &slots, member);
         let counts = made.and_then(|counts| {
             let mut roots = write_roots(&*device, root)?;
             sync(&*device)?;
@@ -381,9 +392,10 @@ impl Work<'_> {
                 write(&*device, &encoded, offset)?;
             }
             sync(&*device)?;
-            let beyond = std::mem::take(&mut *lock(&counts.beyond));
-            let gone = verify(&device, lost.checkpoint, &beyond)?;
+            let gone = self.make_whole(&device, &slots, lost, &counts)?;
             leave_out(&*device, &mut roots, &gone)?;
+            sync(&*device)?;
+            let beyond = std::mem::take(&mut *lock(&counts.beyond));
             // Behind all that may fail: of what is put back instead it would not be true.
             let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
             log.append(&self.table.whole(0), self.table)?;
@@ -410,7 +422,7 @@ impl Work<'_> {
     }
 
     /// The segments of the lost store, each with a slot.
-    fn slots(&self) -> BTreeMap<SegmentId, (u64, SegmentClass)> {
+    fn slots(&self) -> Slots {
         let mut classes = BTreeMap::new();
         for stripe in self.table.stripes.values() {
             for extent in stripe.on(self.column) {
@@ -427,7 +439,7 @@ impl Work<'_> {
         &self,
         device: &Arc<dyn Device>,
         geometry: Geometry,
-        slots: &BTreeMap<SegmentId, (u64, SegmentClass)>,
+        slots: &Slots,
         member: &Member,
     ) -> Result<Counts> {
         let length = geometry.file_bytes(to_u64(slots.len()));
@@ -448,7 +460,22 @@ impl Work<'_> {
             }
         }
         let counts = Counts::default();
+        self.make_extents(&**device, (geometry, slots), |_| true, &counts)?;
+        Ok(counts)
+    }
+
+    /// Makes extents of the store again, those that are `wanted`.
+    fn make_extents(
+        &self,
+        device: &dyn Device,
+        (geometry, slots): (Geometry, &Slots),
+        wanted: impl Fn(&Extent) -> bool + Sync,
+        counts: &Counts,
+    ) -> Result<()> {
         self.each_stripe(|stripe, piece, extent| {
+            if !wanted(extent) {
+                return Ok(());
+            }
             let bytes = match (self.remake(stripe, piece), piece) {
                 (Ok(bytes), _) => bytes,
                 (Err(error), Piece::Parity(_)) => {
@@ -469,14 +496,54 @@ impl Work<'_> {
             };
             let slot = slots.get(&extent.segment).map_or(0, |&(slot, _)| slot);
             let offset = geometry.slot_offset(slot) + u64::from(extent.offset_bytes);
-            write(&**device, &bytes, offset)?;
+            write(device, &bytes, offset)?;
             counts.extents.fetch_add(1, Ordering::Relaxed);
             counts
                 .bytes
                 .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
             Ok(())
-        })?;
-        Ok(counts)
+        })
+    }
+
+    /// Makes again what could not be read and some checkpoint of the store needs, for a while; which checkpoints
+    /// other than the wanted one are not whole then. Without being named none is given up for a read that failed.
+    fn make_whole(
+        &self,
+        device: &Arc<dyn Device>,
+        slots: &Slots,
+        lost: &Lost,
+        counts: &Counts,
+    ) -> Result<BTreeSet<CheckpointId>> {
+        let mut again = Backoff::within(self.deadline.left().unwrap_or_default() / 2);
+        loop {
+            let found = verify(device, lost.checkpoint, &lock(&counts.beyond));
+            let open = match &found {
+                Ok(gone) => gone.iter().find(|(_, error)| error.kind().leaves_open()),
+                Err(error) if error.kind().leaves_open() => None,
+                Err(_) => return found.map(|_| BTreeSet::new()),
+            };
+            if found.is_ok() && open.is_none() || !again.pause() {
+                if let (Some((id, error)), false) = (open, lost.named) {
+                    let why = format!(
+                        "checkpoint {id}, which is older, would be given up; if it may be, name {} as \
+                         restore_checkpoint",
+                        lost.checkpoint.number
+                    );
+                    return Err(error.again().within(&why));
+                }
+                return found.map(|gone| gone.into_keys().collect());
+            }
+            let geometry = StoreReader::open(Arc::clone(device))?.geometry();
+            let beyond = std::mem::take(&mut *lock(&counts.beyond));
+            let is_open = |(_, error): &(Extent, Error)| error.kind().leaves_open();
+            let (unread, proven): (Vec<_>, Vec<_>) = beyond.into_iter().partition(is_open);
+            lock(&counts.beyond).extend(proven);
+            counts
+                .lost
+                .fetch_sub(to_u64(unread.len()), Ordering::Relaxed);
+            let wanted = |extent: &Extent| unread.iter().any(|(one, _)| one == extent);
+            self.make_extents(&**device, (geometry, slots), wanted, counts)?;
+        }
     }
 }
 
@@ -519,12 +586,12 @@ fn leave_out(
     roots.write(&Plain(device), next)
 }
 
-/// Checks that `checkpoint` is whole; which others are not, for want of what is `beyond` repair.
+/// Checks that `checkpoint` is whole; which others are not, for want of what is `beyond` repair, and why.
 fn verify(
     device: &Arc<dyn Device>,
     checkpoint: CheckpointId,
     beyond: &[(Extent, Error)],
-) -> Result<BTreeSet<CheckpointId>> {
+) -> Result<BTreeMap<CheckpointId, Error>> {
     let reader = StoreReader::open(Arc::clone(device))?;
     reader.read_records(|_, _, _| {})?;
     let (root, _) = reader.newest_root()?;
@@ -535,21 +602,25 @@ fn verify(
     };
     is_whole(&reader, revision, beyond)?;
     if beyond.is_empty() {
-        return Ok(BTreeSet::new());
+        return Ok(BTreeMap::new());
     }
     let others = root.revisions.iter().filter(|r| r.checkpoint != checkpoint);
-    let gone = others.filter(|other| is_whole(&reader, other, beyond).is_err());
-    Ok(gone.map(|other| other.checkpoint).collect())
+    let gone = others.filter_map(|other| {
+        let error = is_whole(&reader, other, beyond).err()?;
+        Some((other.checkpoint, error))
+    });
+    Ok(gone.collect())
 }
 
 /// That every table and page of a revision is there and has the digest its parent says, and that it needs
-/// nothing of what could not be made again.
+/// nothing of what could not be made again. That it is lost only where what could not be read has no part in it.
 fn is_whole(
     reader: &StoreReader,
     revision: &RevisionEntry,
     beyond: &[(Extent, Error)],
 ) -> Result<()> {
-    let (mut damage, mut needed) = (None, None);
+    let is_open = |(_, error): &&(Extent, Error)| error.kind().leaves_open();
+    let (mut damage, mut needed, mut open) = (None, None, None);
     let mut visit = |block: &BlockRef, length: usize| {
         let start = block.address.offset_bytes();
         let end = u64::from(start) + to_u64(length);
@@ -558,14 +629,30 @@ fn is_whole(
                 && u64::from(extent.offset_bytes) < end
                 && start < extent.offset_bytes + extent.length_bytes
         };
-        needed = needed.or_else(|| beyond.iter().find(overlaps));
+        for one in beyond.iter().filter(overlaps) {
+            let first = if is_open(&one) {
+                &mut open
+            } else {
+                &mut needed
+            };
+            first.get_or_insert(one);
+        }
     };
-    for entry in read_ranks(reader, revision)? {
-        walk_part(reader, &entry.root, &mut visit, &mut |_, error| {
-            damage.get_or_insert(error);
-        });
+    match read_ranks(reader, revision) {
+        Ok(ranks) => {
+            for entry in ranks {
+                walk_part(reader, &entry.root, &mut visit, &mut |_, error| {
+                    damage.get_or_insert(error);
+                });
+            }
+        }
+        Err(error) => damage = Some(error),
     }
-    match needed {
+    if let (None, Some(_)) = (needed, &damage) {
+        // It may stand where nothing could be read.
+        open = open.or(beyond.iter().find(is_open));
+    }
+    match needed.or(open) {
         Some((_, error)) => Err(error.again()),
         None => damage.map_or(Ok(()), Err),
     }

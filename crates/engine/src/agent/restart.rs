@@ -3,7 +3,7 @@
 //! where the newest checkpoint that can be had needs them.
 //! In from: `session`, on the node of rank 0. Out to: all agents. The decisions are `restart::locate`'s.
 //! Invariants: a store is set aside only where a newer copy of it is here; logs of one group agree
-//! before anybody writes; what could not be made again is left out, and the next choice is tried.
+//! before anybody writes; what is proven to be lost is left out, and the next choice is tried.
 
 use super::coordinate::NodeSeat;
 use super::round::each;
@@ -12,8 +12,8 @@ use crate::clock::{Backoff, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
 use crate::restart::locate::{Choice, Here, Located, Rebuild, is_behind, locate, newest_groups};
-use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat, Survey};
+use backstay_format::{CheckpointId, StoreId};
 use std::time::Duration;
 
 /// So often lost stores are made again before what is here has to do.
@@ -43,10 +43,15 @@ pub fn prepare(
         };
         let watch = Stopwatch::start();
         let made = each(&choice.rebuilds, |_, rebuild| {
-            make(agent, nodes, rebuild, choice.checkpoint, within)
+            let named = is_named(&choice);
+            make(agent, nodes, rebuild, (choice.checkpoint, named), within)
         });
+        let mut open = None;
         for (outcome, rebuild) in made.iter().zip(&choice.rebuilds) {
             if let Err(error) = outcome {
+                if !error.kind().proves_loss() {
+                    open.get_or_insert_with(|| not_made(rebuild, error));
+                }
                 notice::warn(&format!(
                     "the store of node {} cannot be made again for checkpoint {}: {error}",
                     rebuild.was_on, choice.checkpoint
@@ -55,6 +60,12 @@ pub fn prepare(
             }
         }
         count += made.iter().filter(|made| made.is_ok()).count();
+        if open.is_some() {
+            // Nothing older takes its place.
+            let mut located = only_here(look(agent, nodes, named, (within, &mut again))?, count);
+            located.unread = located.unread.or(open);
+            return Ok(located);
+        }
         if made.iter().all(Result::is_ok) {
             notice::info(&format!(
                 "{} lost stores were made again for checkpoint {} in {:.3} s",
@@ -66,6 +77,11 @@ pub fn prepare(
     }
     let located = look(agent, nodes, named, (within, &mut again))?;
     Ok(only_here(located, count))
+}
+
+fn not_made(rebuild: &Rebuild, error: &Error) -> String {
+    let was_on = &rebuild.was_on;
+    format!("the store of node {was_on} cannot be made again: {error}")
 }
 
 /// Surveys all nodes, again where something could not be read, sets aside what is stale, and brings the logs of
@@ -155,7 +171,7 @@ fn make(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
     rebuild: &Rebuild,
-    checkpoint: backstay_format::CheckpointId,
+    (checkpoint, named): (CheckpointId, bool),
     within: Duration,
 ) -> Result<()> {
     let target = &nodes[rebuild.target];
@@ -164,6 +180,7 @@ fn make(
         authority: rebuild.authority,
         checkpoint,
         own: rebuild.own,
+        named,
         seats: seats(nodes, &rebuild.survivors),
     };
     notice::info(&format!(

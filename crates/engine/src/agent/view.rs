@@ -3,6 +3,7 @@
 //! Invariants: read only; nobody but the store itself knows where a segment stands; what is not sealed is
 //! copied, never lent.
 
+use crate::error;
 use crate::io::Device;
 use crate::io::sealed::SealedView;
 use crate::store::reader::StoreReader;
@@ -50,7 +51,9 @@ impl SegmentView {
         let end = within + to_u64(length);
         let Some(slot) = slot.filter(|_| end <= u64::from(reader.geometry().segment_bytes)) else {
             let text = format!("{}: no such bytes of {segment:?}", reader.device().name());
-            return Err(Error::new(ErrorKind::NotFound, text));
+            // Not a read that failed: the store has no such bytes.
+            let wrong = error::Error::new(error::ErrorKind::InvalidArgument, text);
+            return Err(Error::new(ErrorKind::NotFound, wrong));
         };
         Ok(reader.geometry().slot_offset(slot) + within)
     }

@@ -2,7 +2,8 @@
 //! Purpose: one lost piece of a recorded stripe from the others, wherever those are.
 //! In from: a stripe of the log, and a way to read its pieces. Out to: whoever puts the piece back.
 //! Invariants: a piece that is not what its stripe says counts as lost, and so does one that cannot
-//! be read; what was made is what the stripe says, or an error.
+//! be read; what was made is what the stripe says, or an error: that it is lost only where nothing that could
+//! not be read would give it.
 
 use super::code::{Code, Piece};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,7 +44,7 @@ pub fn remake(
         .map(|piece| (usize::from(piece.column), length(piece)))
         .collect();
     let mut present: Vec<(Piece, Vec<u8>)> = Vec::new();
-    let mut missing = Vec::new();
+    let (mut missing, mut unread) = (Vec::new(), None);
     // As many pieces as there is data are enough; data first, which needs no arithmetic.
     for (which, piece) in pieces(stripe) {
         if which == lost || present.len() == lengths.len() {
@@ -51,7 +52,13 @@ pub fn remake(
         }
         match fetch(piece).and_then(|(bytes, found)| confirm(members, piece, bytes, found)) {
             Ok(bytes) => present.push((which, bytes)),
-            Err(error) => missing.push(format!("{which}: {error}")),
+            Err(error) => {
+                missing.push(format!("{which}: {error}"));
+                if error.kind().leaves_open() {
+                    let (count, _) = unread.unwrap_or((0, error.kind()));
+                    unread = Some((count + 1, error.kind()));
+                }
+            }
         }
     }
     if present.len() < lengths.len() {
@@ -62,7 +69,9 @@ pub fn remake(
             stripe.parity.len(),
             missing.join("; ")
         );
-        return Err(Error::new(ErrorKind::NotRetained, context));
+        let open = unread.filter(|(count, _)| present.len() + count >= lengths.len());
+        let kind = open.map_or(ErrorKind::NotRetained, |(_, kind)| kind);
+        return Err(Error::new(kind, context));
     }
     let mut bytes = vec![0; length(wanted)];
     let present: Vec<(Piece, &[u8])> = present.iter().map(|(p, bytes)| (*p, &**bytes)).collect();

@@ -42,5 +42,6 @@ mod two_slots;
 mod unread;
 mod unread_archive;
 mod unread_log;
+mod unread_rebuild;
 mod unread_slots;
 mod versions;

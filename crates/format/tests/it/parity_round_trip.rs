@@ -241,6 +241,26 @@ fn room() -> impl Strategy<Value = Request> {
     })
 }
 
+fn rebuild() -> impl Strategy<Value = Request> {
+    let parts = (
+        store(),
+        seats(),
+        store(),
+        checkpoint(),
+        any::<(bool, bool)>(),
+    );
+    parts.prop_map(
+        |(lost, seats, authority, checkpoint, (own, named))| Request::Rebuild {
+            lost,
+            seats,
+            authority,
+            checkpoint,
+            own,
+            named,
+        },
+    )
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let counters = || (0..=COUNTER_MAX, 0..=COUNTER_MAX);
     let take = (
@@ -250,7 +270,6 @@ fn request() -> impl Strategy<Value = Request> {
         1..=SEGMENT_BYTES_MAX,
         any::<[u8; 16]>(),
     );
-    let rebuild = (store(), seats(), store(), checkpoint(), any::<bool>());
     prop_oneof![
         Just(Request::Survey),
         (store(), any::<u32>()).prop_map(|(store, part)| Request::Table { store, part }),
@@ -296,15 +315,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         (0..=COUNTER_MAX, 0..=i32::MAX, "\\PC{0,1000}")
             .prop_map(|(round, kind, text)| Request::Report { round, kind, text }),
-        rebuild.prop_map(
-            |(lost, seats, authority, checkpoint, own)| Request::Rebuild {
-                lost,
-                seats,
-                authority,
-                checkpoint,
-                own,
-            }
-        ),
+        rebuild(),
         seats().prop_map(|seats| Request::Repair { seats }),
     ]
 }

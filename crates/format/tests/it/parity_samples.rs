@@ -252,6 +252,7 @@ fn of_a_restart() -> [Named<Request>; 6] {
                 authority: STORE,
                 checkpoint: id(18),
                 own: true,
+                named: false,
             },
         ),
         (

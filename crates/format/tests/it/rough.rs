@@ -302,7 +302,7 @@ variants! {
         Flush { epoch, round },
         Settle { epoch, round, protected },
         Report { round, kind, text },
-        Rebuild { lost, seats, authority, checkpoint, own },
+        Rebuild { lost, seats, authority, checkpoint, own, named },
         SetAside { store },
         Repair { seats },
     }
