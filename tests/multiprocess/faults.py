@@ -69,7 +69,7 @@ def leader_stopped_then_all_killed(place):
     history = History()
     job = stopped(place, 0, 3, signal.SIGSTOP, {"BACKSTAY_TIMEOUT_MS": "4000"})
     wait_for_commit(job, store_path(place.folder / "store"), 4)
-    expect("taking over" in job.text(), f"nobody says that it takes over: {job.text()}")
+    wait_until_said(job, "taking over")
     job.kill()
     history.judge(job)
     must_restore(place, history, step=4)
@@ -114,6 +114,14 @@ def wait_for_commit(job, path, number):
     end = time.monotonic() + 20
     while newest(path) < number:
         expect(time.monotonic() < end, f"nobody committed checkpoint {number}; {job.last_words()}")
+        time.sleep(0.02)
+
+
+def wait_until_said(job, words):
+    """What a process says comes through pipes of the launcher, later than what it does to a store."""
+    end = time.monotonic() + 20
+    while words not in job.text():
+        expect(time.monotonic() < end, f"nobody says {words!r}: {job.text()}")
         time.sleep(0.02)
 
 
