@@ -26,6 +26,7 @@ use backstay_format::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How much of a segment stripes cover, and how many of them.
@@ -621,27 +622,31 @@ impl Agent {
     /// Records a round, or, while no store is attached, brings the log of the node's store to the
     /// state of its group.
     pub(super) fn record(&self, round: &Round) -> Result<()> {
-        if lock(&self.member).is_some() {
-            return self.with_member(|member| member.record(round));
+        // Held to the end: nobody attaches the store meanwhile, and writes the same log.
+        let mut attached = lock(&self.member);
+        if let Some(member) = attached.as_mut() {
+            return member.record(round);
         }
-        let stores: Vec<StoreId> = round.members.iter().map(|member| member.store).collect();
-        let own = lock(&self.stores)
-            .iter()
-            .map(|found| found.survey.store)
-            .find(|store| stores.contains(store));
-        let Some(store) = own.filter(|_| round.whole) else {
+        let own = self.store_of_group(round);
+        let Some(store) = own.filter(|_| round.whole && !self.was_opened()) else {
             let context = format!("node {} has no store of that group", self.node);
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         };
         let files = log_files(&self.directory());
+        let is_old = |table: &StripeTable| (table.epoch, table.round) >= (round.epoch, round.round);
         match files.and_then(|files| StripeLog::open(files, store)) {
-            Ok((_, table)) if (table.epoch, table.round) >= (round.epoch, round.round) => Ok(()),
+            Ok((_, table)) if is_old(&table) => Ok(()),
             Ok((mut log, mut table)) => {
+                self.logged.fetch_add(1, Ordering::AcqRel);
                 table.apply(round);
                 log.append(round, &table)
             }
             Err(error) if error.kind().leaves_open() => {
+                if self.told(store).is_some_and(|table| is_old(&table)) {
+                    return Ok(());
+                }
                 // It may be newer, and is left as it is. What is told counts as long as it cannot be read.
+                self.logged.fetch_add(1, Ordering::AcqRel);
                 let mut table = StripeTable::default();
                 table.apply(round);
                 *lock(&self.told) = Some((store, table));
@@ -656,6 +661,16 @@ impl Agent {
         let told = lock(&self.told);
         let told = told.as_ref().filter(|(of, _)| *of == store);
         told.map(|(_, table)| table.clone())
+    }
+
+    /// The store on this node that is in the group of a record.
+    fn store_of_group(&self, round: &Round) -> Option<StoreId> {
+        let stores: Vec<StoreId> = round.members.iter().map(|member| member.store).collect();
+        lock(&self.stores)
+            .iter()
+            .filter(|found| !found.survey.rebuilt)
+            .map(|found| found.survey.store)
+            .find(|store| stores.contains(store))
     }
 
     /// The settings of its work.
@@ -702,4 +717,4 @@ impl Pace {
 
 mod log;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -15,18 +15,22 @@
 //! | `encode` | gathers the pieces of stripes and sends their parity away |
 //! | `local` | how a node's leader and an agent process find and talk to each other |
 //! | `process` | the agent as a process of its own |
-//! | `rebuild` | the way back: a lost store from its stripes, a damaged extent in place |
+//! | `rebuild` | the way back: a lost store from its stripes |
+//! | `repair` | damaged extents of a store, in place |
 //! | `restart` | before any store is opened: what all nodes have, and which lost stores are made again |
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
 mod buffers;
 pub mod coordinate;
 mod encode;
+#[cfg(test)]
+mod late;
 pub mod local;
 mod member;
 pub mod process;
 mod rebuild;
 mod record;
+mod repair;
 pub mod restart;
 mod round;
 pub mod survey;
@@ -47,7 +51,7 @@ use backstay_format::agent::{Answer, Request, Seat};
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use survey::LocalStore;
@@ -127,6 +131,11 @@ pub struct Agent {
     /// Held while the folder is looked at, and while something in it is moved away.
     looking: Mutex<()>,
     member: Mutex<Option<Member>>,
+    /// The store was opened for writing: from then on it is written as a member only, and when that is
+    /// gone not at all. Changes with `member` held.
+    opened: AtomicBool,
+    /// Records that the log of a store took before that. Changes with `member` held.
+    logged: AtomicU64,
     buffers: Buffers,
     /// Parity extents that were offered to holders.
     offers: AtomicU64,
@@ -167,6 +176,8 @@ impl Agent {
             stores: Mutex::default(),
             looking: Mutex::default(),
             member: Mutex::default(),
+            opened: AtomicBool::default(),
+            logged: AtomicU64::default(),
             buffers: Buffers::default(),
             offers: AtomicU64::default(),
             arriving: Mutex::default(),
@@ -194,22 +205,29 @@ impl Agent {
     pub fn attach(&self, reserve: &Reserve, directory: &Path) -> Result<()> {
         self.set_directory(directory);
         self.drains.attach(reserve);
+        // Held to the end: what a request does before the store is open is done, or does not begin.
+        let mut attached = lock(&self.member);
+        self.opened.store(true, Ordering::Release);
         if !reserve.control().redundant() {
             return Ok(());
         }
         let store = reserve.reader().superblock().store;
-        if lock(&self.member)
+        if attached
             .as_ref()
             .is_some_and(|member| member.store() == store)
         {
             return Ok(());
         }
         let member = Member::attach(reserve, directory, self.told(store))?;
-        let mut attached = lock(&self.member);
         self.expose(reserve, store);
         *attached = Some(member);
         drop(attached);
         Ok(())
+    }
+
+    /// Whether the node's ranks have, or had, the store open for writing in the life of this agent.
+    fn was_opened(&self) -> bool {
+        self.opened.load(Ordering::Acquire)
     }
 
     fn expose(&self, reserve: &Reserve, store: StoreId) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the way back of `encode`: a lost store from the stripes of its group, under the same ids;
-//! and damaged extents in place.
-//! In: the log of a surviving member, the pieces of the others. Out: a store, or repaired extents.
+//! Purpose: the way back of `encode`: a lost store from the stripes of its group, under the same ids.
+//! In: the log of a surviving member, the pieces of the others. Out: a store; pieces, to `repair`.
 //! Invariants: every piece is verified before it is used, and what is rebuilt against the digest its
 //! stripe has; a damaged piece counts as lost; the superblock, which makes a file a store, goes last.
 
@@ -20,7 +19,7 @@ use crate::store::place::STORE_FILE;
 use crate::store::reader::{RootSlots, StoreReader};
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{StripeLog, StripeTable, look_beside};
+use crate::store::stripe_log::{StripeLog, StripeTable};
 use backstay_format::agent::{Answer, Seat};
 use backstay_format::geometry::{RECORD_COPIES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_u64};
@@ -58,11 +57,8 @@ pub(super) struct Done {
 /// The segments of a store that is made again, each with its slot.
 type Slots = BTreeMap<SegmentId, (u64, SegmentClass)>;
 
-/// A store's stripes, its id, its reading side, and its device for writing.
-type Repairable = (StripeTable, StoreId, Arc<StoreReader>, Arc<dyn Device>);
-
-/// What a rebuild has to work with.
-struct Work<'a> {
+/// What a rebuild or a repair has to work with.
+pub(super) struct Work<'a> {
     agent: &'a Agent,
     table: &'a StripeTable,
     seats: &'a [Seat],
@@ -70,7 +66,7 @@ struct Work<'a> {
     column: u8,
     deadline: Deadline,
     /// Why a piece that a member has could not be had from it: then nothing proves that it is lost.
-    unread: Mutex<Option<Error>>,
+    pub(super) unread: Mutex<Option<Error>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +96,7 @@ impl Agent {
 
     /// Before a store is opened for writing it may be replaced, and by a request that comes late never after.
     fn check_unopened(&self) -> Result<()> {
-        if self.control().is_none() {
+        if !self.was_opened() {
             return Ok(());
         }
         let context = format!("node {}'s store is open, and stays where it is", self.node);
@@ -114,15 +110,7 @@ impl Agent {
             let context = format!("store {} is in no group that is known", lost.store);
             return Err(Error::new(ErrorKind::NotRetained, context));
         };
-        let work = Work {
-            agent: self,
-            code: Code::new(usize::from(table.parity))?,
-            table: &table,
-            seats,
-            column,
-            deadline: Deadline::after(within),
-            unread: Mutex::default(),
-        };
+        let work = Work::new(self, &table, column, seats, within)?;
         let (directory, aside) = self.rebuild_directory(lost)?;
         let counts = work.make_store(&directory, lost).inspect_err(|_| {
             // What stood there is better than nothing.
@@ -183,8 +171,10 @@ impl Agent {
         if done.contains(&store) {
             return Ok(());
         }
-        self.check_unopened()?;
         let _looking = lock(&self.looking);
+        // Held to the end: nobody opens the store meanwhile.
+        let unopened = lock(&self.member);
+        self.check_unopened()?;
         let found = lock(&self.stores)
             .iter()
             .find(|found| found.survey.store == store)
@@ -192,96 +182,9 @@ impl Agent {
         self.forget(store);
         let Some(found) = found else { return Ok(()) };
         move_aside(&found.directory.join(STORE_FILE))?;
+        drop(unopened);
         done.insert(store);
         Ok(())
-    }
-
-    /// Reads every extent of this node's stripes, and makes damaged ones again in place.
-    pub(super) fn repair(&self, seats: &[Seat], within: Duration) -> Result<Answer> {
-        let (table, store, reader, device) = self.repairable()?;
-        let column = table.column(store).unwrap_or(u8::MAX);
-        let work = Work {
-            agent: self,
-            code: Code::new(usize::from(table.parity.max(1)))?,
-            table: &table,
-            seats,
-            column,
-            deadline: Deadline::after(within),
-            unread: Mutex::default(),
-        };
-        let counts = Counts::default();
-        work.each_stripe(|stripe, piece, extent| {
-            let offset = segment_place(&reader, extent)?;
-            let mut bytes = vec![0; index(extent.length_bytes)];
-            let read = device.read_at(&mut bytes, offset);
-            if read.is_ok() && Digest::of(&bytes) == extent.digest {
-                return Ok(());
-            }
-            match work.remake(stripe, piece) {
-                Ok(bytes) => {
-                    write(&*device, &bytes, offset)?;
-                    counts.extents.fetch_add(1, Ordering::Relaxed);
-                    counts
-                        .bytes
-                        .fetch_add(to_u64(bytes.len()), Ordering::Relaxed);
-                }
-                Err(error) => {
-                    notice::warn(&format!(
-                        "segment {} is beyond repair: {error}",
-                        extent.segment.0
-                    ));
-                    counts.lost.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            Ok(())
-        })?;
-        device
-            .sync()
-            .map_err(|error| Error::io(format!("{}: syncing", device.name()), error))?;
-        let extents = counts.extents.load(Ordering::Relaxed);
-        let lost = counts.lost.load(Ordering::Relaxed);
-        if extents + lost > 0 {
-            notice::warn(&format!(
-                "{}: {extents} damaged extents were rebuilt from their stripes, {lost} could not be",
-                device.name()
-            ));
-        }
-        match lock(&work.unread).take() {
-            Some(error) if lost > 0 => Err(error),
-            _ => Ok(Answer::Rebuilt {
-                extents,
-                bytes: counts.bytes.load(Ordering::Relaxed),
-                lost,
-            }),
-        }
-    }
-
-    /// This node's own store with its stripes, attached or not, and a device to write it.
-    fn repairable(&self) -> Result<Repairable> {
-        if let Some(member) = lock(&self.member).as_ref() {
-            let reader = member.reserve().shared_reader();
-            let device = Arc::clone(reader.device());
-            return Ok((member.table().clone(), member.store(), reader, device));
-        }
-        let own = lock(&self.stores)
-            .iter()
-            .find(|s| !s.survey.rebuilt)
-            .cloned();
-        let none = || {
-            let context = format!("node {} has no store to repair", self.node);
-            Error::new(ErrorKind::NotRetained, context)
-        };
-        let own = own.ok_or_else(none)?;
-        let store = own.survey.store;
-        let table = look_beside(&own.directory, store).or_else(|error| {
-            let told = self.told(store).filter(|_| error.kind().leaves_open());
-            told.map(Some).ok_or(error)
-        });
-        let table = table?.ok_or_else(none)?;
-        let path = own.directory.join(STORE_FILE);
-        let device = FileDevice::open(&path, false)
-            .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
-        Ok((table, store, own.reader, Arc::new(device)))
     }
 }
 
@@ -301,25 +204,34 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(aside))
 }
 
-fn segment_place(reader: &StoreReader, extent: &Extent) -> Result<u64> {
-    match reader.slot_of(extent.segment) {
-        Some(slot) => Ok(reader.geometry().slot_offset(slot) + u64::from(extent.offset_bytes)),
-        None => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("no slot holds segment {}", extent.segment.0),
-        )),
-    }
-}
-
 fn write(device: &dyn Device, bytes: &[u8], offset: u64) -> Result<()> {
     device
         .write_at(bytes, offset)
         .map_err(|error| Error::io(format!("{}: writing at {offset}", device.name()), error))
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    /// For what `column` has.
+    pub(super) fn new(
+        agent: &'a Agent,
+        table: &'a StripeTable,
+        column: u8,
+        seats: &'a [Seat],
+        within: Duration,
+    ) -> Result<Self> {
+        Ok(Self {
+            agent,
+            table,
+            seats,
+            code: Code::new(usize::from(table.parity.max(1)))?,
+            column,
+            deadline: Deadline::after(within),
+            unread: Mutex::default(),
+        })
+    }
+
     /// Runs `what` for everything that this column has in stripes, on several threads.
-    fn each_stripe(
+    pub(super) fn each_stripe(
         &self,
         what: impl Fn(&Stripe, Piece, &Extent) -> Result<()> + Sync,
     ) -> Result<()> {
@@ -337,7 +249,7 @@ impl Work<'_> {
     }
 
     /// The bytes of one piece from the others of its stripe.
-    fn remake(&self, stripe: &Stripe, lost: Piece) -> Result<Vec<u8>> {
+    pub(super) fn remake(&self, stripe: &Stripe, lost: Piece) -> Result<Vec<u8>> {
         let members = &self.table.members;
         let fetch = |piece: &StripePiece| self.fetch(piece.column, &piece.extent);
         remake::remake(&self.code, members, stripe, lost, fetch)

@@ -330,6 +330,13 @@ impl Control {
         let owner = self.slot_word(slot, 0).load(Ordering::Acquire);
         owner != 0 && owner != Owner::Retired.word() && owner != Owner::Parity.word()
     }
+    /// Whether `slot` holds `segment` for somebody, if only for parity.
+    pub fn holds(&self, slot: u64, segment: SegmentId) -> bool {
+        let held = self.slot_word(slot, 0).load(Ordering::Acquire) != 0;
+        held && self
+            .slot_segment(slot)
+            .is_some_and(|(found, _)| found == segment)
+    }
     /// Publishes that the first `bytes` of the segment in `slot` are written for good.
     pub fn set_filled(&self, slot: u64, bytes: u64) {
         self.slot_word(slot, 2).store(bytes, Ordering::Release);

@@ -4,15 +4,16 @@
 use super::*;
 use crate::io::shared::SharedWords;
 use crate::store::control::Control;
+use crate::store::place::STORE_FILE;
 use crate::store::reserve::ReserveSettings;
 use backstay_format::{StripeId, StripePiece, Superblock};
 
-const STORE: StoreId = StoreId(*b"a group's member");
+pub(in crate::agent) const STORE: StoreId = StoreId(*b"a group's member");
 const PARITY_BYTES: u32 = 16 << 10;
 
-/// The only member of a group, in round 0 of epoch 1.
-fn member(folder: &Path) -> Member {
-    let device = FileDevice::open(&folder.join("store"), true).unwrap();
+/// A new store in `folder`.
+pub(in crate::agent) fn reserve(folder: &Path) -> Reserve {
+    let device = FileDevice::open(&folder.join(STORE_FILE), true).unwrap();
     let control = Control::start(SharedWords::heap(Control::words_for(16)), 16).unwrap();
     let superblock = Superblock {
         store: STORE,
@@ -26,15 +27,22 @@ fn member(folder: &Path) -> Member {
         reserve_bytes_max: None,
         wait: Duration::from_secs(5),
     };
-    let reserve = Reserve::create(Arc::new(device), control, &superblock, 4, settings).unwrap();
-    let mut member = Member::attach(&reserve, folder, None).unwrap();
-    let seat = Seat {
-        store: STORE,
+    Reserve::create(Arc::new(device), control, &superblock, 4, settings).unwrap()
+}
+
+pub(in crate::agent) fn seat(store: StoreId) -> Seat {
+    Seat {
+        store,
         node: "node".to_owned(),
         domain: "node".to_owned(),
         address: "nowhere".to_owned(),
-    };
-    member.join(1, (1, 1), &[seat]).unwrap();
+    }
+}
+
+/// The only member of a group, in round 0 of epoch 1.
+fn member(folder: &Path) -> Member {
+    let mut member = Member::attach(&reserve(folder), folder, None).unwrap();
+    member.join(1, (1, 1), &[seat(STORE)]).unwrap();
     member
 }
 
@@ -130,23 +138,17 @@ fn a_log_without_room_is_said_before_parity_is_made() {
     assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
 }
 
-const OTHER: StoreId = StoreId(*b"the other member");
+pub(in crate::agent) const OTHER: StoreId = StoreId(*b"the other member");
 
 /// The first of two members, in round 0 of epoch 1.
 fn first_of_two(folder: &Path) -> Member {
     let mut member = member(folder);
-    let seat = |store| Seat {
-        store,
-        node: "node".to_owned(),
-        domain: "node".to_owned(),
-        address: "nowhere".to_owned(),
-    };
     member.join(1, (1, 1), &[seat(STORE), seat(OTHER)]).unwrap();
     member
 }
 
 /// The first record of the group, with the first member's parity at `extent`.
-fn record(extent: Extent) -> Round {
+pub(in crate::agent) fn record(extent: Extent) -> Round {
     let piece = |column| StripePiece { column, extent };
     let other = |store| backstay_format::Member {
         store,

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: requests that an agent handles late, or once more, when what they are about is another.
+
+use super::member::tests::{OTHER, STORE, record, reserve, seat};
+use super::{Agent, AgentSettings, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::control::Owner;
+use crate::store::reserve::Reserve;
+use crate::store::space::SegmentSource;
+use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
+use backstay_format::agent::{Answer, RecordPart, Request};
+use backstay_format::width::index;
+use backstay_format::{
+    Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, Stripe, StripeId,
+    StripePiece,
+};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const WITHIN: Duration = Duration::from_secs(20);
+const BYTES: u32 = 1 << 16;
+static OLD: [u8; BYTES as usize] = [1; BYTES as usize];
+static NEW: [u8; BYTES as usize] = [2; BYTES as usize];
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// The way to the other member, whose parity is a copy of [`OLD`].
+#[derive(Default)]
+struct Other {
+    /// Done before the next pull is answered.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+impl std::fmt::Debug for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Other")
+    }
+}
+
+impl Endpoint for Other {
+    fn name(&self) -> String {
+        "node".to_owned()
+    }
+    fn address(&self) -> String {
+        "here".to_owned()
+    }
+    fn expose(&self, _id: ExposureId, _what: Exposed) {}
+    fn withdraw(&self, _id: ExposureId) {}
+    fn serve(&self, _handler: Arc<dyn Handler>) {}
+    fn call(&self, _peer: &Peer, _request: &[u8], _within: Duration) -> Result<Vec<u8>> {
+        Err(Error::new(ErrorKind::PeerUnreachable, "nobody is asked"))
+    }
+    fn pull(
+        &self,
+        _peer: &Peer,
+        _exposure: ExposureId,
+        _offset: u64,
+        into: &mut [u8],
+        _within: Duration,
+    ) -> Result<Digest> {
+        let meanwhile = lock(&self.meanwhile).take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
+        into.copy_from_slice(&OLD);
+        Ok(Digest::of(into))
+    }
+    fn shut_down(&self) {}
+}
+
+fn agent(folder: &Path) -> (Arc<Agent>, Arc<Other>) {
+    let settings = AgentSettings {
+        within: WITHIN,
+        threads: 1,
+        rate_bytes: None,
+        cpu_set: None,
+        nice: 0,
+    };
+    let other = Arc::new(Other::default());
+    let endpoint = Arc::clone(&other) as Arc<dyn Endpoint>;
+    (Agent::start(endpoint, settings, "node", folder), other)
+}
+
+/// A store under protection.
+fn store(folder: &Path) -> Reserve {
+    let reserve = reserve(folder);
+    reserve.control().set_redundant(true);
+    reserve
+}
+
+fn ask(agent: &Agent, request: &Request) -> Result<Answer> {
+    agent.answer(request, WITHIN)
+}
+
+/// Takes the store, as the first of two members.
+fn attach(agent: &Agent, reserve: &Reserve, folder: &Path) {
+    agent.attach(reserve, folder).unwrap();
+    let join = Request::Join {
+        epoch: 1,
+        parity: 1,
+        pieces_max: 1,
+        seats: vec![seat(STORE), seat(OTHER)],
+    };
+    ask(agent, &join).unwrap();
+}
+
+fn begin(agent: &Agent, round: u64) {
+    let collect = Request::Collect {
+        epoch: 1,
+        round,
+        want: CheckpointId::default(),
+        known_from: 1,
+    };
+    // There is no such checkpoint; the round is begun.
+    let error = ask(agent, &collect).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
+}
+
+fn parts(round: &Round) -> Vec<RecordPart> {
+    (0..)
+        .map_while(|part| RecordPart::of(round, part))
+        .collect()
+}
+
+fn send(agent: &Agent, part: &RecordPart) -> Result<Answer> {
+    ask(agent, &Request::Record(part.clone()))
+}
+
+/// A rank fills a new segment.
+fn fill(reserve: &Reserve, bytes: &[u8]) -> (u64, SegmentId) {
+    let pool = reserve.pool(Owner::Rank(0));
+    let (slot, segment) = pool.lease(SegmentClass::Large).unwrap();
+    reserve.write(Address::new(segment, 0), bytes).unwrap();
+    pool.filled(slot, BYTES);
+    reserve.seal().unwrap();
+    (slot, segment)
+}
+
+/// The record of `round` that protects [`OLD`] in `segment`.
+fn protects(round: u64, segment: SegmentId) -> Round {
+    let extent = Extent {
+        segment,
+        class: SegmentClass::Large,
+        offset_bytes: 0,
+        length_bytes: BYTES,
+        digest: Digest::of(&OLD),
+    };
+    let piece = |column| StripePiece { column, extent };
+    let stripe = Stripe {
+        id: StripeId(1),
+        pieces: vec![piece(0)],
+        parity: vec![piece(1)],
+    };
+    Round {
+        round,
+        added: vec![stripe],
+        ..record(extent)
+    }
+}
+
+/// The rank gives the segment in `slot` back, the group records that, and the rank fills the slot anew.
+fn reuse(agent: &Agent, reserve: &Reserve, slot: u64, segment: SegmentId) {
+    reserve.pool(Owner::Rank(0)).release(slot);
+    begin(agent, 2);
+    let without = Round {
+        whole: false,
+        removed: vec![StripeId(1)],
+        added: Vec::new(),
+        ..protects(2, segment)
+    };
+    send(agent, &parts(&without)[0]).unwrap();
+    let settle = Request::Settle {
+        epoch: 1,
+        round: 2,
+        protected: CheckpointId::default(),
+    };
+    ask(agent, &settle).unwrap();
+    let (again, _) = fill(reserve, &NEW);
+    assert_eq!(again, slot, "the slot is used again");
+}
+
+fn damage(reserve: &Reserve, slot: u64) {
+    let offset = reserve.geometry().slot_offset(slot);
+    reserve.write_at(&[7], offset + 5).unwrap();
+}
+
+fn found(reserve: &Reserve, slot: u64) -> Vec<u8> {
+    let mut bytes = vec![0; index(BYTES)];
+    let offset = reserve.geometry().slot_offset(slot);
+    reserve
+        .reader()
+        .device()
+        .read_at(&mut bytes, offset)
+        .unwrap();
+    bytes
+}
+
+/// Extents that a repair made again, and those that it could not.
+fn repair(agent: &Agent) -> Result<(u64, u64)> {
+    let seats = vec![seat(STORE), seat(OTHER)];
+    match ask(agent, &Request::Repair { seats })? {
+        Answer::Rebuilt { extents, lost, .. } => Ok((extents, lost)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A store whose first segment, in the slot that is returned, is protected and damaged.
+fn damaged(folder: &Path) -> (Reserve, u64, SegmentId) {
+    let reserve = store(folder);
+    let (agent, _) = agent(folder);
+    attach(&agent, &reserve, folder);
+    let (slot, segment) = fill(&reserve, &OLD);
+    begin(&agent, 1);
+    send(&agent, &parts(&protects(1, segment))[0]).unwrap();
+    agent.detach();
+    damage(&reserve, slot);
+    (reserve, slot, segment)
+}
+
+#[test]
+fn a_repair_that_comes_again_leaves_what_was_written_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reserve, slot, segment) = damaged(folder.path());
+    let (agent, _) = agent(folder.path());
+    attach(&agent, &reserve, folder.path());
+    assert_eq!(repair(&agent).unwrap(), (1, 0));
+    assert_eq!(found(&reserve, slot), OLD);
+    reuse(&agent, &reserve, slot, segment);
+    assert_eq!(repair(&agent).unwrap(), (0, 0));
+    assert!(found(&reserve, slot) == NEW);
+}
+
+/// It waits for the bytes of the others while the ranks go on: the store is open when it begins, or is not.
+#[test]
+fn a_repair_that_is_slow_leaves_what_was_written_since() {
+    for attached in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let (reserve, slot, segment) = damaged(folder.path());
+        let (agent, other) = agent(folder.path());
+        if attached {
+            attach(&agent, &reserve, folder.path());
+        } else {
+            agent.survey();
+        }
+        let (of_ranks, store) = (Arc::clone(&agent), reserve.clone());
+        let path = folder.path().to_owned();
+        *lock(&other.meanwhile) = Some(Box::new(move || {
+            attach(&of_ranks, &store, &path);
+            reuse(&of_ranks, &store, slot, segment);
+        }));
+        assert_eq!(repair(&agent).unwrap(), (0, 0), "attached: {attached}");
+        assert!(found(&reserve, slot) == NEW, "attached: {attached}");
+    }
+}
+
+/// An agent process has let go of it, and a later life writes it.
+#[test]
+fn a_repair_that_is_slow_leaves_a_store_that_was_let_go() {
+    for before in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let (reserve, slot, _) = damaged(folder.path());
+        let (agent, other) = agent(folder.path());
+        agent.survey();
+        let (of_ranks, store) = (Arc::clone(&agent), reserve.clone());
+        let path = folder.path().to_owned();
+        let write = move || {
+            attach(&of_ranks, &store, &path);
+            of_ranks.detach();
+            store.control().free_slot(slot);
+            assert_eq!(fill(&store, &NEW).0, slot);
+        };
+        if before {
+            write();
+        } else {
+            *lock(&other.meanwhile) = Some(Box::new(write));
+        }
+        drop(repair(&agent));
+        assert!(found(&reserve, slot) == NEW, "before it began: {before}");
+    }
+}
+
+#[test]
+fn a_repair_before_the_store_is_open_mends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reserve, slot, _) = damaged(folder.path());
+    let (agent, _) = agent(folder.path());
+    agent.survey();
+    assert_eq!(repair(&agent).unwrap(), (1, 0));
+    assert_eq!(found(&reserve, slot), OLD);
+    assert_eq!(repair(&agent).unwrap(), (0, 0));
+}
