@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Owner;
 use crate::store::reserve::Reserve;
 use crate::store::space::SegmentSource;
+use crate::store::stripe_log::{LOG_FILES, look_beside};
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
 use backstay_format::agent::{Answer, RecordPart, Request};
 use backstay_format::width::index;
@@ -289,4 +290,186 @@ fn a_repair_before_the_store_is_open_mends_it() {
     assert_eq!(repair(&agent).unwrap(), (1, 0));
     assert_eq!(found(&reserve, slot), OLD);
     assert_eq!(repair(&agent).unwrap(), (0, 0));
+}
+
+/// More stripes than three parts of a record hold, of round 1.
+fn large() -> Round {
+    let extent = |segment| Extent {
+        segment: SegmentId(segment),
+        class: SegmentClass::Large,
+        offset_bytes: 0,
+        length_bytes: BYTES,
+        digest: Digest::of(&OLD),
+    };
+    let piece = |column, number| StripePiece {
+        column,
+        extent: extent(1_000_000 + number),
+    };
+    let stripe = |number| Stripe {
+        id: StripeId(number),
+        pieces: vec![piece(1, number)],
+        parity: vec![piece(0, number)],
+    };
+    let stripes = u64::try_from(3 * RecordPart::STRIPES_MAX + 5).unwrap();
+    Round {
+        added: (1..=stripes).map(stripe).collect(),
+        ..record(extent(1))
+    }
+}
+
+/// An agent in round 1 of epoch 1, attached or about to be.
+fn in_round(folder: &Path, attached: bool) -> Arc<Agent> {
+    let reserve = store(folder);
+    let (agent, _) = agent(folder);
+    if attached {
+        attach(&agent, &reserve, folder);
+        begin(&agent, 1);
+    } else {
+        agent.survey();
+    }
+    agent
+}
+
+/// What the log of the store says.
+fn logged(folder: &Path) -> (u64, u64, usize) {
+    let table = look_beside(folder, STORE).unwrap().unwrap();
+    (table.epoch, table.round, table.stripes.len())
+}
+
+/// Each part again at each place behind it, also behind the last.
+#[test]
+fn a_part_of_a_record_that_comes_again_changes_nothing() {
+    let round = large();
+    let parts = parts(&round);
+    assert_eq!(parts.len(), 4);
+    for attached in [true, false] {
+        for repeated in 0..parts.len() {
+            for behind in repeated..parts.len() {
+                let folder = tempfile::tempdir().unwrap();
+                let agent = in_round(folder.path(), attached);
+                let again = || {
+                    let case = format!("attached {attached}: part {repeated} behind part {behind}");
+                    send(&agent, &parts[repeated]).expect(&case)
+                };
+                for (number, part) in parts.iter().enumerate() {
+                    send(&agent, part).unwrap();
+                    if number == behind {
+                        again();
+                    }
+                }
+                assert_eq!(logged(folder.path()), (1, 1, round.added.len()));
+                again();
+                assert_eq!(logged(folder.path()), (1, 1, round.added.len()));
+            }
+        }
+    }
+}
+
+/// A coordinator that did not hear that all had arrived sends all parts once more.
+#[test]
+fn a_record_whose_parts_all_come_again_is_kept_as_it_is() {
+    let round = large();
+    for attached in [true, false] {
+        for until in 0..=4 {
+            let folder = tempfile::tempdir().unwrap();
+            let agent = in_round(folder.path(), attached);
+            let parts = parts(&round);
+            for part in parts[..until].iter().chain(&parts).chain(&parts) {
+                send(&agent, part).unwrap();
+            }
+            assert_eq!(logged(folder.path()), (1, 1, round.added.len()));
+        }
+    }
+}
+
+/// Parts of an earlier record, and of one in a single part, between those of a later one.
+#[test]
+fn parts_of_an_older_record_take_nothing_from_a_newer_one() {
+    let older = large();
+    let newer = Round {
+        round: 2,
+        ..large()
+    };
+    let small = Round {
+        added: Vec::new(),
+        ..large()
+    };
+    let mut late = parts(&older);
+    late.extend(parts(&small));
+    for attached in [true, false] {
+        for one in &late {
+            let folder = tempfile::tempdir().unwrap();
+            let agent = in_round(folder.path(), attached);
+            if attached {
+                begin(&agent, 2);
+            }
+            for part in parts(&newer) {
+                send(&agent, &part).unwrap();
+                let answer = send(&agent, one);
+                assert!(answer.is_err() || !attached, "it is not of this round");
+            }
+            assert_eq!(logged(folder.path()), (1, 2, newer.added.len()));
+        }
+    }
+}
+
+#[test]
+fn a_record_without_its_first_parts_is_refused() {
+    for attached in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = in_round(folder.path(), attached);
+        let parts = parts(&large());
+        for order in [&[1][..], &[0, 2], &[0, 1, 3], &[3]] {
+            let (last, before) = order.split_last().unwrap();
+            for part in before {
+                send(&agent, &parts[*part]).unwrap();
+            }
+            let error = send(&agent, &parts[*last]).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                ErrorKind::InvalidArgument,
+                "{order:?}: {error}"
+            );
+            lock(&agent.arriving).forget(&large());
+        }
+    }
+}
+
+/// The log had no room for it: that the last part comes again is enough.
+#[test]
+fn a_record_that_could_not_be_kept_is_kept_when_its_last_part_comes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = in_round(folder.path(), true);
+    let parts = parts(&large());
+    let log = lock(&agent.member).as_mut().unwrap().lose_log();
+    for part in &parts[..3] {
+        send(&agent, part).unwrap();
+    }
+    let error = send(&agent, &parts[3]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+    lock(&agent.member).as_mut().unwrap().set_log(log);
+    send(&agent, &parts[3]).unwrap();
+    send(&agent, &parts[3]).unwrap();
+}
+
+/// Of a store whose log cannot be read only what was told counts.
+#[test]
+fn a_record_of_a_log_that_cannot_be_read_is_not_replaced_by_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(store(folder.path()));
+    for name in LOG_FILES {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let (agent, _) = agent(folder.path());
+    agent.survey();
+    let newer = Round {
+        round: 2,
+        ..large()
+    };
+    for round in [newer, large()] {
+        for part in parts(&round).iter().flat_map(|part| [part, part]) {
+            send(&agent, part).unwrap();
+        }
+        assert_eq!(agent.told(STORE).map(|table| table.round), Some(2));
+    }
 }

@@ -16,7 +16,7 @@ use crate::store::control::{Owner, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::store::space::Space;
-use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
+use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, look_beside};
 use crate::transport::ExposureId;
 use backstay_format::agent::{Collected, Request, Seat};
 use backstay_format::width::index;
@@ -671,6 +671,25 @@ impl Agent {
             .filter(|found| !found.survey.rebuilt)
             .map(|found| found.survey.store)
             .find(|store| stores.contains(store))
+    }
+
+    /// Whether a record is in the log already; an error for one that is not of the round under way.
+    pub(super) fn is_recorded(&self, round: &Round) -> Result<bool> {
+        let attached = lock(&self.member);
+        if let Some(member) = attached.as_ref() {
+            member.check(round.epoch, Some(round.round))?;
+            let table = member.table();
+            return Ok((table.epoch, table.round) == (round.epoch, round.round));
+        }
+        let Some(store) = self.store_of_group(round) else {
+            return Ok(false);
+        };
+        let known = match look_beside(&self.directory(), store) {
+            Err(error) if error.kind().leaves_open() => self.told(store),
+            known => known?,
+        };
+        drop(attached);
+        Ok(known.is_some_and(|table| (table.epoch, table.round) >= (round.epoch, round.round)))
     }
 
     /// The settings of its work.

@@ -2,7 +2,8 @@
 //! Purpose: stripe log records between agents: in parts, because one may be longer than a message.
 //! In from: `round`, `restart`, `rebuild` (a record to send, a table to have). Out to: other agents, and
 //! `member`, which records what arrived whole.
-//! Invariants: what is joined is of one epoch and round; a record is taken when its last part is here.
+//! Invariants: what is joined is of one epoch and round; a record is taken when its last part is here; a part
+//! that comes again, or late, takes nothing away.
 //! Format: docs/format/agent.md.
 
 use super::round::unexpected;
@@ -84,34 +85,92 @@ fn join(part: RecordPart, record: &mut Round, from: &impl std::fmt::Display) -> 
     joined.map_err(|error| Error::malformed(format!("a stripe log record of {from}"), error))
 }
 
-/// The parts of a record that have arrived.
+/// Records of which parts have arrived: a late part of another begins one beside it.
+const RECORDS_MAX: usize = 2;
+
+/// The records whose parts have arrived, the one of the last part last.
 #[derive(Debug, Default)]
-pub(super) struct Arriving {
-    record: Option<Round>,
+pub(super) struct Arriving(Vec<Partial>);
+
+/// A record, as far as it has arrived.
+#[derive(Debug)]
+struct Partial {
+    record: Arc<Round>,
     /// The part that is next.
     next: u32,
+    whole: bool,
+}
+
+/// What tells a record from all others of a group.
+fn of(round: &Round) -> (u64, u64) {
+    (round.epoch, round.round)
 }
 
 impl Arriving {
-    /// Takes a part; the record, when that was the last one.
-    fn take(&mut self, part: &RecordPart) -> Result<Option<Round>> {
-        let of = |round: &Round| (round.epoch, round.round);
-        let known = self.record.as_ref().map(of) == Some(of(&part.round));
-        if part.number == 0 {
-            self.record = Some(part.round.clone());
-            self.next = 0;
-        } else if known && part.number < self.next {
-            return Ok(None);
-        } else if known && part.number == self.next {
-            if let Some(record) = &mut self.record {
-                join(part.clone(), record, &"its coordinator")?;
+    fn knows(&self, round: &Round) -> bool {
+        self.0.iter().any(|known| of(&known.record) == of(round))
+    }
+
+    /// Takes a part; the record, when all of it is here. It stays until [`Self::forget`], so that any part
+    /// may come again.
+    fn take(&mut self, part: &RecordPart) -> Result<Option<Arc<Round>>> {
+        let place = self
+            .0
+            .iter()
+            .position(|known| of(&known.record) == of(&part.round));
+        let known = place.map(|place| self.0.remove(place));
+        let (kept, taken) = match known {
+            Some(known) if known.has(part) => (known, Ok(())),
+            _ if part.number == 0 => (Partial::begin(part), Ok(())),
+            Some(mut known) => {
+                let taken = known.add(part);
+                (known, taken)
             }
-        } else {
-            let context = format!("part {} of a record before its parts", part.number);
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
+            None => return Err(misplaced(part)),
+        };
+        let whole = (kept.whole && part.last).then(|| Arc::clone(&kept.record));
+        self.0.push(kept);
+        let surplus = self.0.len().saturating_sub(RECORDS_MAX);
+        self.0.drain(..surplus);
+        taken.map(|()| whole)
+    }
+
+    /// A record that is in the log is needed no more.
+    pub(super) fn forget(&mut self, round: &Round) {
+        self.0.retain(|known| of(&known.record) != of(round));
+    }
+}
+
+fn misplaced(part: &RecordPart) -> Error {
+    let context = format!("part {} of a record before its parts", part.number);
+    Error::new(ErrorKind::InvalidArgument, context)
+}
+
+impl Partial {
+    fn begin(part: &RecordPart) -> Self {
+        Self {
+            record: Arc::new(part.round.clone()),
+            next: 1,
+            whole: part.last,
         }
+    }
+
+    /// Whether `part` is among those that came.
+    fn has(&self, part: &RecordPart) -> bool {
+        let had = || RecordPart::of(&self.record, part.number);
+        part.number < self.next && had().is_some_and(|had| had.round == part.round)
+    }
+
+    /// Takes the part that is next.
+    fn add(&mut self, part: &RecordPart) -> Result<()> {
+        if self.whole || part.number != self.next {
+            return Err(misplaced(part));
+        }
+        let record = Arc::make_mut(&mut self.record);
+        join(part.clone(), record, &"its coordinator")?;
         self.next += 1;
-        Ok(if part.last { self.record.take() } else { None })
+        self.whole = part.last;
+        Ok(())
     }
 }
 
@@ -119,10 +178,26 @@ impl Arriving {
 pub(super) type Asked = Option<(StoreId, Arc<StripeTable>)>;
 
 impl Agent {
-    /// Takes a part of a record; records it when it is whole.
+    /// Takes a part of a record; records it when it is whole. A part that comes again, or late, changes nothing.
     pub(super) fn take_record(&self, part: &RecordPart) -> Result<()> {
+        if part.number == 0 && part.last {
+            return self.record(&part.round);
+        }
+        // Of an attached store this also refuses what is not of the round under way.
+        let begun = !self.is_attached() && lock(&self.arriving).knows(&part.round);
+        if !begun && self.is_recorded(&part.round)? {
+            return Ok(());
+        }
         let whole = lock(&self.arriving).take(part)?;
-        whole.map_or(Ok(()), |record| self.record(&record))
+        if let Some(record) = whole {
+            self.record(&record)?;
+            lock(&self.arriving).forget(&record);
+        }
+        Ok(())
+    }
+
+    fn is_attached(&self) -> bool {
+        lock(&self.member).is_some()
     }
 
     /// A part of the whole stripe log of a store on this node.

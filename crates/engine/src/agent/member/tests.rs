@@ -51,6 +51,15 @@ impl Member {
         self.reserve.control().free_slots()
     }
 
+    /// Its log, for which there is no room from now on.
+    pub(in crate::agent) fn lose_log(&mut self) -> Option<StripeLog> {
+        let (full, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
+        self.log.log.replace(full)
+    }
+    pub(in crate::agent) fn set_log(&mut self, log: Option<StripeLog>) {
+        self.log.log = log;
+    }
+
     /// Where in the store the next so many extents of parity would go.
     fn places(&mut self, count: usize) -> Vec<u64> {
         let place = |_| self.allocate(PARITY_BYTES).unwrap().1;
@@ -132,8 +141,7 @@ fn a_log_without_room_is_said_before_parity_is_made() {
     };
     member.begin((1, 1), 1).unwrap();
     member.answer(&request(1)).unwrap();
-    let (full, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
-    member.log.log = Some(full);
+    member.lose_log();
     let error = member.answer(&request(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
 }
