@@ -215,13 +215,13 @@ impl Session {
     fn begin(&mut self, background: bool) {
         self.wait_for_protection();
         self.turn += 1;
-        self.life_begun = true;
+        let begun = self.open_life_from_nothing();
         self.begin_archive();
         let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
         self.pick(id);
         let watch = Stopwatch::start();
-        let captured = self.capture(id, turn);
+        let captured = begun.and_then(|()| self.capture(id, turn));
         let mut report = Report {
             checkpoint: id,
             ..Report::default()
@@ -258,7 +258,8 @@ impl Session {
                 .variables
                 .values()
                 .map(|variable| variable.region.length_bytes());
-            let reserve = self.node.create_store(&self.config, regions.sum(), turn)?;
+            let life = (turn, self.incarnation);
+            let reserve = self.node.create_store(&self.config, regions.sum(), life)?;
             let space = crate::store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);

@@ -282,16 +282,16 @@ impl Node {
     }
 
     /// Makes the store if this life has none yet: the leader by the needs of all its ranks.
-    /// `need_bytes` is what this rank protects.
+    /// `need_bytes` is what this rank protects. A later life has another incarnation, checkpoint or not.
     pub(super) fn create_store(
         &self,
         config: &Config,
         need_bytes: u64,
-        turn: u64,
+        (turn, incarnation): (u64, u64),
     ) -> Result<Reserve> {
         self.control.set_need(self.local, turn, need_bytes);
         if self.leads() {
-            let made = self.lead_creation(config, turn);
+            let made = self.lead_creation(config, turn, incarnation);
             let outcome = made.as_ref().err().map_or(1, |error| {
                 (turn << 8) | u64::try_from(error.kind().code()).unwrap_or(0xff)
             });
@@ -368,7 +368,7 @@ impl Node {
         Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no size was tried")))
     }
 
-    fn lead_creation(&self, config: &Config, turn: u64) -> Result<Reserve> {
+    fn lead_creation(&self, config: &Config, turn: u64, incarnation: u64) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
             "all ranks of the node to say what they need",
@@ -415,7 +415,9 @@ impl Node {
             node: self.name.clone(),
         };
         let control = self.control.clone();
-        let made = Reserve::create(device, control, &superblock, slots, self.settings);
+        let settings = self.settings;
+        let made =
+            Reserve::create_in_life(device, control, &superblock, slots, settings, incarnation);
         if made.is_err() {
             // Space that a failed creation took is given back; the first error is the one to tell.
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));

@@ -251,6 +251,28 @@ impl Session {
         }
     }
 
+    /// Before its first checkpoint a life that restored nothing is named in every store that an earlier one
+    /// left, so that none gives the same names. Collective.
+    pub(super) fn open_life_from_nothing(&mut self) -> Result<()> {
+        if self.life_begun {
+            return Ok(());
+        }
+        if self.node.was_there {
+            let named = match (&self.store, self.node.leads()) {
+                (Some(store), true) => lock(&store.node).name_life(self.incarnation),
+                _ => Ok(()),
+            };
+            vote(
+                &self.comm,
+                "opening a life",
+                to_i64(self.incarnation),
+                named,
+            )?;
+        }
+        self.life_begun = true;
+        Ok(())
+    }
+
     /// Durably abandons what is newer than `id`, and starts this life from it. Collective.
     fn open_life(&mut self, id: CheckpointId, start: Option<Start>) -> Result<()> {
         if std::mem::replace(&mut self.life_begun, true) {

@@ -209,6 +209,12 @@ impl NodeStore {
         Ok(())
     }
 
+    /// Opens a new life that goes on from nothing, and gives nothing up.
+    pub fn name_life(&mut self, incarnation: u64) -> Result<()> {
+        let revisions = self.root().revisions.clone();
+        self.write_root(incarnation, revisions, false)
+    }
+
     /// Writes the state again with what is known by now: completeness, pins, the goodbye.
     pub fn note(&mut self, policy: &Policy, closed: bool) -> Result<()> {
         if closed && self.roots.given_up().is_some() {

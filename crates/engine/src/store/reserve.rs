@@ -52,6 +52,18 @@ impl Reserve {
         slots: u64,
         settings: ReserveSettings,
     ) -> Result<Self> {
+        Self::create_in_life(device, control, superblock, slots, settings, 0)
+    }
+
+    /// The same in the life of this incarnation, which has had no checkpoint yet.
+    pub fn create_in_life(
+        device: Arc<dyn Device>,
+        control: Control,
+        superblock: &Superblock,
+        slots: u64,
+        settings: ReserveSettings,
+        incarnation: u64,
+    ) -> Result<Self> {
         let geometry = superblock.geometry();
         let block = superblock
             .encode()
@@ -60,7 +72,7 @@ impl Reserve {
         let first = RootSlot {
             store: superblock.store,
             sequence: 1,
-            incarnation: 0,
+            incarnation,
             next_segment: 1,
             closed: false,
             revisions: Vec::new(),

@@ -4,6 +4,7 @@
 use crate::job::{Rank, config, life};
 use backstay::agent::process::{Ended, ProcessOptions, run};
 use backstay::inspect::Stores;
+use backstay::io::fault;
 use backstay::{CheckpointId, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -515,4 +516,56 @@ fn the_agent_process_of_a_job_on_one_node_ends_with_the_job() {
         agent.join().unwrap()
     });
     assert_eq!(ended.unwrap(), Ended::JobOver);
+}
+
+/// A store of it may be away, with a checkpoint that the others never had.
+#[test]
+fn a_life_that_made_stores_and_no_checkpoint_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let behind_the_roots = |attempt: &fault::Attempt<'_>| {
+        let writes = attempt.access == fault::Access::Write;
+        (writes && attempt.offset >= 1 << 16).then_some(fault::Fault::Fails(5))
+    };
+    let failing = fault::watch(folder.path(), behind_the_roots);
+    life(2, &config, |rank| {
+        rank.compute();
+        let error = rank.session.checkpoint().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
+    });
+    drop(failing);
+    life(2, &config, |rank| {
+        rank.compute();
+        let report = rank.session.checkpoint().unwrap();
+        assert_eq!(report.checkpoint.incarnation, 2);
+    });
+}
+
+/// A store of it may be away, with a checkpoint that the others never had, and its name is not given again.
+#[test]
+fn a_life_that_restores_nothing_counts_in_every_store_before_its_first_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    life(2, &config, |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+    });
+    let behind_the_roots = |attempt: &fault::Attempt<'_>| {
+        let writes = attempt.access == fault::Access::Write;
+        (writes && attempt.offset >= 1 << 16).then_some(fault::Fault::Fails(5))
+    };
+    let failing = fault::watch(folder.path(), behind_the_roots);
+    life(2, &config, |rank| {
+        rank.compute();
+        let error = rank.session.checkpoint().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
+    });
+    drop(failing);
+    life(2, &config, |rank| {
+        let stored = rank.session.stored_checkpoints().unwrap();
+        assert_eq!(stored, [CheckpointId::new(1, 1)], "it gave nothing up");
+        rank.compute();
+        let report = rank.session.checkpoint().unwrap();
+        assert_eq!(report.checkpoint, CheckpointId::new(3, 2));
+    });
 }
