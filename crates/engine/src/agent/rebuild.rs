@@ -15,7 +15,7 @@ use crate::io::two_slots::{Plain, TwoSlots};
 use crate::notice;
 use crate::redundancy::code::{Code, Piece};
 use crate::redundancy::remake::{self, on_column};
-use crate::store::place::STORE_FILE;
+use crate::store::place::{STORE_BEING_MADE, STORE_FILE};
 use crate::store::reader::{RootSlots, StoreReader};
 use crate::store::recover::walk_part;
 use crate::store::revision::read_ranks;
@@ -204,6 +204,15 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(aside))
 }
 
+/// Gives a store that is whole its name, which nobody has meanwhile.
+fn put_in_place(making: &Path, path: &Path) -> Result<()> {
+    let directory = path.parent().unwrap_or(path);
+    std::fs::hard_link(making, path)
+        .and_then(|()| std::fs::remove_file(making))
+        .and_then(|()| crate::io::sync_folder(directory))
+        .map_err(|error| Error::io(format!("putting {} in its place", path.display()), error))
+}
+
 fn write(device: &dyn Device, bytes: &[u8], offset: u64) -> Result<()> {
     device
         .write_at(bytes, offset)
@@ -293,8 +302,11 @@ impl<'a> Work<'a> {
         })?;
         let slots = self.slots();
         let path = directory.join(STORE_FILE);
-        let device = FileDevice::open(&path, true)
-            .map_err(|error| Error::io(format!("making {}", path.display()), error))?;
+        // Nobody looks for a store there: until it is whole there is none.
+        let making = directory.join(STORE_BEING_MADE);
+        drop(std::fs::remove_file(&making));
+        let device = FileDevice::open(&making, true)
+            .map_err(|error| Error::io(format!("making {}", making.display()), error))?;
         let device: Arc<dyn Device> = Arc::new(device);
         let made = self.fill(&device, superblock.geometry(), &slots, member);
         let counts = made.and_then(|counts| {
@@ -308,9 +320,14 @@ impl<'a> Work<'a> {
             leave_out(&*device, &mut roots, &gone)?;
             sync(&*device)?;
             let beyond = std::mem::take(&mut *lock(&counts.beyond));
+            if lost.own {
+                self.agent.check_unopened()?;
+            }
+            put_in_place(&making, &path)?;
             // Behind all that may fail: of what is put back instead it would not be true.
-            let mut log = StripeLog::open(super::member::log_files(directory)?, member.store)?.0;
-            log.append(&self.table.whole(0), self.table)?;
+            self.write_log(directory, member.store).inspect_err(|_| {
+                drop(std::fs::remove_file(&path));
+            })?;
             if let Some((_, first)) = beyond.first() {
                 let count = beyond.len();
                 let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
@@ -327,10 +344,13 @@ impl<'a> Work<'a> {
             }
             Ok(counts)
         });
-        if counts.is_err() {
-            drop(std::fs::remove_file(&path));
-        }
+        drop(std::fs::remove_file(&making));
         counts
+    }
+
+    fn write_log(&self, directory: &Path, store: StoreId) -> Result<()> {
+        let mut log = StripeLog::open(super::member::log_files(directory)?, store)?.0;
+        log.append(&self.table.whole(0), self.table)
     }
 
     /// The segments of the lost store, each with a slot.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::io::file::FileDevice;
 use crate::io::two_slots::Unread;
 use crate::notice;
-use crate::store::place::STORE_FILE;
+use crate::store::place::{STORE_BEING_MADE, STORE_FILE};
 use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
@@ -225,8 +225,9 @@ pub fn remove_log(directory: &Path) {
     }
 }
 
-/// Removes stores that were made again for reading only.
+/// Removes stores that were made again for reading only, and what was left of one that was not made to the end.
 pub fn remove_rebuilt(directory: &Path) {
+    drop(std::fs::remove_file(directory.join(STORE_BEING_MADE)));
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry
             .file_name()

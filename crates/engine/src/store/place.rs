@@ -25,6 +25,9 @@ use std::path::{Path, PathBuf};
 /// Name of the store in its folder.
 pub const STORE_FILE: &str = "store.backstay";
 
+/// Name of a store that is being made again from others, until it is whole and takes the name of one.
+pub const STORE_BEING_MADE: &str = "store.making";
+
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58F6;
 /// Variables in which schedulers and users name a scratch folder on the node.

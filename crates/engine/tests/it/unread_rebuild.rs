@@ -4,12 +4,13 @@
 
 use crate::job::{Rank, config};
 use backstay::config::Redundancy;
+use backstay::store::place::STORE_BEING_MADE;
 use backstay::transport::Endpoint;
 use backstay::{Communicator, Config, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::{Action, Fault, SimNetwork};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// Of the restarts in which something cannot be read.
@@ -76,9 +77,17 @@ fn pulled(attempt: &backstay_testkit::network::Attempt) -> Option<Pulled> {
     (attempt.from == "n0" && attempt.to != "n0").then(|| (attempt.to.clone(), exposure.0, *offset))
 }
 
-fn cut(network: &SimNetwork, piece: &Pulled, fault: Fault) {
+/// Has `piece` not be had. While it is asked for no store stands at `path`: none that is not whole is ever found.
+fn cut(network: &SimNetwork, piece: &Pulled, fault: Fault, path: PathBuf) {
     let piece = piece.clone();
-    network.set_hook(move |attempt| (pulled(attempt).as_ref() == Some(&piece)).then_some(fault));
+    network.set_hook(move |attempt| {
+        let hit = pulled(attempt).as_ref() == Some(&piece);
+        (hit && !path.exists()).then_some(fault)
+    });
+}
+
+fn store(folder: &Path) -> PathBuf {
+    folder.join("n0/test job/n0/store.backstay")
 }
 
 /// Checkpoints 1 to 4, all protected, and then the first node is lost.
@@ -145,7 +154,7 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
         let of = format!("{piece:?}, {number} of {}, {fault:?}", pieces.len());
         let place = again(&number.to_string());
         let network = SimNetwork::new(3);
-        cut(&network, piece, fault);
+        cut(&network, piece, fault, store(&place));
         let outcomes = life(&place, &network, short, |rank| {
             let Err(error) = rank.session.restore() else {
                 return true;
@@ -156,6 +165,11 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
         });
         assert_eq!(outcomes, [outcomes[0]; 3], "{of}");
         refused += u64::from(!outcomes[0]);
+        assert_eq!(store(&place).exists(), outcomes[0], "{of}");
+        assert!(
+            !store(&place).with_file_name(STORE_BEING_MADE).exists(),
+            "{of}"
+        );
         // Which can be had again.
         let later = life(&place, &SimNetwork::new(4), |_| {}, restored);
         assert_eq!(later, whole, "{of}");
@@ -164,7 +178,7 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
         }
         let place = again(&format!("{number} named"));
         let network = SimNetwork::new(5);
-        cut(&network, piece, fault);
+        cut(&network, piece, fault, store(&place));
         given_up += u64::from(is_had_by_name(&place, &network));
     }
     assert!(refused > given_up && given_up > 0, "{refused}, {given_up}");

@@ -8,6 +8,7 @@ use backstay::format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay::format::{ArchiveRoot, ArchiveSuperblock, CatalogState, CatalogSuperblock};
 use backstay::io::fault::{self, Access, Fault, Watch};
 use backstay::io::file::FileDevice;
+use backstay::store::place::STORE_BEING_MADE;
 use backstay::store::reader::StoreReader;
 use backstay::transport::Endpoint;
 use backstay::{Communicator, Config, Error, ErrorKind, Level};
@@ -136,12 +137,16 @@ impl Dead {
         );
         let length = u64::try_from(length).unwrap();
         let path = path.to_owned();
+        // Of the file that takes its place: elsewhere on the device.
+        let making = path.with_file_name(STORE_BEING_MADE);
         Self(fault::watch(
             path.clone().parent().unwrap(),
             move |attempt| {
+                let is_it = attempt.path == path
+                    || attempt.path == making && attempt.access == Access::Write;
                 let hits = |offset: u64| {
                     let end = attempt.offset + attempt.length;
-                    attempt.path == path && attempt.offset < offset + length && offset < end
+                    is_it && attempt.offset < offset + length && offset < end
                 };
                 for (_, is_dead) in dead.iter().filter(|(offset, _)| hits(*offset)) {
                     match attempt.access {
