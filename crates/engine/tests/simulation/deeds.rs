@@ -77,6 +77,7 @@ impl Program<'_> {
         let mut before = plan.steps[..=number].iter();
         self.failed
             || self.seat.world.lost_agent()
+            || self.seat.world.was_stopped(number)
             || plan.is_disturbed()
             || before.any(|step| step.trouble.is_some())
     }
@@ -98,7 +99,7 @@ impl Program<'_> {
         seat.ledger.call(self.calls, seat.rank, told);
         match result {
             Ok(value) => Ok(Ended::Well(value)),
-            Err(error) if self.failed => {
+            Err(error) if self.failed || seat.world.was_stopped(number) => {
                 seat.sane(what, &error, self.is_full(number))?;
                 Ok(Ended::Badly)
             }
@@ -191,7 +192,8 @@ impl Program<'_> {
         let may_lose = matches!(self.scenario().fate(seat.life), Some(Fate::OneDies(..)));
         let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal) || fails;
         let healed = last == Some(Trouble::Heal) || last.is_none() && self.is_disturbed(number);
-        let healed = healed && !fails && !may_lose;
+        let halts = self.scenario().halt(seat.life).is_some();
+        let healed = (healed || halts) && !fails && !may_lose;
         let supported = match level {
             Level::Protected => seat.expect != Expect::Unsupported,
             _ => self.scenario().archive.is_some(),

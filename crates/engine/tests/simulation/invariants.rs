@@ -6,6 +6,7 @@
 //!
 //! | name | looked at |
 //! |---|---|
+//! | [`ONE_LIFE`] | when a job is started beside a life of it that is stopped |
 //! | [`ONE_OUTCOME`] | after every life, for every collective call |
 //! | [`EVERY_WORD`] | at every restore, on every rank |
 //! | [`NOTHING_NEWER`] | at every restore |
@@ -28,6 +29,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A store has one life of a job at a time: a second one is refused.
+pub(crate) const ONE_LIFE: &str = "a store has one life at a time";
 /// All ranks are told the same by a collective call.
 pub(crate) const ONE_OUTCOME: &str = "all ranks have one outcome";
 /// What comes back is word for word what was there when the checkpoint was taken.

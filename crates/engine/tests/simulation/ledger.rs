@@ -44,8 +44,8 @@ pub(crate) struct Told {
     pub(crate) closed: bool,
     /// A device failed in this life: what it left may be less than it would have been.
     pub(crate) faults: bool,
-    /// An agent died in it while the ranks went on.
-    pub(crate) agent_lost: bool,
+    /// An agent died in it while the ranks went on, or all of it was stopped for a while.
+    pub(crate) shaken: bool,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ impl Ledger {
             Event::Committed(id, step) | Event::Protected(id, step) => Some(Some((id, step))),
             _ => Some(None),
         });
-        last.flatten().filter(|_| !told.faults && !told.agent_lost)
+        last.flatten().filter(|_| !told.faults && !told.shaken)
     }
     /// It was protected when no rank was left to be told.
     pub(crate) fn protected(&self, id: CheckpointId, step: u64) {
@@ -122,8 +122,8 @@ impl Ledger {
     pub(crate) fn is_closed(&self) -> bool {
         self.0.lock().unwrap().closed
     }
-    pub(crate) fn agent_lost(&self) {
-        self.0.lock().unwrap().agent_lost = true;
+    pub(crate) fn shaken(&self) {
+        self.0.lock().unwrap().shaken = true;
     }
     pub(crate) fn closed(&self) {
         self.0.lock().unwrap().closed = true;

@@ -5,16 +5,18 @@
 //! its end only when no thread of it can do any more harm.
 
 use crate::agents::Agents;
+use crate::invariants::{ONE_LIFE, broken};
 use crate::ledger::Ledger;
 use crate::model::{self, Expect, Model};
-use crate::rank::Seat;
-use crate::scenario::{Damage, End, Fate, LifePlan, Scenario};
+use crate::rank::{Seat, configuration};
+use crate::scenario::{Damage, End, Fate, Halt, LifePlan, Scenario};
 use crate::staging::{SERVERS_MAX, Servers, server_name};
-use crate::world::{Death, Event, Repeats, World, node_name};
+use crate::world::{Death, Event, Repeats, World, copy_tree, node_name};
 use crate::{PANICS, counts};
 use backstay::config::Redundancy;
 use backstay::transport::Endpoint;
-use backstay_testkit::comm::ThreadComm;
+use backstay::{Communicator, ErrorKind, Session};
+use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::SimNetwork;
 use backstay_testkit::seeded::Seeded;
 use std::collections::BTreeMap;
@@ -28,6 +30,9 @@ const LIFE_LIMIT: Duration = Duration::from_secs(90);
 /// No call of the communicator does.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
+/// Nor does it take longer to refuse a second start.
+const BESIDE_LIMIT: Duration = Duration::from_secs(30);
+
 /// A life, before it begins.
 pub(crate) struct Life<'a> {
     pub(crate) scenario: &'a Arc<Scenario>,
@@ -39,11 +44,63 @@ pub(crate) struct Life<'a> {
     pub(crate) model: &'a Model,
 }
 
+/// What goes on from one life to the next.
+pub(crate) struct Others {
+    pub(crate) servers: Servers,
+    pub(crate) agents: Agents,
+    /// A node of the former life.
+    pub(crate) hanging: Option<Hanging>,
+}
+
+/// A node that hung when the others died.
+pub(crate) struct Hanging {
+    world: Arc<World>,
+    node: usize,
+    /// When the next life runs for so long, it goes on.
+    late: Duration,
+    /// Where its files are.
+    folder: PathBuf,
+    events: Receiver<Event>,
+    /// Ranks of that life that are not at their ends.
+    ranks: usize,
+}
+
+impl Hanging {
+    /// Has it go on when the life that begins has run for a while.
+    pub(crate) fn go_on_later(&self) {
+        let (world, late) = (Arc::clone(&self.world), self.late);
+        std::thread::spawn(move || {
+            std::thread::sleep(late);
+            world.go_on();
+        });
+    }
+
+    /// Its processes ended: what they left of its files is what the life in `folder` left of them.
+    pub(crate) fn come_back(self, folder: &Path) -> Result<(), String> {
+        self.world.go_on();
+        wait_all(&self.events, self.ranks)?;
+        let name = node_name(self.node);
+        let (from, to) = (self.folder.join(&name), folder.join(&name));
+        let copied = match std::fs::remove_dir_all(&to) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => copy_tree(&from, &to),
+        };
+        counts::one("nodes that hung and came back");
+        copied.map_err(|error| format!("copying {name}: {error}"))
+    }
+}
+
 /// How its threads ended.
 struct Ended {
     dead: bool,
     /// Ranks that came to their ends before it died.
     finished: usize,
+}
+
+enum Waited {
+    Ended(Ended),
+    /// When so many ranks had come to their ends.
+    Stopped(usize),
 }
 
 impl Life<'_> {
@@ -59,8 +116,11 @@ impl Life<'_> {
     /// Lives it; returns where its files are.
     pub(crate) fn live(
         &self,
-        servers: &mut Servers,
-        agents: &mut Agents,
+        Others {
+            servers,
+            agents,
+            hanging,
+        }: &mut Others,
     ) -> Result<PathBuf, String> {
         let outlive = self.scenario.servers_outlive();
         let network = network(self, servers, agents);
@@ -75,7 +135,10 @@ impl Life<'_> {
             (self.folder, &self.after()),
             self.mortals(&names, apart, agents_outlive),
             (death, self.repeats()),
-            names_of_nodes(self.plan(), &names, apart),
+            (
+                &self.plan().placement,
+                names_of_nodes(self.plan(), &names, apart),
+            ),
             sender,
         );
         let endpoint = |name: &String| -> Arc<dyn Endpoint> {
@@ -96,20 +159,28 @@ impl Life<'_> {
         let started = servers.start(self.scenario, self.number, &world);
         started.map_err(|error| error.to_string())?;
         self.start_ranks(&world, endpoints);
-        let kept = apart.then(|| Arc::clone(&world));
-        drop(world);
-        let ended = wait(&receiver, self.plan().placement.len());
+        let ended = self.wait(&receiver, &world);
         counts::network(&counted, &faults_before);
         if !outlive {
             servers.end(matches!(ended, Ok(Ended { dead: false, .. })));
         }
         let ended = ended?;
-        if let Some(world) = kept {
+        if apart {
             self.part_from(agents, &ended, &world, &receiver)?;
         }
         let panics = std::mem::take(&mut *PANICS.lock().unwrap());
         if !panics.is_empty() {
             return Err(format!("panics: {panics:#?}"));
+        }
+        if let (Some(Halt::Node(node, ms)), true) = (death.halt, ended.dead) {
+            *hanging = Some(Hanging {
+                world,
+                node,
+                late: Duration::from_millis(ms),
+                folder: self.folder.to_owned(),
+                events: receiver,
+                ranks: self.plan().placement.len() - ended.finished,
+            });
         }
         let copied = ended.dead && !agents_outlive;
         Ok(if copied {
@@ -129,7 +200,47 @@ impl Life<'_> {
             stalls: matches!(self.plan().end, End::Stall(_)),
             servers_outlive: self.scenario.servers_outlive(),
             agents_outlive,
+            halt: self.scenario.halt(self.number),
         }
+    }
+
+    /// Waits for its end, or its death; where it is stopped, the job is started a second time.
+    fn wait(&self, events: &Receiver<Event>, world: &World) -> Result<Ended, String> {
+        let ranks = self.plan().placement.len();
+        let mut before = 0;
+        loop {
+            match wait(events, ranks, before)? {
+                Waited::Ended(ended) => return Ok(ended),
+                Waited::Stopped(finished) => before = finished,
+            }
+            self.ledger.shaken();
+            let refused = self.ledger.started().then(|| self.try_beside());
+            world.go_on();
+            refused.unwrap_or(Ok(()))?;
+        }
+    }
+
+    /// [`ONE_LIFE`]: a second start of the job while this life, which took checkpoints, is stopped.
+    fn try_beside(&self) -> Result<(), String> {
+        // Its files have other names, by which they are told from those of the first.
+        let beside = self.root.join(format!("beside-{}", self.number));
+        let link = |node: usize| {
+            let name = node_name(node);
+            std::os::unix::fs::symlink(self.folder.join(&name), beside.join(&name))
+        };
+        std::fs::create_dir_all(&beside)
+            .and_then(|()| self.plan().nodes().into_iter().try_for_each(link))
+            .map_err(|error| format!("making {}: {error}", beside.display()))?;
+        let (sender, receiver) = channel();
+        let (scenario, number) = (Arc::clone(self.scenario), self.number);
+        std::thread::spawn(move || sender.send(start_beside(&scenario, number, &beside)));
+        let told = receiver.recv_timeout(BESIDE_LIMIT);
+        let told = told.map_err(|_| broken(ONE_LIFE, "a second one was not refused in time"))?;
+        counts::one("second starts of a job that was stopped");
+        if told.iter().all(|kind| *kind == Some(ErrorKind::StoreBusy)) {
+            return Ok(());
+        }
+        Err(broken(ONE_LIFE, format!("a second one was told {told:?}")))
     }
 
     fn repeats(&self) -> Repeats {
@@ -186,7 +297,7 @@ impl Life<'_> {
         agents.disarm();
         world.heal();
         if world.lost_agent() {
-            self.ledger.agent_lost();
+            self.ledger.shaken();
         }
         if self.ledger.is_closed() && !ended.dead {
             agents.part(self.plan().nodes().into_iter())?;
@@ -206,6 +317,20 @@ impl Life<'_> {
         world.bury();
         wait_all(events, self.plan().placement.len() - ended.finished)
     }
+}
+
+/// What each rank is told that opens a session in `folder`.
+fn start_beside(scenario: &Scenario, number: usize, folder: &Path) -> Vec<Option<ErrorKind>> {
+    let network = SimNetwork::new(scenario.seed);
+    let placement = &scenario.lives[number].placement;
+    run_ranks(ThreadComm::new(placement.len()), |comm| {
+        let rank = usize::try_from(comm.rank()).unwrap();
+        let node = placement[rank];
+        let endpoint = network.endpoint(&format!("{}-{rank}", node_name(node)));
+        let config = configuration(scenario, folder, node);
+        let opened = Session::open_on(Box::new(comm), config, Some(endpoint));
+        opened.err().map(|error| error.kind())
+    })
 }
 
 /// All endpoints of each node, where there is more than one.
@@ -263,7 +388,7 @@ fn wait_all(events: &Receiver<Event>, ranks: usize) -> Result<(), String> {
     for _ in 0..ranks {
         match events.recv_timeout(CALL_LIMIT) {
             Ok(Event::Violation(text)) => return Err(text),
-            Ok(Event::Finished | Event::Dead) => {}
+            Ok(_) => {}
             Err(_) => return Err("HANG: ranks that are dead".to_owned()),
         }
     }
@@ -271,15 +396,16 @@ fn wait_all(events: &Receiver<Event>, ranks: usize) -> Result<(), String> {
 }
 
 /// Waits for the end of a life, or its death.
-fn wait(events: &Receiver<Event>, ranks: usize) -> Result<Ended, String> {
-    let ended = |dead, finished| Ended { dead, finished };
+fn wait(events: &Receiver<Event>, ranks: usize, before: usize) -> Result<Waited, String> {
+    let ended = |dead, finished| Waited::Ended(Ended { dead, finished });
     let deadline = Instant::now() + LIFE_LIMIT;
-    let mut finished = 0;
+    let mut finished = before;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match events.recv_timeout(left) {
             Ok(Event::Violation(text)) => return Err(text),
             Ok(Event::Dead) => return Ok(ended(true, finished)),
+            Ok(Event::Stopped) => return Ok(Waited::Stopped(finished)),
             Ok(Event::Finished) => {
                 finished += 1;
                 if finished == ranks {

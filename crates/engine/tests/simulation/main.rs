@@ -42,7 +42,7 @@ use backstay::clock;
 use backstay_testkit::seeded::Seeded;
 use invariants::Files;
 use ledger::Ledger;
-use life::Life;
+use life::{Life, Others};
 use model::{Model, Verdict};
 use scenario::{Damage, Scenario};
 use staging::Servers;
@@ -97,8 +97,11 @@ fn make_folders(root: &Path, folder: &Path) -> std::io::Result<()> {
 /// All lives of one job.
 fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
     let mut model = Model::default();
-    let mut servers = Servers::default();
-    let mut agents = Agents::new(root);
+    let mut others = Others {
+        servers: Servers::default(),
+        agents: Agents::new(root),
+        hanging: None,
+    };
     let mut folder = root.join("life-0");
     make_folders(root, &folder).map_err(|error| error.to_string())?;
     for (number, plan) in scenario.lives.iter().enumerate() {
@@ -114,7 +117,14 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
             ledger: &ledger,
             model: &model,
         };
-        folder = life.live(&mut servers, &mut agents).map_err(within)?;
+        let hanging = others.hanging.take();
+        if let Some(hanging) = &hanging {
+            hanging.go_on_later();
+        }
+        folder = life.live(&mut others).map_err(within)?;
+        if let Some(hanging) = hanging {
+            hanging.come_back(&folder).map_err(within)?;
+        }
         if std::env::var_os("BACKSTAY_SIM_SEED").is_some() {
             let seconds = begun.elapsed().as_secs_f64();
             eprintln!("==== life {number} took {seconds:.3} s");
@@ -136,14 +146,14 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         }
         keep_what_returns((scenario, number), root, &folder).map_err(io)?;
         if verdict == Verdict::BeginAnew {
-            agents.die(None).map_err(within)?;
+            others.agents.die(None).map_err(within)?;
             std::fs::remove_dir_all(&folder).map_err(io)?;
             std::fs::remove_dir_all(root.join(ARCHIVE)).map_err(io)?;
             make_folders(root, &folder).map_err(io)?;
             continue;
         }
         for (at, &damage) in plan.damage.iter().enumerate() {
-            agents.die(Some(damage.node())).map_err(within)?;
+            others.agents.die(Some(damage.node())).map_err(within)?;
             let mut random = Seeded::of(&[scenario.seed, number as u64, at as u64]);
             damage::inflict(damage, root, &folder, &mut random).map_err(io)?;
             damage::count(damage);

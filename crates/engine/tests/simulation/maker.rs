@@ -84,6 +84,7 @@ impl Maker {
             clock_jumps: false,
             repeats: 0,
             lives,
+            halts: Vec::new(),
             agents: Vec::new(),
             story: None,
         }

@@ -187,7 +187,7 @@ impl Model {
         let mut before = scenario.lives[..number].iter();
         let is_late = before.any(|life| matches!(life.end, End::Stall(_)));
         let is_busy = is_late && matches!(first, Outcome::Refused(ErrorKind::StoreBusy, _));
-        let disturbed = plan.is_disturbed() || is_busy || told.agent_lost;
+        let disturbed = plan.is_disturbed() || is_busy || told.shaken;
         invariants::nothing_lost(first, required.as_ref(), disturbed)?;
         let verdict = match first {
             Outcome::Restored(id, step) => {

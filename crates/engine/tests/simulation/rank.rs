@@ -67,7 +67,7 @@ pub(crate) struct Program<'a> {
     pub(crate) failed: bool,
 }
 
-fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> Config {
+pub(crate) fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> Config {
     let archive = scenario.archive.as_ref();
     Config {
         archive: archive.map(|_| folder.join(ARCHIVE)),
@@ -114,6 +114,12 @@ fn oracle(scenario: &Scenario, at: usize, rank: usize, words: usize) -> Oracle {
 }
 
 impl Seat {
+    /// Whether the last step may have been disturbed by what others of this life came to.
+    fn is_shaken(&self) -> bool {
+        let last = self.plan().steps.len().saturating_sub(1);
+        self.world.lost_agent() || self.world.was_stopped(last)
+    }
+
     pub(crate) fn plan(&self) -> &LifePlan {
         &self.scenario.lives[self.life]
     }
@@ -169,7 +175,7 @@ impl Seat {
             let closed = session.close();
             drop(fields);
             match closed {
-                Err(error) if (failed || self.world.lost_agent()) && !self.world.is_dead() => {
+                Err(error) if (failed || self.is_shaken()) && !self.world.is_dead() => {
                     self.sane("closing", &error, true)?;
                 }
                 closed => {

@@ -227,6 +227,16 @@ pub(crate) enum Fate {
     OneDies(usize, AgentTrigger),
 }
 
+/// Processes of a life that are stopped, and go on when another one was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// All are, while a life is tried in the same folders.
+    All(Trigger),
+    /// Those of this node, when the others die, and until the next life runs, which is elsewhere, for so many
+    /// milliseconds.
+    Node(usize, u64),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LifePlan {
     /// The node of each rank.
@@ -284,6 +294,8 @@ pub(crate) struct Scenario {
     /// So many of 1000 requests are handled twice, the second time at once or later.
     pub(crate) repeats: u64,
     pub(crate) lives: Vec<LifePlan>,
+    /// Of each life: what is stopped, if anything is.
+    pub(crate) halts: Vec<Option<Halt>>,
     /// Of each life: what becomes of its agent processes, where some are started.
     pub(crate) agents: Vec<Option<Fate>>,
     /// What it was made to tell, if anything.
@@ -317,6 +329,10 @@ impl Scenario {
             _ => 0,
         });
         u64::from(self.retained) + pins.sum::<usize>() as u64
+    }
+
+    pub(crate) fn halt(&self, life: usize) -> Option<Halt> {
+        self.halts.get(life).copied().flatten()
     }
 
     pub(crate) fn fate(&self, life: usize) -> Option<Fate> {
@@ -396,6 +412,9 @@ impl fmt::Display for Scenario {
             }
             if let Some(fate) = self.fate(number) {
                 writeln!(f, "    its agents: {fate:?}")?;
+            }
+            if let Some(halt) = self.halt(number) {
+                writeln!(f, "    stopped: {halt:?}")?;
             }
             writeln!(f, "    then {:?}; {:?}", life.end, life.damage)?;
         }

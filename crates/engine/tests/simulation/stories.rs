@@ -6,7 +6,7 @@
 
 use crate::maker::SPARES;
 use crate::scenario::{
-    Access, AgentTrigger, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, Fate, How,
+    Access, AgentTrigger, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, Fate, Halt, How,
     LifePlan, Operation, PullFault, Scenario, Step, Take, Trigger, Trouble, VariablePlan,
 };
 use backstay::config::Redundancy;
@@ -27,7 +27,7 @@ pub(crate) fn told(scenario: Scenario) -> Scenario {
             0 | 1 => Some(teller.a_log_is_full()),
             2 | 3 => Some(teller.an_heir_is_late()),
             _ if PLAIN.contains(&teller.scenario.seed) => None,
-            _ => Some(teller.agents_are_processes()),
+            _ => Some(teller.outlives()),
         },
         4 | 5 => Some(teller.goes_back()),
         6 | 7 => Some(teller.restores_between()),
@@ -458,6 +458,82 @@ impl Teller {
         });
         scenario.lives = lives;
         "a server takes the place of one that comes back"
+    }
+
+    /// Something of a life goes on when it is over, or another one has begun.
+    fn outlives(&mut self) -> &'static str {
+        let mut random = Seeded::of(&[self.scenario.seed, 0x6f75_746c]);
+        match random.below(8) {
+            0 => self.all_are_stopped(&mut random),
+            1 => self.a_node_hangs(&mut random),
+            _ => self.agents_are_processes(),
+        }
+    }
+
+    /// All processes of a life are stopped, and the job is started a second time.
+    fn all_are_stopped(&mut self, random: &mut Seeded) -> &'static str {
+        let at = random.index(self.scenario.lives.len());
+        let life = &mut self.scenario.lives[at];
+        life.end = End::Leave;
+        life.steps.push(Step::take(Take::Protected));
+        let trigger = if random.chance(1, 2) {
+            let rank = random.index(life.placement.len());
+            Trigger::Meeting(rank, 20 + random.below(3 * life.steps.len() as u64))
+        } else {
+            let ranks = life.placement.len() as u64;
+            Trigger::Device(Device::Store, Access::Write, 5 + random.below(10 * ranks))
+        };
+        self.scenario.halts = vec![None; at];
+        self.scenario.halts.push(Some(Halt::All(trigger)));
+        "a life that is stopped goes on"
+    }
+
+    /// A node hangs when the others die, goes on while the next life runs without it, and comes back.
+    fn a_node_hangs(&mut self, random: &mut Seeded) -> &'static str {
+        let nodes = 3 + random.index(3);
+        let scenario = &mut self.scenario;
+        scenario.redundancy = [Redundancy::Xor, Redundancy::Rs][random.index(2)];
+        scenario.slabs = false;
+        scenario.group_size = 8;
+        scenario.domains = (0..nodes + 1 + SPARES).collect();
+        let home: Vec<usize> = (0..nodes).collect();
+        let gone = random.index(nodes);
+        let mut meanwhile = home.clone();
+        meanwhile[gone] = nodes;
+        let mut steps = |least: usize| -> Vec<Step> {
+            let take = |protected| {
+                Step::take(if protected {
+                    Take::Protected
+                } else {
+                    Take::Node
+                })
+            };
+            let count = least + random.index(3);
+            (0..count).map(|_| take(random.chance(2, 3))).collect()
+        };
+        let all = [steps(4), steps(1), steps(2), steps(1)];
+        let operation = [Operation::Take, Operation::Record, Operation::Settle][random.index(3)];
+        let trigger = match random.below(5) {
+            0 => Trigger::Operation(operation, 1 + random.below(12)),
+            1 => Trigger::Meeting(random.index(nodes), 25 + random.below(30)),
+            2 => Trigger::Device(Device::Log, Access::Write, 1 + random.below(20)),
+            3 => Trigger::Device(Device::Store, Access::Sync, 4 + random.below(40)),
+            _ => Trigger::Device(Device::Store, Access::Write, 10 + random.below(120)),
+        };
+        let places = [&home, &meanwhile, &home, &home];
+        let life = |(placement, steps): (&&Vec<usize>, Vec<Step>)| LifePlan {
+            placement: (*placement).clone(),
+            opening: None,
+            pulls: None,
+            reads: None,
+            steps,
+            end: End::Leave,
+            damage: Vec::new(),
+        };
+        scenario.lives = places.iter().zip(all).map(life).collect();
+        scenario.lives[0].end = End::Kill(trigger);
+        scenario.halts = vec![Some(Halt::Node(gone, random.below(60)))];
+        "a node hangs, goes on, and comes back"
     }
 
     /// Agents are processes of their own: they outlive ranks, die with them, or alone.

@@ -7,9 +7,9 @@
 //! a dead life do reaches neither the next life's files nor its network.
 
 use crate::counts;
-use crate::scenario::{Access, Device, DeviceFault, How, Operation, PullFault, Trigger};
+use crate::scenario::{Access, Device, DeviceFault, Halt, How, Operation, PullFault, Trigger};
 use backstay::io::fault::{self, Watch};
-use backstay::store::place::STORE_FILE;
+use backstay::store::place::{STORE_BEING_MADE, STORE_FILE};
 use backstay::store::stripe_log::LOG_FILES;
 use backstay::{Communicator, Result};
 use backstay_format::agent::Request;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Alive,
+    /// All processes are stopped, and go on later.
+    Stopped,
     Frozen,
     Dead,
 }
@@ -38,6 +40,7 @@ enum Phase {
 pub(crate) enum Event {
     Finished,
     Dead,
+    Stopped,
     Violation(String),
 }
 
@@ -54,6 +57,7 @@ pub(crate) struct Death {
     pub(crate) servers_outlive: bool,
     /// Agents, which are processes of their own, go on, in the same files.
     pub(crate) agents_outlive: bool,
+    pub(crate) halt: Option<Halt>,
 }
 
 /// Requests that are handled twice: so many of 1000, chosen by these numbers.
@@ -106,6 +110,14 @@ pub(crate) struct World {
     watch: Mutex<Option<Watch>>,
     /// Operations on files that its death holds up.
     held: AtomicUsize,
+    /// Of what is to be stopped: how often it was its turn, and whether it goes on.
+    halt_seen: AtomicU64,
+    goes_on: AtomicBool,
+    /// The step that rank 0 is in; the last one that a stop may have disturbed.
+    step: AtomicUsize,
+    stopped_until: Mutex<Option<usize>>,
+    /// The node of each rank.
+    placement: Vec<usize>,
     /// An agent died while the ranks went on.
     agent_lost: AtomicBool,
     /// All endpoints of a node.
@@ -122,7 +134,7 @@ impl World {
         (folder, after): (&Path, &Path),
         down: Vec<String>,
         (end, repeats): (Death, Repeats),
-        names: BTreeMap<usize, Vec<String>>,
+        (placement, names): (&[usize], BTreeMap<usize, Vec<String>>),
         events: Sender<Event>,
     ) -> Arc<Self> {
         let world = Arc::new(Self {
@@ -140,6 +152,11 @@ impl World {
             repeats: Mutex::new(repeats),
             watch: Mutex::default(),
             held: AtomicUsize::new(0),
+            halt_seen: AtomicU64::new(0),
+            goes_on: AtomicBool::new(false),
+            step: AtomicUsize::new(0),
+            stopped_until: Mutex::default(),
+            placement: placement.to_vec(),
             agent_lost: AtomicBool::new(false),
             names,
         });
@@ -186,15 +203,17 @@ impl World {
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        *self.phase.lock().unwrap() != Phase::Alive
+        matches!(*self.phase.lock().unwrap(), Phase::Frozen | Phase::Dead)
     }
 
     fn before_operation(self: &Arc<Self>, attempt: &Attempt) -> Option<Fault> {
+        self.wait_running();
         if self.is_dead() && self.end.agents_outlive && is_agent(&attempt.from) {
             return None;
         }
         if self.is_dead() {
             self.wait_dead();
+            self.wait_hanging(|node| self.names(node).contains(&attempt.from));
             return Some(Fault::Unreachable);
         }
         if let Some(Trigger::Operation(wanted, nth)) = self.end.trigger
@@ -289,6 +308,12 @@ impl World {
             fault::Access::Sync => Access::Sync,
             fault::Access::Reserve => Access::Reserve,
         };
+        if let Some(Halt::All(Trigger::Device(wanted, how, nth))) = self.end.halt
+            && (wanted, how) == (device, access)
+        {
+            self.stop_at(nth);
+        }
+        self.wait_running();
         if let Some(Trigger::Device(wanted, how, nth)) = self.end.trigger
             && (wanted, how) == (device, access)
             && !self.is_dead()
@@ -300,6 +325,9 @@ impl World {
         if access != Access::Read && self.is_dead() && !outlives {
             self.held.fetch_add(1, Ordering::SeqCst);
             self.wait_dead();
+            if self.wait_hanging(|hangs| node == Some(hangs)) {
+                return None;
+            }
             if self.end.stalls && matches!(device, Device::Catalog | Device::Aggregate) {
                 std::thread::sleep(STALL);
                 return None;
@@ -346,6 +374,12 @@ impl World {
     }
 
     fn before_meeting(&self, rank: usize) {
+        if let Some(Halt::All(Trigger::Meeting(wanted, nth))) = self.end.halt
+            && rank == wanted
+        {
+            self.stop_at(nth);
+        }
+        self.wait_running();
         if let Some(Trigger::Meeting(wanted, nth)) = self.end.trigger
             && rank == wanted
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == nth
@@ -354,11 +388,13 @@ impl World {
         }
         if self.is_dead() {
             self.wait_dead();
+            self.wait_hanging(|node| self.placement.get(rank) == Some(&node));
         }
     }
 
     /// Rank 0 begins a step.
     pub(crate) fn at_step(self: &Arc<Self>, step: usize) {
+        self.step.store(step, Ordering::SeqCst);
         if let Some(Trigger::Step(wanted, micros)) = self.end.trigger
             && step == wanted
         {
@@ -375,6 +411,57 @@ impl World {
         while *phase != Phase::Dead {
             phase = self.changed.wait(phase).unwrap();
         }
+    }
+
+    /// Stops everything if this is the nth time that it may.
+    fn stop_at(&self, nth: u64) {
+        let mut phase = self.phase.lock().unwrap();
+        if self.halt_seen.fetch_add(1, Ordering::SeqCst) + 1 == nth && *phase == Phase::Alive {
+            *phase = Phase::Stopped;
+            drop(phase);
+            self.tell(Event::Stopped);
+        }
+    }
+
+    /// What was stopped goes on.
+    pub(crate) fn go_on(&self) {
+        let mut phase = self.phase.lock().unwrap();
+        if *phase == Phase::Stopped {
+            let step = self.step.load(Ordering::SeqCst);
+            *self.stopped_until.lock().unwrap() = Some(step + 1);
+            *phase = Phase::Alive;
+        }
+        self.goes_on.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    /// Whether a stop may have disturbed a step; each wait that was under way was too long.
+    pub(crate) fn was_stopped(&self, step: usize) -> bool {
+        let until = *self.stopped_until.lock().unwrap();
+        until.is_some_and(|until| step <= until)
+    }
+
+    fn wait_running(&self) {
+        let mut phase = self.phase.lock().unwrap();
+        while *phase == Phase::Stopped {
+            phase = self.changed.wait(phase).unwrap();
+        }
+    }
+
+    /// Waits until the node that hangs goes on, if it is it.
+    fn wait_hanging(&self, is_it: impl Fn(usize) -> bool) -> bool {
+        let Some(Halt::Node(node, _)) = self.end.halt else {
+            return false;
+        };
+        if !is_it(node) {
+            return false;
+        }
+        let mut phase = self.phase.lock().unwrap();
+        while !self.goes_on.load(Ordering::SeqCst) {
+            phase = self.changed.wait(phase).unwrap();
+        }
+        drop(phase);
+        true
     }
 
     /// Who died learns of it. Until then it waits, so that it does not clear up, which nobody does that is
@@ -450,7 +537,7 @@ fn is_agent(name: &str) -> bool {
 
 /// What a file of a node is.
 fn of_node(name: &str) -> Option<Device> {
-    if name == STORE_FILE {
+    if name == STORE_FILE || name == STORE_BEING_MADE {
         return Some(Device::Store);
     }
     LOG_FILES.contains(&name).then_some(Device::Log)
