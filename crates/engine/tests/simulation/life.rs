@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const LIFE_LIMIT: Duration = Duration::from_secs(90);
 /// No call of the communicator does.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// The same where a node waits for dead ones.
+const DEAD_CALL_LIMIT: Duration = Duration::from_secs(8);
 
 /// Nor does it take longer to refuse a second start.
 const BESIDE_LIMIT: Duration = Duration::from_secs(30);
@@ -267,7 +269,11 @@ impl Life<'_> {
         let (scenario, model) = (self.scenario, self.model);
         let expect = Expect::of(scenario, &model::order(&self.plan().placement));
         let steps = Arc::new(model.steps().clone());
-        let ranks = ThreadComm::with_limit(endpoints.len(), CALL_LIMIT);
+        let limit = match self.scenario.halt(self.number) {
+            Some(Halt::Node(..)) => DEAD_CALL_LIMIT,
+            _ => CALL_LIMIT,
+        };
+        let ranks = ThreadComm::with_limit(endpoints.len(), limit);
         for ((rank, comm), endpoint) in ranks.into_iter().enumerate().zip(endpoints) {
             let seat = Seat {
                 scenario: Arc::clone(scenario),
