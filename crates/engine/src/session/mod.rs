@@ -60,7 +60,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use variable::Registered;
-use vote::{agree, as_checkpoint, as_number, vote};
+use vote::{agree, as_checkpoint, as_number, united, vote};
 use watch::Watched;
 
 /// A rank's session with Backstay.
@@ -491,6 +491,8 @@ impl Session {
         if agreed.is_empty() && self.lost.is_none() {
             self.lost = self.archive.lost();
         }
+        // A node that is new to the job knows of no pin.
+        self.policy.pinned = united(&self.comm, "pins", &agreed, &self.policy.pinned)?;
         self.policy.complete = agreed.into_iter().collect();
         self.settle_what_is_given_up()?;
         self.doubt_what_is_newer(self.policy.complete.last().copied())

@@ -5,6 +5,7 @@
 
 use super::watch::Watched;
 use crate::error::{Error, ErrorKind, Result};
+use std::collections::BTreeSet;
 
 /// Words of the message that the failing rank sends to all.
 const MESSAGE_WORDS: usize = 64;
@@ -140,4 +141,20 @@ pub(super) fn agree(
             bound = lowest;
         }
     }
+}
+
+/// Which of `ids`, which all ranks have, are among those of any rank.
+pub(super) fn united(
+    comm: &Watched,
+    what: &str,
+    ids: &[backstay_format::CheckpointId],
+    mine: &BTreeSet<backstay_format::CheckpointId>,
+) -> Result<BTreeSet<backstay_format::CheckpointId>> {
+    if ids.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let mut among: Vec<i64> = ids.iter().map(|id| i64::from(mine.contains(id))).collect();
+    comm.allreduce_max(what, &mut among)?;
+    let united = ids.iter().zip(among).filter(|&(_, among)| among > 0);
+    Ok(united.map(|(&id, _)| id).collect())
 }

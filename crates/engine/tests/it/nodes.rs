@@ -340,3 +340,27 @@ fn checkpoints_after_a_return_to_an_older_one_are_protected() {
         rank.check();
     });
 }
+
+/// A checkpoint that is pinned is retained by all ranks: also by one on a node that is new to the job.
+#[test]
+fn a_node_that_is_new_learns_what_is_pinned() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+        go_on(rank, 1);
+        // Which the others' record of this node's store does not say yet.
+        rank.session.pin(1).unwrap();
+    });
+    wipe(folder, 1);
+    life(folder, Redundancy::Xor, &[0, 3, 2], |rank| {
+        rank.session.restore().unwrap();
+        go_on(rank, 3);
+        let stored = rank.session.stored_checkpoints().unwrap();
+        assert_eq!(stored.first(), Some(&CheckpointId::new(1, 1)), "{stored:?}");
+        rank.session.restore_from(1).unwrap();
+        assert_eq!(rank.step, 1);
+        rank.check();
+        go_on(rank, 0);
+        rank.session.unpin(1).unwrap();
+    });
+}
