@@ -290,6 +290,10 @@ impl Node {
         (turn, incarnation): (u64, u64),
     ) -> Result<Reserve> {
         self.control.set_need(self.local, turn, need_bytes);
+        // Made before by a checkpoint that could not go on with it.
+        if self.control.created() == 1 {
+            return self.attach();
+        }
         if self.leads() {
             let made = self.lead_creation(config, turn, incarnation);
             let outcome = made.as_ref().err().map_or(1, |error| {

@@ -3,11 +3,14 @@
 
 use crate::job::{Rank, config};
 use backstay::config::Redundancy;
+use backstay::format::geometry::ROOT_OFFSETS;
+use backstay::io::fault::{self, Access, Fault};
 use backstay::io::file::FileDevice;
 use backstay::store::reader::StoreReader;
 use backstay::store::stripe_log::{StripeTable, read_beside};
 use backstay::{CheckpointId, Config, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
+use backstay_testkit::device::EIO;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -362,5 +365,33 @@ fn a_node_that_is_new_learns_what_is_pinned() {
         rank.check();
         go_on(rank, 0);
         rank.session.unpin(1).unwrap();
+    });
+}
+
+/// What a store was made for failed: it is there for the next checkpoint.
+#[test]
+fn a_store_that_cannot_be_read_when_it_is_made_is_used_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+        rank.compute();
+        let on_it = || {
+            fault::watch(&folder.join("n1"), |attempt| {
+                let is_root = ROOT_OFFSETS.contains(&attempt.offset);
+                (attempt.access == Access::Read && is_root).then_some(Fault::Fails(EIO))
+            })
+        };
+        // By the rank whose store it is: then it ends before that goes on.
+        let failing = (rank.session.rank() == 1).then(on_it);
+        let first = rank.session.checkpoint();
+        drop(failing);
+        assert_eq!(first.unwrap_err().kind(), ErrorKind::StoreIo);
+        go_on(rank, 1);
+    });
+    wipe(folder, 1);
+    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+        rank.session.restore().unwrap();
+        assert_eq!(rank.step, 3);
+        rank.check();
     });
 }
