@@ -234,9 +234,10 @@ impl Model {
                 format!("no checkpoint, it says, and the stores of nodes {telling:?} had some");
             return Err(broken(NOTHING_NEWER, text));
         }
-        let strangers = self.stored.difference(&nodes).copied();
+        let mut strangers = std::mem::take(&mut self.strangers);
+        strangers.extend(&self.stored);
         *self = Self {
-            strangers: strangers.collect(),
+            strangers: strangers.difference(&nodes).copied().collect(),
             tainted: std::mem::take(&mut self.tainted),
             run_from: number,
             furthest: self.furthest,
