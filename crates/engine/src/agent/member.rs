@@ -566,10 +566,7 @@ impl Agent {
             }
         };
         // In a later life it is there or abandoned.
-        let is_due = || {
-            let committed = control.committed();
-            committed.incarnation > want.incarnation || want.is_covered_by(committed)
-        };
+        let is_due = || want.is_covered_by(control.committed()) || !control.may_commit(want);
         wait_until("the node to commit", limit, || is_due() || dead())?;
         self.with_member(|member| {
             member.check(epoch, Some(round))?;

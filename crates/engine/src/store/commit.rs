@@ -212,7 +212,9 @@ impl NodeStore {
     /// Opens a new life that goes on from nothing, and gives nothing up.
     pub fn name_life(&mut self, incarnation: u64) -> Result<()> {
         let revisions = self.root().revisions.clone();
-        self.write_root(incarnation, revisions, false)
+        self.write_root(incarnation, revisions, false)?;
+        self.reserve.control().set_life(incarnation);
+        Ok(())
     }
 
     /// Writes the state again with what is known by now: completeness, pins, the goodbye.
