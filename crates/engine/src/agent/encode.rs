@@ -2,17 +2,19 @@
 //! Purpose: a contributor's work in a round: gathers the other pieces of a stripe, encodes, and lets
 //! the holders of parity pull it.
 //! In: planned stripes. Out: stripes with the digest of every piece and the place of all parity.
-//! Invariants: a piece is what its owner hashed, or the stripe is not made; a piece that is short or
-//! missing counts as zeros and is never sent: (k - 1 + m) / k bytes move for each byte protected.
+//! Invariants: a piece is what its owner hashed, or the stripe is not made; what is encoded anew is what its
+//! stripe says, whatever stands there now; a piece that is short or missing counts as zeros and is never sent:
+//! (k - 1 + m) / k bytes move for each byte protected.
 //! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
 
 use super::member::Pace;
 use super::view::{ExtentView, SegmentView};
-use super::{Agent, Ask, peer};
+use super::{Agent, Ask, peer, rebuild};
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fanout;
-use crate::redundancy::code::Code;
+use crate::notice;
+use crate::redundancy::code::{Code, Piece};
 use crate::store::reserve::Reserve;
 use crate::transport::{Exposed, ExposureId};
 use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
@@ -82,7 +84,7 @@ impl Work<'_> {
         let mut pieces = Vec::with_capacity(plan.pieces.len());
         let mut contents = Vec::with_capacity(plan.pieces.len());
         for piece in &plan.pieces {
-            let (content, digest) = self.fetch(piece)?;
+            let (content, digest) = self.piece(piece)?;
             let extent = Extent {
                 digest,
                 ..piece.extent
@@ -119,7 +121,12 @@ impl Work<'_> {
         };
         let exposed = Exposed::Sealed(Arc::new(view));
         let name = (id, 0);
-        let copy = self.offer(name, holder, exposed, extent.length_bytes)?;
+        let mut copy = self.offer(name, holder, exposed, extent.length_bytes)?;
+        if let Some(bytes) = self.undamaged(own, copy.extent.digest)? {
+            let exposed = Exposed::Memory(Arc::new(bytes));
+            // What was taken before is in no record, and is given up with it.
+            copy = self.offer(name, holder, exposed, extent.length_bytes)?;
+        }
         let digest = copy.extent.digest;
         let original = StripePiece {
             column: own.column,
@@ -130,6 +137,54 @@ impl Work<'_> {
             pieces: vec![original],
             parity: vec![copy],
         })
+    }
+
+    /// A piece with its digest: of what stands there, or of what its stripe says where that is damaged.
+    fn piece(&self, piece: &StripePiece) -> Result<(Content<'_>, Digest)> {
+        let (content, found) = self.fetch(piece)?;
+        match self.undamaged(piece, found)? {
+            Some(bytes) => Ok((Content::Gathered(bytes), piece.extent.digest)),
+            None => Ok((content, found)),
+        }
+    }
+
+    /// The bytes of a piece that was in a stripe before, from the rest of it, if what was `found` is something
+    /// else: the new stripe covers what is damaged as the old one did. `None` where it is as it was, or beyond
+    /// repair.
+    fn undamaged(&self, piece: &StripePiece, found: Digest) -> Result<Option<Vec<u8>>> {
+        let wanted = piece.extent.digest;
+        if wanted == Digest::default() || wanted == found {
+            return Ok(None);
+        }
+        let segment = piece.extent.segment.0;
+        let node = &self.seat(piece.column)?.node;
+        let table = self.agent.with_member(|member| {
+            member.check(self.epoch, Some(self.round))?;
+            Ok(member.table().clone())
+        })?;
+        let mut stripes = table.stripes.values();
+        let Some(stripe) = stripes.find(|stripe| stripe.pieces.contains(piece)) else {
+            let context = format!("segment {segment} on node {node}: it is in no stripe any more");
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        };
+        let left = self.left();
+        let others = rebuild::Work::new(self.agent, &table, self.column, &self.seats, left)?;
+        match others.remake(stripe, Piece::Data(usize::from(piece.column))) {
+            Ok(bytes) => {
+                notice::warn(&format!(
+                    "segment {segment} on node {node} is damaged; it is protected as it was"
+                ));
+                Ok(Some(bytes))
+            }
+            // It is lost; what else is to be protected is not.
+            Err(error) if error.kind().proves_loss() => {
+                notice::warn(&format!(
+                    "segment {segment} on node {node} is damaged, beyond repair: {error}"
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A piece: of this node's store where it stands, if it can be lent; else read or pulled.

@@ -2,25 +2,29 @@
 //! Level 2 over a network that loses what a test says: rounds that fail, records that are sent again,
 //! logs that are longer than a message, and a coordinator that hangs.
 
-use crate::job::{Rank, config};
+use crate::job::{Rank, WORDS, config};
 use backstay::agent::coordinate::NodeSeat;
 use backstay::agent::{Agent, AgentSettings, restart};
 use backstay::config::{Redundancy, Tracking};
 use backstay::io::file::FileDevice;
 use backstay::io::{Device, fault};
 use backstay::store::place::STORE_FILE;
+use backstay::store::reader::StoreReader;
 use backstay::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
 use backstay::transport::MESSAGE_BYTES_MAX;
 use backstay::{Communicator, Config, ErrorKind, Level, Session};
 use backstay_format::agent::Request;
 use backstay_format::width::to_u64;
-use backstay_format::{SegmentId, Stripe, StripeId};
+use backstay_format::{Digest, SegmentId, Stripe, StripeId, StripePiece};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::{Action, Fault, SimNetwork};
+use backstay_testkit::oracle::Oracle;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
 
@@ -171,6 +175,48 @@ fn a_group_that_fails_after_a_return_does_not_claim_what_was_protected_before() 
         let last = rank.take_protected();
         assert_eq!(rank.session.protected_checkpoint(), Some(last.checkpoint()));
     });
+}
+
+/// The round that is under way asks nodes for it that do not have it any more, and never will again.
+#[test]
+fn a_round_does_not_wait_for_what_the_job_went_back_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let hold = Arc::new(AtomicBool::new(false));
+    let (held, asked) = (Arc::clone(&hold), Arc::new(AtomicBool::new(false)));
+    let is_asked = Arc::clone(&asked);
+    network.set_hook(move |attempt| {
+        let collects = matches!(request(&attempt.action), Some(Request::Collect { .. }));
+        while collects && attempt.to == "n1" && held.load(Ordering::SeqCst) {
+            is_asked.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    });
+    let since = Instant::now();
+    life(
+        folder.path(),
+        &network,
+        |_| (),
+        |rank| {
+            let two = [rank.take_protected(), rank.take_protected()];
+            if rank.session.rank() == 0 {
+                hold.store(true, Ordering::SeqCst);
+            }
+            rank.take();
+            while !asked.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let number = two[1].checkpoint().number;
+            rank.session.restore_from(number).unwrap();
+            if rank.session.rank() == 0 {
+                hold.store(false, Ordering::SeqCst);
+            }
+        },
+    );
+    // Closing, it waits for the round.
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(12), "{waited:?}");
 }
 
 #[test]
@@ -478,4 +524,107 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
         let found = read_beside(&folder, store_of(&folder)).unwrap();
         assert!(found == table, "the log of node {place}");
     }
+}
+
+/// The node of a piece, and where that stands in its file.
+fn whose(folder: &Path, piece: &StripePiece) -> (PathBuf, u64) {
+    let own = store_folder(folder, 0);
+    let table = read_beside(&own, store_of(&own)).unwrap();
+    let node = &table.members[usize::from(piece.column)].node;
+    let path = folder.join(format!("{node}/test job/{node}/{STORE_FILE}"));
+    let file = FileDevice::open_read_only(&path).unwrap();
+    let reader = StoreReader::open(Arc::new(file)).unwrap();
+    reader.read_records(|_, _, _| {}).unwrap();
+    let slot = reader.slot_of(piece.extent.segment).unwrap();
+    let offset = reader.geometry().slot_offset(slot) + u64::from(piece.extent.offset_bytes);
+    (path, offset)
+}
+
+/// A bit of each 512 bytes.
+fn damage(folder: &Path, piece: &StripePiece) {
+    let (path, offset) = whose(folder, piece);
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.unwrap();
+    let mut bytes = vec![0; usize::try_from(piece.extent.length_bytes).unwrap()];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
+    file.write_all_at(&bytes, offset).unwrap();
+}
+
+/// What rank 1 has stays in use, beside what the others have no use for.
+fn change_unevenly(rank: &mut Rank) {
+    let number = rank.session.rank();
+    let per_mille = if number == 1 { 0 } else { 1000 };
+    rank.oracle = Oracle::new(number, 0, WORDS * 8).changing(7, 4096, per_mille);
+}
+
+/// Takes checkpoints until a piece that was in a stripe is encoded anew, and damages it where it stands just
+/// before, with so many others of its stripe; the number of the last.
+fn encodes_anew_what_is_damaged(folder: &Path, beside: usize) -> u64 {
+    let network = SimNetwork::new(1);
+    let damaged = Arc::new(AtomicBool::new(false));
+    let (done, below) = (Arc::clone(&damaged), folder.to_owned());
+    network.set_hook(move |attempt| {
+        let Request::Encode { stripes, .. } = request(&attempt.action)? else {
+            return None;
+        };
+        let pieces = stripes.iter().flat_map(|plan| &plan.pieces);
+        let known = pieces.filter(|piece| piece.extent.digest != Digest::default());
+        if let Some(piece) = known.max_by_key(|piece| piece.extent.length_bytes)
+            && !done.swap(true, Ordering::SeqCst)
+        {
+            let own = store_folder(&below, 0);
+            let table = read_beside(&own, store_of(&own)).unwrap();
+            let mut stripes = table.stripes.values();
+            let stripe = stripes.find(|stripe| stripe.pieces.contains(piece));
+            damage(&below, piece);
+            for parity in stripe.unwrap().parity.iter().take(beside) {
+                damage(&below, parity);
+            }
+        }
+        None
+    });
+    let last = AtomicU64::new(0);
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            change_unevenly(rank);
+            // No round begins before all ranks take the next.
+            while !damaged.load(Ordering::SeqCst) {
+                let taken = rank.take_protected().checkpoint().number;
+                assert!(taken < 60, "nothing is ever encoded anew");
+                last.store(taken, Ordering::SeqCst);
+            }
+        },
+    );
+    last.into_inner()
+}
+
+/// The new stripe was made of what stood there, with its digest: nothing covered what had been, and no repair found
+/// the damage.
+#[test]
+fn what_is_damaged_when_it_is_encoded_anew_is_protected_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let last = encodes_anew_what_is_damaged(folder, 0);
+    life(
+        folder,
+        &SimNetwork::new(2),
+        |_| (),
+        |rank| {
+            change_unevenly(rank);
+            assert_eq!(rank.session.restore().unwrap().checkpoint.number, last);
+            rank.check();
+            rank.session.restore_from(last - 1).unwrap();
+            rank.check();
+        },
+    );
+}
+
+#[test]
+fn what_is_damaged_beyond_repair_keeps_nothing_else_from_being_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    encodes_anew_what_is_damaged(folder.path(), 1);
 }

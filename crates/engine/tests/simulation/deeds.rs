@@ -198,7 +198,11 @@ impl Program<'_> {
             Level::Protected => seat.expect != Expect::Unsupported,
             _ => self.scenario().archive.is_some(),
         };
-        let tries = if healed && supported { TRIES } else { 1 };
+        // Who drained before may hold a file for seconds, be waited for, and be left out: each has its limit, and
+        // together they are longer than one wait.
+        let taken_over = level == Level::Archive && !fails && !may_lose;
+        let again = healed || taken_over;
+        let tries = if again && supported { TRIES } else { 1 };
         let what = format!("waiting for {level:?}");
         let id = handle.checkpoint();
         for turn in 0..tries {
@@ -269,8 +273,11 @@ impl Program<'_> {
             Err(error) if error.kind() == ErrorKind::NotRetained && behind.is_some() => {
                 return Ok(true);
             }
-            // What nothing but the node has, and the node's file is damaged.
-            Err(error) if seat.harmed && behind.is_some() && error.kind().proves_loss() => {
+            // What nothing but the node has, and the node's file is damaged: it was never protected, or against
+            // less than was lost.
+            Err(error)
+                if seat.may_lack(wanted) && behind.is_some() && error.kind().proves_loss() =>
+            {
                 return Ok(false);
             }
             Err(error) if self.is_disturbed(number) && !seat.world.is_dead() => {

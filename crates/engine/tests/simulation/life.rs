@@ -13,7 +13,6 @@ use crate::scenario::{Damage, End, Fate, Halt, LifePlan, Scenario};
 use crate::staging::{SERVERS_MAX, Servers, server_name};
 use crate::world::{Death, Event, Repeats, World, copy_tree, node_name};
 use crate::{PANICS, counts};
-use backstay::config::Redundancy;
 use backstay::transport::Endpoint;
 use backstay::{Communicator, ErrorKind, Session};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -284,8 +283,8 @@ impl Life<'_> {
                 endpoint,
                 rank,
                 furthest: model.furthest(),
-                harmed: scenario.redundancy == Redundancy::None
-                    && !model.harmed().is_disjoint(&self.plan().nodes()),
+                harmed: !model.harmed().is_disjoint(&self.plan().nodes()),
+                covered: model.covered(&self.plan().nodes()),
                 steps: Arc::clone(&steps),
             };
             std::thread::spawn(move || run_rank(seat, comm));

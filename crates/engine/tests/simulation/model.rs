@@ -133,6 +133,16 @@ impl Model {
         self.tainted.union(&self.strangers).copied().collect()
     }
 
+    /// The step up to which all that `nodes` retain is protected against what became of them.
+    pub(crate) fn covered(&self, nodes: &BTreeSet<usize>) -> Option<u64> {
+        let covers = |promise: &&Promise| {
+            // Nothing is mended on a single node.
+            nodes.len() > 1 && promise.lost_in(nodes).len() <= promise.covers
+        };
+        let protected = self.protected.as_ref().filter(covers);
+        protected.map(|promise| promise.step)
+    }
+
     /// What must come back in a life, and why.
     fn required(&self, scenario: &Scenario, plan: &LifePlan) -> Option<Required> {
         let nodes = plan.nodes();

@@ -36,8 +36,10 @@ pub(crate) struct Seat {
     pub(crate) rank: usize,
     /// The last step that any life came to.
     pub(crate) furthest: u64,
-    /// What is in the files of one of its nodes was damaged, and nothing protects it.
+    /// What is in the files of one of its nodes was damaged.
     pub(crate) harmed: bool,
+    /// The step up to which what earlier lives took is protected against that.
+    pub(crate) covered: Option<u64>,
     /// The steps of the checkpoints of earlier lives.
     pub(crate) steps: Arc<BTreeMap<CheckpointId, u64>>,
 }
@@ -118,6 +120,12 @@ impl Seat {
     fn is_shaken(&self) -> bool {
         let last = self.plan().steps.len().saturating_sub(1);
         self.world.lost_agent() || self.world.was_stopped(last)
+    }
+
+    /// Whether what damage took of an earlier life's checkpoint is nowhere else.
+    pub(crate) fn may_lack(&self, id: CheckpointId) -> bool {
+        let is_beyond = |step: &u64| self.covered.is_none_or(|covered| *step > covered);
+        self.harmed && self.steps.get(&id).is_some_and(is_beyond)
     }
 
     pub(crate) fn plan(&self) -> &LifePlan {
