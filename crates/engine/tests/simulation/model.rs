@@ -101,6 +101,11 @@ pub(crate) struct Model {
     rolled_back: bool,
     /// Nodes with damage that nobody may have seen yet: parity is read only when it is needed.
     tainted: BTreeSet<usize>,
+    /// Nodes whose stores were made again of parity that damage may be in: what no round had covered yet when it came
+    /// was taken as it stood.
+    inheriting: BTreeSet<usize>,
+    /// Damaged files were wiped since.
+    passed_on: bool,
     /// Nodes whose stores are of an earlier run of the job, which are refused.
     strangers: BTreeSet<usize>,
     /// Nodes that have a store.
@@ -130,7 +135,8 @@ impl Model {
 
     /// Nodes whose files were harmed, or may be of an earlier time.
     pub(crate) fn harmed(&self) -> BTreeSet<usize> {
-        self.tainted.union(&self.strangers).copied().collect()
+        let own = self.tainted.union(&self.strangers);
+        own.chain(&self.inheriting).copied().collect()
     }
 
     /// The step up to which all that `nodes` retain is protected against what became of them.
@@ -266,6 +272,9 @@ impl Model {
 
     fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: &Told) -> Result<(), String> {
         let nodes = plan.nodes();
+        if self.passed_on || !self.tainted.is_subset(&nodes) {
+            self.inheriting.extend(nodes.difference(&self.stored));
+        }
         self.stored.extend(&nodes);
         if nodes.len() == 1 {
             // What a job on one node writes, its stripe log does not know.
@@ -359,7 +368,8 @@ impl Model {
         self.strangers.remove(&node);
         match damage {
             Damage::Wipe(_) => {
-                self.tainted.remove(&node);
+                self.passed_on |= self.tainted.remove(&node);
+                self.inheriting.remove(&node);
                 self.stored.remove(&node);
             }
             Damage::Return(_, life) if life < self.run_from => {
