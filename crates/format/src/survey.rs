@@ -54,6 +54,8 @@ pub struct SurveyedMember {
     pub domain: String,
     /// The life that its root was last opened in.
     pub incarnation: u64,
+    /// Which of its roots this was: each one that is written has the next.
+    pub sequence: u64,
     /// The checkpoints of its root, oldest first.
     pub checkpoints: Vec<CheckpointId>,
 }
@@ -77,6 +79,8 @@ pub struct Survey {
     pub run: u32,
     /// The life that its root was last opened in.
     pub incarnation: u64,
+    /// Which of its roots this is.
+    pub sequence: u64,
     /// Bytes of its file.
     pub length_bytes: u64,
     /// Made again from a group's parity, for reading only.
@@ -91,7 +95,7 @@ pub struct Survey {
 
 impl Survey {
     /// Least bytes: of an empty store without a group.
-    pub(crate) const BYTES_MIN: usize = 43;
+    pub(crate) const BYTES_MIN: usize = 51;
 
     /// Appends its bytes.
     pub(crate) fn put(&self, body: &mut Encoder) {
@@ -99,6 +103,7 @@ impl Survey {
         body.raw(&survey.store.0)
             .u32(survey.run)
             .u64(survey.incarnation)
+            .u64(survey.sequence)
             .u64(survey.length_bytes)
             .u8(u8::from(survey.rebuilt));
         let unread = survey.unread.as_ref();
@@ -135,7 +140,8 @@ impl Survey {
                 body.raw(&member.store.0)
                     .text(&member.node)
                     .text(&member.domain)
-                    .u64(member.incarnation);
+                    .u64(member.incarnation)
+                    .u64(member.sequence);
                 body.count(member.checkpoints.len());
                 for id in &member.checkpoints {
                     put_checkpoint(body, *id);
@@ -149,6 +155,7 @@ impl Survey {
         let store = StoreId(body.array("store id")?);
         let run = body.u32("run")?;
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
+        let sequence = body.u64_max("sequence", COUNTER_MAX)?;
         let length_bytes = body.u64("length")?;
         let rebuilt = take_flag(body, "rebuilt")?;
         let unread = match take_small(body, "what could not be read", 0, 2)? {
@@ -187,6 +194,7 @@ impl Survey {
             store,
             run,
             incarnation,
+            sequence,
             length_bytes,
             rebuilt,
             unread,
@@ -233,6 +241,7 @@ fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {
             node: body.text("node", LABEL_BYTES_MAX)?,
             domain: body.text("domain", LABEL_BYTES_MAX)?,
             incarnation: body.u64_max("incarnation", COUNTER_MAX)?,
+            sequence: body.u64_max("sequence", COUNTER_MAX)?,
             checkpoints: take_list(body, "checkpoints", 16, take_checkpoint)?,
         };
         if member.checkpoints.len() > REVISIONS_MAX {

@@ -98,6 +98,7 @@ fn unknown(rebuilt: bool, error: &Error) -> Survey {
         store: StoreId::default(),
         run: 0,
         incarnation: 0,
+        sequence: 0,
         length_bytes: 0,
         rebuilt,
         unread: Some(told(true, error)),
@@ -178,6 +179,7 @@ fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Surve
         store: superblock.store,
         run: superblock.run,
         incarnation: root.as_ref().map_or(0, |root| root.incarnation),
+        sequence: root.as_ref().map_or(0, |root| root.sequence),
         length_bytes: length.map_err(|error| Error::io(reader.device().name(), error))?,
         rebuilt,
         unread,
@@ -204,6 +206,7 @@ fn surveyed_group(table: &StripeTable) -> SurveyedGroup {
             node: member.node.clone(),
             domain: member.domain.clone(),
             incarnation: root.as_ref().map_or(0, |root| root.incarnation),
+            sequence: root.as_ref().map_or(0, |root| root.sequence),
             checkpoints: revisions.map(|r| r.checkpoint).collect(),
         }
     };

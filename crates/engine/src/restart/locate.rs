@@ -9,13 +9,15 @@
 //! |---|---|
 //! | here | a node found it; of two copies the one of later age counts, and the other is set aside |
 //! | unread | its root could not be read: it may be the newest, and nothing is proven; where a checkpoint was named that the other slot lists, it is here |
-//! | behind | it is on a node, and has not come to the age at which its group's newest log protects it: it is of an earlier time, or its newest root is damaged |
+//! | behind | it is on a node, and has not come to the age at which its group's newest log protects it, nor to the root that the log has of it: it is of an earlier time, or its newest root is damaged |
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
 //! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
 //!
 //! The age of a store is the life of the job that its root was last opened in, then its newest
 //! checkpoint: a node that was away may come back with checkpoints of higher numbers, which the others
-//! abandoned when a later life began from an older one.
+//! abandoned when a later life began from an older one. A store that has come to the log's root and lacks what
+//! was protected then is not behind: the job went back after that, within one life, because others could not
+//! commit.
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
 use backstay_format::{CheckpointId, StoreId};
@@ -102,17 +104,17 @@ fn age(survey: &Survey) -> Age {
     (survey.incarnation, newest)
 }
 
-/// The age of a member's store when the group's newest log protected it.
-fn age_protected(member: &SurveyedMember, group: &SurveyedGroup) -> Age {
-    (member.incarnation, Some(group.protected))
-}
-
 /// Whether a store has not come to the age at which its group's newest log protects it: what that log says
 /// stands in it does not.
 pub fn is_behind(survey: &Survey, group: &SurveyedGroup) -> bool {
     let mut members = group.members.iter();
     let member = members.find(|member| member.store == survey.store);
-    member.is_some_and(|member| age(survey) < age_protected(member, group))
+    member.is_some_and(|member| {
+        let lacks = age(survey) < (member.incarnation, Some(group.protected));
+        // Roots that were written since then may say that the job went back.
+        let root = (survey.incarnation, survey.sequence);
+        lacks && root < (member.incarnation, member.sequence)
+    })
 }
 
 /// Whether a store counts: its root was read, or the other slot lists the checkpoint that was named.
@@ -410,12 +412,14 @@ mod tests {
             node: format!("n{n}"),
             domain: format!("n{n}"),
             incarnation: 1,
+            sequence: 4,
             checkpoints: vec![id(4)],
         };
         Survey {
             store: StoreId([n + 1; 16]),
             run: 1,
             incarnation: 1,
+            sequence: newest,
             length_bytes: 1 << 20,
             rebuilt: false,
             unread: None,
@@ -574,6 +578,7 @@ mod tests {
         let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
         nodes[2][0].revisions.truncate(1);
         nodes[2][0].revisions[0].checkpoint = id(2);
+        nodes[2][0].sequence = 2;
         let located = locate(&nodes, &names(4), None);
         let choice = &located.choices[0];
         assert_eq!(choice.checkpoint, id(4));
@@ -583,6 +588,7 @@ mod tests {
         assert_eq!((rebuild.target, rebuild.own), (2, true));
         // Two are more than XOR covers: what they have is all there is.
         nodes[1][0].revisions = nodes[2][0].revisions.clone();
+        nodes[1][0].sequence = 2;
         let located = locate(&nodes, &names(4), None);
         assert_eq!(located.here.len(), 4);
         assert!(
@@ -591,6 +597,34 @@ mod tests {
                 .iter()
                 .all(|choice| choice.rebuilds.is_empty())
         );
+    }
+
+    #[test]
+    fn who_went_back_with_the_whole_job_is_not_behind() {
+        let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 5)]).collect();
+        for survey in nodes.iter_mut().flatten() {
+            // The group recorded 6, another group could not commit it, and all went back to 5.
+            survey.sequence = 7;
+            let group = survey.group.as_mut().unwrap();
+            group.protected = id(6);
+            for member in &mut group.members {
+                member.sequence = 6;
+                member.checkpoints = vec![id(4), id(5), id(6)];
+            }
+        }
+        let located = locate(&nodes, &names(4), None);
+        assert!(located.choices[0].rebuilds.is_empty());
+        // One copy is of an earlier time: what was protected of it is there.
+        nodes[2][0].revisions.truncate(1);
+        nodes[2][0].revisions[0].checkpoint = id(3);
+        nodes[2][0].sequence = 3;
+        let located = locate(&nodes, &names(4), None);
+        let choice = &located.choices[0];
+        assert_eq!(choice.checkpoint, id(5));
+        let [rebuild] = &choice.rebuilds[..] else {
+            panic!("{choice:?}");
+        };
+        assert_eq!((rebuild.target, rebuild.own), (2, true));
     }
 
     #[test]

@@ -344,6 +344,7 @@ fn a_survey_earns_the_memory_of_its_ranks() {
         store: samples::STORE,
         run: 1,
         incarnation: 1,
+        sequence: 0,
         length_bytes: 1,
         rebuilt: false,
         unread: None,

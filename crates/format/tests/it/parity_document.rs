@@ -233,6 +233,7 @@ fn messages_have_the_kinds_and_sizes_that_the_page_says() {
         store: StoreId::default(),
         run: 0,
         incarnation: 0,
+        sequence: 0,
         length_bytes: 0,
         rebuilt: false,
         unread: None,

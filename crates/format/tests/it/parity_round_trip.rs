@@ -166,15 +166,16 @@ fn survey() -> impl Strategy<Value = Survey> {
         store(),
         label(),
         label(),
-        0..=COUNTER_MAX,
+        (0..=COUNTER_MAX, 0..=COUNTER_MAX),
         vec(checkpoint(), 0..=REVISIONS_MAX),
     )
         .prop_map(
-            |(store, node, domain, incarnation, checkpoints)| SurveyedMember {
+            |(store, node, domain, (incarnation, sequence), checkpoints)| SurveyedMember {
                 store,
                 node,
                 domain,
                 incarnation,
+                sequence,
                 checkpoints,
             },
         );
@@ -194,12 +195,17 @@ fn survey() -> impl Strategy<Value = Survey> {
                 members,
             },
         );
-    let run = (any::<u32>(), 0..=COUNTER_MAX);
+    let run = (any::<u32>(), 0..=COUNTER_MAX, 0..=COUNTER_MAX);
     let unread = (any::<bool>(), ".{0,20}").prop_map(|(root, why)| SurveyedUnread { root, why });
     let flags = (any::<bool>(), option::of(unread));
     let head = (store(), run, any::<u64>(), flags);
     (head, ids, ranks, option::of(group)).prop_map(
-        |((store, (run, incarnation), length_bytes, (rebuilt, unread)), ids, ranks, group)| {
+        |(
+            (store, (run, incarnation, sequence), length_bytes, (rebuilt, unread)),
+            ids,
+            ranks,
+            group,
+        )| {
             let revision = |(at, (number, incarnation)): (usize, (u64, u64))| SurveyedRevision {
                 checkpoint: CheckpointId::new(incarnation, number),
                 complete: at % 2 == 0,
@@ -210,6 +216,7 @@ fn survey() -> impl Strategy<Value = Survey> {
                 store,
                 run,
                 incarnation,
+                sequence,
                 length_bytes,
                 rebuilt,
                 unread,

@@ -280,12 +280,14 @@ fn survey() -> Survey {
         node: node.to_owned(),
         domain: "rack 1".to_owned(),
         incarnation: 2,
+        sequence: 40,
         checkpoints: vec![id(16), id(17)],
     };
     Survey {
         store: STORE,
         run: 0x5a17_e001,
         incarnation: 3,
+        sequence: 41,
         length_bytes: 1 << 33,
         rebuilt: false,
         unread: None,

@@ -263,9 +263,9 @@ fields! {
     StripePlan { id, pieces, holders }
     Collected { superblock, root, waiting, dead }
     SurveyedRevision { checkpoint, complete, world_size, ranks }
-    SurveyedMember { store, node, domain, incarnation, checkpoints }
+    SurveyedMember { store, node, domain, incarnation, sequence, checkpoints }
     SurveyedGroup { epoch, round, parity, pieces_max, protected, members }
-    Survey { store, run, incarnation, length_bytes, rebuilt, unread, revisions, group }
+    Survey { store, run, incarnation, sequence, length_bytes, rebuilt, unread, revisions, group }
     SurveyedUnread { root, why }
     GatherPiece { address, length_bytes }
     DrainJob {
