@@ -15,7 +15,7 @@ use crate::io::two_slots::Unread;
 use crate::store::reader::StoreReader;
 use crate::store::revision::read_ranks;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CheckpointId};
+use backstay_format::{CatalogCheckpoint, CatalogState, CheckpointId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub struct ArchiveFound {
     pub incarnation: u64,
     /// Files of stores.
     pub files: Vec<String>,
+    /// What the catalog lists that can be restored, newest first.
+    pub listed: Vec<CatalogCheckpoint>,
     /// What can be had, newest first.
     pub checkpoints: Vec<ArchivedCheckpoint>,
     /// What cannot, and why.
@@ -78,10 +80,9 @@ impl ArchiveFound {
         found.gave_up_catalog = catalog.given_up().is_some();
         // What was given up may be of a life more.
         found.incarnation = catalog.state().incarnation + u64::from(found.gave_up_catalog);
-        let mut listed: Vec<&CatalogCheckpoint> = catalog.state().restorable().collect();
-        listed.sort_by_key(|entry| std::cmp::Reverse(entry.checkpoint));
-        let sources = look_for_parts((folder, unread), &catalog, &listed);
-        for (entry, sources) in listed.into_iter().zip(sources) {
+        found.listed = listed(catalog.state());
+        let sources = look_for_parts((folder, unread), &catalog, &found.listed);
+        for (entry, sources) in found.listed.iter().zip(sources) {
             let checkpoint = entry.checkpoint;
             match sources {
                 Ok(sources) => found.checkpoints.push(ArchivedCheckpoint {
@@ -130,10 +131,24 @@ impl ArchiveFound {
         Ok(found)
     }
 
+    /// Number of the newest that can be had; 0 if there is none.
+    pub fn newest_number(&self) -> u64 {
+        self.checkpoints
+            .first()
+            .map_or(0, |found| found.checkpoint.number)
+    }
+
     /// A checkpoint by its id.
     pub fn find(&self, id: CheckpointId) -> Option<&ArchivedCheckpoint> {
         self.checkpoints.iter().find(|found| found.checkpoint == id)
     }
+}
+
+/// What a catalog lists that can be restored, newest first.
+pub fn listed(state: &CatalogState) -> Vec<CatalogCheckpoint> {
+    let mut listed: Vec<CatalogCheckpoint> = state.restorable().cloned().collect();
+    listed.sort_by_key(|entry| std::cmp::Reverse(entry.checkpoint));
+    listed
 }
 
 /// Opens a store of an archive as a store of a node: checkpoints, trees, blocks.
@@ -205,7 +220,7 @@ fn with_records(reader: StoreReader) -> Result<StoreReader> {
 fn look_for_parts(
     (folder, unread): (&Path, Unread),
     catalog: &CatalogReader,
-    listed: &[&CatalogCheckpoint],
+    listed: &[CatalogCheckpoint],
 ) -> Vec<Result<Vec<usize>>> {
     let mut by_store: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, entry) in listed.iter().enumerate() {
@@ -213,7 +228,7 @@ fn look_for_parts(
             by_store.entry(index(part.store)).or_default().push(place);
         }
     }
-    let blank = |entry: &&CatalogCheckpoint| Ok(vec![None; index(entry.world_size)]);
+    let blank = |entry: &CatalogCheckpoint| Ok(vec![None; index(entry.world_size)]);
     let mut found: Vec<Result<Vec<Option<usize>>>> = listed.iter().map(blank).collect();
     for (at, places) in by_store {
         let name = catalog.state().stores.get(at).map(|store| &*store.name);

@@ -2,7 +2,8 @@
 //! Purpose: level 3 as a session uses it: what the archive has for a restart, who brings checkpoints
 //! there, and how far they are.
 //! In from: `session`. Out to: `drain`, the communicator, the words that a node's ranks share.
-//! Invariants: all ranks know of the same archived checkpoints; a life is recorded in the catalog before
+//! Invariants: all ranks know of the same archived checkpoints, which are those of the catalog when it is this
+//! life's, whatever a former one did meanwhile; a life is recorded in the catalog before
 //! its first checkpoint can be; without a parallel file system that answers, the program goes on.
 
 use super::Session;
@@ -24,7 +25,7 @@ use crate::notice;
 use crate::store::control::wait_until;
 use crate::store::reader::StoreReader;
 use backstay_format::width::index;
-use backstay_format::{CheckpointId, Decoder, Encoder, FormatError};
+use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,8 @@ const LOST_CHARS_MAX: usize = 600;
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     found: ArchiveFound,
+    /// Rank 0's: what the catalog listed when it was looked.
+    listed: Vec<CatalogCheckpoint>,
     /// Rank 0's, until the first life begins.
     begin: Option<(ArchivePlan, Option<Catalog>)>,
     /// Rank 0's: that of the life that goes on.
@@ -64,14 +67,24 @@ impl Archive {
         let Some(folder) = Self::folder(config, node) else {
             return Ok(Self::default());
         };
+        let mut archive = Self {
+            is_on: true,
+            ..Self::default()
+        };
+        archive.find(comm, config, folder)?;
+        Ok(archive)
+    }
+
+    fn find(&mut self, comm: &Watched, config: &Config, folder: PathBuf) -> Result<()> {
         let mut mine = Ok(ArchiveFound::default());
         if comm.rank() == 0 {
             let limit = Duration::from_millis(config.timeout_ms);
             let names_one = config.restore_checkpoint.is_some();
             mine =
                 private::make_folder(&folder).and_then(|()| look_within(limit, &folder, names_one));
-            if let Ok(found) = &mine {
+            if let Ok(found) = &mut mine {
                 found.beyond.iter().for_each(|text| notice::warn(text));
+                self.listed = std::mem::take(&mut found.listed);
             }
         }
         let mine = mine.and_then(|found| {
@@ -84,11 +97,25 @@ impl Archive {
         let mut found = decode_found(&bytes)
             .map_err(|error| Error::malformed("what the archive has".to_owned(), error))?;
         found.folder = folder;
-        Ok(Self {
-            found,
-            is_on: true,
-            ..Self::default()
-        })
+        self.found = found;
+        Ok(())
+    }
+
+    /// Looks again, where a former life recorded or dropped checkpoints between the look and the moment when the
+    /// catalog became this life's. Collective.
+    fn find_what_moved_on(&mut self, comm: &Watched, config: &Config) -> Result<()> {
+        let catalog = self
+            .begin
+            .as_ref()
+            .and_then(|(_, catalog)| catalog.as_ref());
+        let moved = catalog.is_some_and(|catalog| fetch::listed(&catalog.state()) != self.listed);
+        let mut any = [i64::from(moved)];
+        comm.allreduce_max("looking whether the archive moved on", &mut any)?;
+        if any[0] == 0 {
+            return Ok(());
+        }
+        let folder = std::mem::take(&mut self.found.folder);
+        self.find(comm, config, folder)
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -367,7 +394,10 @@ impl Session {
         } else {
             Ok(())
         };
-        vote(&self.comm, "opening the archive", 0, mine)
+        vote(&self.comm, "opening the archive", 0, mine)?;
+        self.archive.find_what_moved_on(&self.comm, &self.config)?;
+        self.last_number = self.last_number.max(self.archive.found().newest_number());
+        Ok(())
     }
 
     /// No other life of the job runs now: staging servers are this one's from now on. Without them the

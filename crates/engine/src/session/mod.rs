@@ -224,8 +224,9 @@ impl Session {
         session.repair_damaged_parts()?;
         let attached = session.attach_agent();
         vote(&session.comm, "attaching the agent", 0, attached)?;
-        session.agree_on_the_past()?;
+        let known_complete = session.agree_on_the_life()?;
         session.prepare_archive()?;
+        session.agree_on_checkpoints(known_complete)?;
         session.open_metrics();
         let paced = session.open_pacer();
         vote(&session.comm, "planning", 0, paced)?;
@@ -350,8 +351,8 @@ impl Session {
         });
     }
 
-    /// Which checkpoints every rank can have, which life this is, and which number comes next.
-    fn agree_on_the_past(&mut self) -> Result<()> {
+    /// Which life this is, and which number comes next; returns the newest known to have been complete.
+    fn agree_on_the_life(&mut self) -> Result<i64> {
         let known_complete = self.found.iter().filter(|found| found.revision.complete);
         let known_complete = known_complete.map(|found| as_number(found.id())).max();
         let run = self.store.as_ref().map(|store| {
@@ -360,10 +361,7 @@ impl Session {
         });
         let archived = self.archive.found();
         self.incarnation = self.incarnation.max(archived.incarnation + 1);
-        let newest = archived.checkpoints.first();
-        self.last_number = self
-            .last_number
-            .max(newest.map_or(0, |c| c.checkpoint.number));
+        self.last_number = self.last_number.max(archived.newest_number());
         let mut newest = [
             to_i64(self.incarnation),
             to_i64(self.last_number),
@@ -403,7 +401,7 @@ impl Session {
         if newest_run > 0 && archived_run > 0 && newest_run != archived_run {
             return Err(self.other_archive());
         }
-        self.agree_on_checkpoints(known_complete)
+        Ok(known_complete)
     }
 
     fn other_archive(&self) -> Error {

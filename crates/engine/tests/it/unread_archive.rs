@@ -3,15 +3,19 @@
 //! restores of one session from different sources.
 
 use crate::job::{Rank, config};
+use backstay::archive::{Catalog, Identity};
 use backstay::io::Device;
 use backstay::io::on_demand::OpenFiles;
 use backstay::transport::Endpoint;
-use backstay::{Communicator, Config, ElementType, ErrorKind, Level, Session, Variable};
+use backstay::{
+    CheckpointId, Communicator, Config, ElementType, ErrorKind, Level, Session, Variable,
+};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::SimNetwork;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn node(folder: &Path, place: usize) -> Config {
     Config {
@@ -182,6 +186,44 @@ fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_life() {
             rank.check();
         },
     );
+}
+
+/// A former life that stands still may go on until the catalog is the next life's: what it did meanwhile counts.
+#[test]
+fn what_a_former_life_records_while_the_next_one_begins_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    life(folder, |_| {}, |rank| archived(rank, 3));
+    for place in [0, 1] {
+        std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
+    }
+    let archive = folder.join("pfs/test job");
+    let superblock = Catalog::open_reader(&archive).unwrap().superblock().clone();
+    let identity = Identity {
+        job: superblock.job,
+        run: superblock.run,
+        aggregator: 0,
+        epoch: 0,
+        host: superblock.host,
+    };
+    let former = Catalog::open_writer(&archive, &identity).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The next life has looked by then, and waits.
+            std::thread::sleep(Duration::from_secs(1));
+            former.drop_checkpoints(&[CheckpointId::new(1, 3)]).unwrap();
+            drop(former);
+        });
+        life(
+            folder,
+            |_| {},
+            |rank| {
+                assert_eq!(numbers(rank), [1, 2]);
+                assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
+                rank.check();
+            },
+        );
+    });
 }
 
 #[test]
