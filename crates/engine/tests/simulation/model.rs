@@ -95,7 +95,11 @@ pub(crate) struct Model {
     protected: Option<Promise>,
     archived: Option<Promise>,
     steps: BTreeMap<CheckpointId, u64>,
-    abandoned: BTreeSet<CheckpointId>,
+    /// What lives went back behind, and the nodes whose stores know: those of that life and of later ones that had
+    /// one of them.
+    abandoned: BTreeMap<CheckpointId, BTreeSet<usize>>,
+    /// A catalog knows as well.
+    has_catalog: bool,
     /// Nodes whose stores tell that there were checkpoints.
     telling: BTreeSet<usize>,
     rolled_back: bool,
@@ -198,6 +202,7 @@ impl Model {
             // Killed before any rank was told anything.
             return self.learn(scenario, plan, told).map(|()| Verdict::GoOn);
         };
+        self.has_catalog = scenario.archive.is_some();
         let required = self.required(scenario, plan);
         // Who still writes for a life that stalled is not taken the archive from on the same host.
         let mut before = scenario.lives[..number].iter();
@@ -208,7 +213,7 @@ impl Model {
         let verdict = match first {
             Outcome::Restored(id, step) => {
                 if plan.nodes().is_disjoint(&self.strangers) {
-                    self.check_restored(*id, *step)?;
+                    self.check_restored(plan, *id, *step)?;
                 } else {
                     // It may be a checkpoint of an earlier run that came back.
                     self.steps.clear();
@@ -262,12 +267,15 @@ impl Model {
         Ok(())
     }
 
-    fn check_restored(&self, id: CheckpointId, step: u64) -> Result<(), String> {
+    fn check_restored(&self, plan: &LifePlan, id: CheckpointId, step: u64) -> Result<(), String> {
         invariants::one_name(id, step, self.steps.get(&id).copied())?;
         if self.rolled_back {
             return Ok(());
         }
-        invariants::never_back(id, &self.abandoned)
+        let nodes = plan.nodes();
+        let known = self.abandoned.iter();
+        let known = known.filter(|(_, by)| self.has_catalog || !by.is_disjoint(&nodes));
+        invariants::never_back(id, &known.map(|(id, _)| *id).collect())
     }
 
     fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: &Told) -> Result<(), String> {
@@ -313,7 +321,7 @@ impl Model {
                     }
                 }
                 Event::Restored(id, step) => {
-                    self.check_restored(id, step)?;
+                    self.check_restored(plan, id, step)?;
                     self.went_back(plan, id, step);
                 }
             }
@@ -342,7 +350,13 @@ impl Model {
         // Where every store of the lives between is gone, their names are given again.
         let mut newer = self.steps.split_off(&id);
         self.steps.extend(newer.remove_entry(&id));
-        self.abandoned.extend(newer.into_keys());
+        for by in self.abandoned.values_mut() {
+            if !by.is_disjoint(&nodes) {
+                by.extend(&nodes);
+            }
+        }
+        self.abandoned
+            .extend(newer.into_keys().map(|id| (id, nodes.clone())));
         self.node = Some(self.promise(plan, id, step, 0));
         if let Some(protected) = &mut self.protected {
             if protected.step > step {
@@ -371,6 +385,9 @@ impl Model {
                 self.passed_on |= self.tainted.remove(&node);
                 self.inheriting.remove(&node);
                 self.stored.remove(&node);
+                for by in self.abandoned.values_mut() {
+                    by.remove(&node);
+                }
             }
             Damage::Return(_, life) if life < self.run_from => {
                 self.strangers.insert(node);
