@@ -15,9 +15,6 @@ use std::time::Duration;
 /// After trouble is over, what was kept from working has to work again within so many tries.
 const TRIES: usize = 12;
 
-/// How often one waits for what a former life may still have under way.
-const TRIES_TAKEN_OVER: usize = 4;
-
 /// How a call ended.
 enum Ended<T> {
     Well(T),
@@ -204,12 +201,8 @@ impl Program<'_> {
         // Who drained before may hold a file for seconds, be waited for, and be left out: each has its limit, and
         // together they are longer than one wait.
         let taken_over = level == Level::Archive && !troubled && !may_lose;
-        let tries = match (healed, taken_over) {
-            _ if !supported => 1,
-            (true, _) => TRIES,
-            (false, true) => TRIES_TAKEN_OVER,
-            (false, false) => 1,
-        };
+        let again = healed || taken_over;
+        let tries = if again && supported { TRIES } else { 1 };
         let what = format!("waiting for {level:?}");
         let id = handle.checkpoint();
         for turn in 0..tries {
