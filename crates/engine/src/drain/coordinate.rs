@@ -147,11 +147,22 @@ impl ArchivePlan {
 const IDLE: Duration = Duration::from_millis(5);
 /// How long after a failed drain the next is tried.
 const AGAIN: Duration = Duration::from_secs(1);
+/// So often a drain is begun again at once because another process goes on from its file.
+const TAKEN_OVER_MAX: u32 = 3;
 /// A server that fails so often, one drain after the other, is left out.
 const FAILURES_MAX: u32 = 3;
 /// How long a server that was left out is not asked, and how long it may take to answer then.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 const BACK: Duration = Duration::from_secs(1);
+
+/// How a drain ended that did not fail for good.
+enum Tried {
+    Done,
+    /// Other aggregators are in the place of those that were left out.
+    Replaced,
+    /// Another process goes on from a file: the next try takes it over in turn.
+    TakenOver(Error),
+}
 
 /// Coordinates the archive of a job.
 #[derive(Debug)]
@@ -270,6 +281,19 @@ impl Coordinator {
 
     /// Drains checkpoint `id` and records it.
     fn archive(&mut self, id: CheckpointId) -> Result<()> {
+        let mut taken_over = 0;
+        loop {
+            match self.try_archive(id)? {
+                Tried::Done => return Ok(()),
+                Tried::Replaced => {}
+                Tried::TakenOver(error) if taken_over == TAKEN_OVER_MAX => return Err(error),
+                Tried::TakenOver(_) => taken_over += 1,
+            }
+        }
+    }
+
+    /// The same once.
+    fn try_archive(&mut self, id: CheckpointId) -> Result<Tried> {
         let watch = Stopwatch::start();
         // A life that is over begins no drain.
         let is_current = self
@@ -287,7 +311,8 @@ impl Coordinator {
         self.state.begin(id, self.aggregators.len());
         let done = self.drain_all(id)?;
         let mut parts = Vec::new();
-        let (mut lost, mut replaced) = (None, true);
+        let mut lost = None;
+        let (mut replaced, mut taken_over) = (true, true);
         for (at, outcome) in done.into_iter().enumerate() {
             match outcome {
                 Ok(progress) => {
@@ -295,21 +320,24 @@ impl Coordinator {
                     parts.push(progress);
                 }
                 Err(failed) => {
-                    replaced &= self.leave_out(at, &failed);
+                    let is_out = self.leave_out(at, &failed);
+                    replaced &= is_out;
+                    taken_over &= is_out || failed.was_taken_over();
                     lost = Some(failed.error);
                 }
             }
         }
         match lost {
             // Others are in their place, so that nobody needs to be told.
-            Some(_) if replaced => return self.archive(id),
+            Some(_) if replaced => return Ok(Tried::Replaced),
+            Some(error) if taken_over => return Ok(Tried::TakenOver(error)),
             Some(error) => return Err(error),
             None => {}
         }
         self.change_catalog(|_, catalog| record(catalog, id, &parts))?;
         self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
-        Ok(())
+        Ok(Tried::Done)
     }
 
     /// Has all aggregators drain their nodes, and waits until they have.

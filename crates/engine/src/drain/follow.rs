@@ -45,6 +45,8 @@ pub(super) struct Failed {
     pub(super) error: Error,
     /// It does not answer, or not as one of this version and this job does.
     pub(super) is_absent: bool,
+    /// It drained, and told how that ended.
+    drained: bool,
 }
 
 impl Failed {
@@ -58,7 +60,11 @@ impl Failed {
                 | ErrorKind::Configuration
                 | ErrorKind::Corrupt
         );
-        Self { error, is_absent }
+        Self {
+            error,
+            is_absent,
+            drained: false,
+        }
     }
 
     /// While it drained.
@@ -66,7 +72,13 @@ impl Failed {
         Self {
             error,
             is_absent: false,
+            drained: true,
         }
+    }
+
+    /// Another process goes on from the file: one that was given up, or of a life that is not over yet.
+    pub(super) fn was_taken_over(&self) -> bool {
+        self.drained && self.error.kind() == ErrorKind::StoreBusy
     }
 
     /// Whether another one may do better: not where the archive is full, or the checkpoint gone.

@@ -2,7 +2,9 @@
 //! Who drains for whom: servers that hang, and lives of a job that are over.
 
 use crate::job::{Rank, config};
-use backstay::archive::job_folder;
+use backstay::archive::{
+    ArchiveDevice, ArchiveStore, Identity, ReadOptions, WriteOptions, fence, job_folder, store_file,
+};
 use backstay::drain::{DrainPoint, DrainSettings, ServerPlace, shared_secret};
 use backstay::format::agent::Seat;
 use backstay::format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
@@ -272,6 +274,36 @@ fn requests_of_a_drain_that_come_again_late_undo_nothing() {
                 .call(&node.peer(), &request.encode().unwrap(), WITHIN)
                 .unwrap();
             assert_eq!(rank.session.archived_checkpoint(), Some(ids[1]));
+        }
+    });
+}
+
+/// Who was given up, or another life, goes on from the file that is written: what is drained goes to a new one, and
+/// nobody is told of it.
+#[test]
+fn a_file_that_another_process_takes_over_is_taken_over_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("pfs")).unwrap();
+    let pfs = job_folder(&folder.join("pfs"), "test job");
+    run_ranks(ThreadComm::new(1), |comm| {
+        let mut rank = Rank::open(comm, archive_config(folder, 20_000)).expect("opening");
+        rank.settle().expect("protecting");
+        for epoch in 1..4 {
+            rank.compute();
+            let handle = rank.session.checkpoint_start().unwrap();
+            rank.session.wait(handle, Level::Archive).unwrap();
+            let file = store_file(0, 2 * epoch - 1);
+            let device = ArchiveDevice::open(&pfs, &file, &ReadOptions::default()).unwrap();
+            let identity = Identity {
+                job: "test job".to_owned(),
+                run: device.superblock().run,
+                aggregator: 0,
+                epoch: 2 * epoch,
+                host: fence::host(),
+            };
+            let (heir, options) = (store_file(0, 2 * epoch), WriteOptions::default());
+            ArchiveStore::take_over(&pfs, &file, &heir, &identity, &options).unwrap();
         }
     });
 }
