@@ -75,6 +75,8 @@ pub enum Request {
     Table {
         /// Which store's.
         store: StoreId,
+        /// Of which composition of the group: the newest, or the former one where that is kept.
+        epoch: u64,
         /// Which part, from 0.
         part: u32,
     },
@@ -171,6 +173,8 @@ pub enum Request {
         seats: Vec<Seat>,
         /// The member whose log to follow.
         authority: StoreId,
+        /// The composition of the group whose stripes to follow.
+        epoch: u64,
         /// The checkpoint that must be whole in it.
         checkpoint: CheckpointId,
         /// Whether it becomes this node's own store.
@@ -224,8 +228,8 @@ impl Request {
             Self::Survey => {
                 body.u8(1);
             }
-            Self::Table { store, part } => {
-                body.u8(2).raw(&store.0).u32(*part);
+            Self::Table { store, epoch, part } => {
+                body.u8(2).raw(&store.0).u64(*epoch).u32(*part);
             }
             Self::Join {
                 epoch,
@@ -249,11 +253,12 @@ impl Request {
                 lost,
                 seats,
                 authority,
+                epoch,
                 checkpoint,
                 own,
                 named,
             } => {
-                body.u8(11).raw(&lost.0).raw(&authority.0);
+                body.u8(11).raw(&lost.0).raw(&authority.0).u64(*epoch);
                 put_checkpoint(&mut body, *checkpoint);
                 body.u8(u8::from(*own) | u8::from(*named) << 1);
                 put_seats(&mut body, seats);
@@ -341,6 +346,7 @@ impl Request {
             1 => Self::Survey,
             2 => Self::Table {
                 store: StoreId(body.array("store id")?),
+                epoch: body.u64_max("epoch", COUNTER_MAX)?,
                 part: body.u32("part")?,
             },
             3 => Self::Join {
@@ -566,11 +572,13 @@ pub(crate) fn take_kind(body: &mut Decoder<'_>) -> Result<i32, FormatError> {
 fn take_rebuild(body: &mut Decoder<'_>) -> Result<Request, FormatError> {
     let lost = StoreId(body.array("lost store")?);
     let authority = StoreId(body.array("authority")?);
+    let epoch = body.u64_max("epoch", COUNTER_MAX)?;
     let checkpoint = take_checkpoint(body)?;
     let flags = take_small(body, "flags", 0, 3)?;
     Ok(Request::Rebuild {
         lost,
         authority,
+        epoch,
         checkpoint,
         own: flags & 1 != 0,
         named: flags & 2 != 0,

@@ -91,11 +91,13 @@ pub struct Survey {
     pub revisions: Vec<SurveyedRevision>,
     /// What protects it.
     pub group: Option<SurveyedGroup>,
+    /// The composition before, as long as it protects stores of groups that have not recorded since.
+    pub former: Option<SurveyedGroup>,
 }
 
 impl Survey {
     /// Least bytes: of an empty store without a group.
-    pub(crate) const BYTES_MIN: usize = 51;
+    pub(crate) const BYTES_MIN: usize = 52;
 
     /// Appends its bytes.
     pub(crate) fn put(&self, body: &mut Encoder) {
@@ -128,8 +130,9 @@ impl Survey {
             }
             former = Arc::clone(&revision.ranks);
         }
-        body.u8(u8::from(survey.group.is_some()));
-        if let Some(group) = &survey.group {
+        for group in [&survey.group, &survey.former] {
+            body.u8(u8::from(group.is_some()));
+            let Some(group) = group else { continue };
             body.u64(group.epoch)
                 .u64(group.round)
                 .u8(group.parity)
@@ -185,11 +188,8 @@ impl Survey {
                 ranks,
             });
         }
-        let group = if take_flag(body, "group")? {
-            Some(take_group(body)?)
-        } else {
-            None
-        };
+        let group = take_optional_group(body, "group")?;
+        let former = take_optional_group(body, "former composition")?;
         Ok(Self {
             store,
             run,
@@ -200,6 +200,7 @@ impl Survey {
             unread,
             revisions,
             group,
+            former,
         })
     }
 }
@@ -225,6 +226,15 @@ fn take_ranks(
         }
         _ => Ok(ranks),
     }
+}
+
+fn take_optional_group(
+    body: &mut Decoder<'_>,
+    field: &'static str,
+) -> Result<Option<SurveyedGroup>, FormatError> {
+    take_flag(body, field)?
+        .then(|| take_group(body))
+        .transpose()
 }
 
 fn take_group(body: &mut Decoder<'_>) -> Result<SurveyedGroup, FormatError> {

@@ -353,7 +353,7 @@ impl Coordinator {
         let table = record::fetch(
             &self.agent,
             &node.peer(),
-            own[authority].store,
+            (own[authority].store, group.epoch),
             self.within(),
         )?;
         let seats = members.iter().map(|&at| self.nodes[at].seat(own[at].store));

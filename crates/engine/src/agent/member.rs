@@ -6,6 +6,7 @@
 //! what it covers; what a round took that nobody can have recorded is free again at the next; a retired
 //! segment is free when no stripe names it in any log.
 
+use self::former::Former;
 use self::log::MemberLog;
 use super::{Agent, AgentSettings, lock};
 use crate::clock::Deadline;
@@ -16,7 +17,7 @@ use crate::store::control::{Owner, wait_until};
 use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::store::space::Space;
-use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, look_beside};
+use crate::store::stripe_log::{LOG_FILES, LogFiles, StripeLog, StripeTable, look_beside};
 use crate::transport::ExposureId;
 use backstay_format::agent::{Collected, Request, Seat};
 use backstay_format::width::index;
@@ -44,6 +45,9 @@ pub(super) struct Member {
     space: Space,
     log: MemberLog,
     table: StripeTable,
+    /// The composition before, until all groups of the job have recorded a round of theirs: who has not is
+    /// protected by it. What it names is kept.
+    former: Option<Former>,
     /// The group as the coordinator has it: the table's, or the one that is going to replace it.
     epoch: u64,
     scheme: (u8, u8),
@@ -67,20 +71,32 @@ pub(super) struct Member {
     freed: Vec<Extent>,
 }
 
-/// The two log files beside a store.
-pub(super) fn log_files(directory: &Path) -> Result<[Arc<dyn Device>; 2]> {
+/// The log files beside a store.
+pub(super) fn log_files(directory: &Path) -> Result<LogFiles> {
     let open = |name: &str| -> Result<Arc<dyn Device>> {
         let path = directory.join(name);
         let file = FileDevice::open(&path, true)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
         Ok(Arc::new(file))
     };
-    Ok([open(LOG_FILES[0])?, open(LOG_FILES[1])?])
+    let [first, second, third] = LOG_FILES;
+    Ok([open(first)?, open(second)?, open(third)?])
 }
 
 fn address(extent: &Extent) -> Address {
     let unit = extent.offset_bytes / Address::UNIT_BYTES;
     Address::new(extent.segment, u16::try_from(unit).unwrap_or(u16::MAX))
+}
+
+/// Where stripes have the parity of `column`: segment and offset.
+fn parity_places<'a>(
+    stripes: impl Iterator<Item = &'a Stripe>,
+    column: u8,
+) -> BTreeSet<(SegmentId, u32)> {
+    let parity = stripes.flat_map(|stripe| &stripe.parity);
+    let mine = parity.filter(|piece| piece.column == column);
+    mine.map(|piece| (piece.extent.segment, piece.extent.offset_bytes))
+        .collect()
 }
 
 impl Member {
@@ -92,7 +108,7 @@ impl Member {
         told: Option<StripeTable>,
     ) -> Result<Self> {
         let store = reserve.reader().superblock().store;
-        let (log, table) = MemberLog::open(directory, store, told)?;
+        let (log, (table, former)) = MemberLog::open(directory, store, told)?;
         let mut member = Self {
             space: Space::new(reserve.geometry().segment_bytes),
             reserve: reserve.clone(),
@@ -111,6 +127,7 @@ impl Member {
             flushed: false,
             freed: Vec::new(),
             table,
+            former: former.map(|table| Former::of(table, store)),
         };
         member.claim();
         member.publish_protected(member.table.protected);
@@ -139,29 +156,36 @@ impl Member {
     /// Takes the slots of this store's parity, and keeps those of segments that no revision uses but
     /// a stripe does.
     fn claim(&mut self) {
-        let Some(column) = self.table.column(self.store()) else {
-            return;
-        };
         let live = CheckpointId::default();
         self.space.note_revision(live);
-        for stripe in self.table.stripes.values() {
-            for piece in stripe.parity.iter().filter(|piece| piece.column == column) {
-                let extent = &piece.extent;
-                if !self.space.owns(extent.segment)
-                    && let Some((slot, class)) = self.reserve.claim(extent.segment, Owner::Parity)
-                {
-                    self.space.adopt(extent.segment, slot, class);
+        let store = self.store();
+        let former = self.former.as_ref().map(|former| &former.table);
+        for table in former.into_iter().chain([&self.table]) {
+            let Some(column) = table.column(store) else {
+                continue;
+            };
+            for stripe in table.stripes.values() {
+                for piece in stripe.parity.iter().filter(|piece| piece.column == column) {
+                    let extent = &piece.extent;
+                    if !self.space.owns(extent.segment)
+                        && let Some((slot, class)) =
+                            self.reserve.claim(extent.segment, Owner::Parity)
+                    {
+                        self.space.adopt(extent.segment, slot, class);
+                    }
+                    self.space.note(address(extent), index(extent.length_bytes));
                 }
-                self.space.note(address(extent), index(extent.length_bytes));
-            }
-            for piece in stripe.pieces.iter().filter(|piece| piece.column == column) {
-                // It fails where a revision uses the segment, as it should.
-                self.reserve.claim(piece.extent.segment, Owner::Retired);
+                for piece in stripe.pieces.iter().filter(|piece| piece.column == column) {
+                    // It fails where a revision uses the segment, as it should.
+                    self.reserve.claim(piece.extent.segment, Owner::Retired);
+                }
             }
         }
         self.space.begin_from(Some(live));
         self.space.retain(|_| false);
-        self.cover_all(column);
+        if let Some(column) = self.table.column(store) {
+            self.cover_all(column);
+        }
     }
 
     fn cover_all(&mut self, column: u8) {
@@ -284,11 +308,7 @@ impl Member {
     /// Of what this round took, its record names all that counts: the rest was taken for a request that came
     /// twice. What is still on its way here stays until it arrived.
     fn give_up_unnamed(&mut self, round: &Round, column: u8) {
-        let parity = round.added.iter().flat_map(|stripe| &stripe.parity);
-        let mine = parity.filter(|piece| piece.column == column);
-        let named: BTreeSet<(SegmentId, u32)> = mine
-            .map(|piece| (piece.extent.segment, piece.extent.offset_bytes))
-            .collect();
+        let named = parity_places(round.added.iter(), column);
         for extent in std::mem::take(&mut self.taken) {
             if named.contains(&(extent.segment, extent.offset_bytes)) {
                 continue;
@@ -327,6 +347,10 @@ impl Member {
         self.covered.contains_key(&segment)
             || self.offered.contains(&segment)
             || self.unsettled.contains(&segment)
+            || self
+                .former
+                .as_ref()
+                .is_some_and(|former| former.names(segment))
             || self.epoch != self.table.epoch
                 && self.table.stripes.values().any(|stripe| {
                     let column = self.table.column(self.store()).unwrap_or(u8::MAX);
@@ -471,21 +495,18 @@ impl Member {
             let ids = round.removed.iter();
             ids.filter_map(|id| self.table.stripes.remove(id)).collect()
         };
-        for stripe in &removed {
+        let is_former = self.former.is_none() && (1..round.epoch).contains(&table.epoch);
+        let before = is_former.then(|| table.clone_head());
+        for stripe in removed.iter().filter(|_| !is_former) {
             let mine = stripe.parity.iter().filter(|p| Some(p.column) == former);
             freed.extend(mine.map(|piece| piece.extent));
         }
         table.stripes = std::mem::take(&mut self.table.stripes);
         table.apply(round);
-        let kept: BTreeSet<(SegmentId, u32)> = if round.whole {
-            let parity = table.stripes.values().flat_map(|stripe| &stripe.parity);
-            let mine = parity.filter(|piece| piece.column == column);
-            mine.map(|piece| (piece.extent.segment, piece.extent.offset_bytes))
-                .collect()
-        } else {
-            BTreeSet::new()
-        };
-        freed.retain(|extent| !kept.contains(&(extent.segment, extent.offset_bytes)));
+        if round.whole {
+            let kept = parity_places(table.stripes.values(), column);
+            freed.retain(|extent| !kept.contains(&(extent.segment, extent.offset_bytes)));
+        }
         let appended = self.log.append(round, &table);
         if let Err(error) = appended {
             // As before: what was taken out of the table goes back.
@@ -511,10 +532,15 @@ impl Member {
         self.freed.extend(freed);
         self.give_up_unnamed(round, column);
         self.offered.clear();
-        let pieces = removed.iter().flat_map(|stripe| &stripe.pieces);
-        let mine = pieces.filter(|piece| Some(piece.column) == former);
-        self.unsettled
-            .extend(mine.map(|piece| piece.extent.segment));
+        if let Some(mut before) = before {
+            before.stripes = removed.into_iter().map(|one| (one.id, one)).collect();
+            self.former = Some(Former::of(before, self.store()));
+        } else {
+            let pieces = removed.iter().flat_map(|stripe| &stripe.pieces);
+            let mine = pieces.filter(|piece| Some(piece.column) == former);
+            self.unsettled
+                .extend(mine.map(|piece| piece.extent.segment));
+        }
         self.flushed = false;
         Ok(())
     }
@@ -530,12 +556,40 @@ impl Member {
             self.give_up(&extent);
         }
         self.unsettled.clear();
-        self.release();
         self.publish_protected(protected);
+        if protected > CheckpointId::default()
+            && let Err(error) = self.forget_former()
+        {
+            // The next round tries again.
+            tracing::debug!("what protected before is kept: {error}");
+        }
+        self.release();
         let control = self.reserve.control();
         let (reported, _) = control.round();
         control.set_round(reported, 0);
         Ok(())
+    }
+}
+
+impl Member {
+    /// Every group of the job has recorded a round: the former composition protects nobody any more.
+    fn forget_former(&mut self) -> Result<()> {
+        if self.former.is_none() {
+            return Ok(());
+        }
+        self.log.forget_former()?;
+        let parity = self.former.take().map(Former::into_parity);
+        for extent in parity.unwrap_or_default() {
+            self.give_up(&extent);
+        }
+        Ok(())
+    }
+
+    /// The table of the composition `epoch`.
+    pub(super) fn table_of(&self, epoch: u64) -> Option<&StripeTable> {
+        let former = self.former.as_ref().map(|former| &former.table);
+        let mut tables = former.into_iter().chain([&self.table]);
+        tables.find(|table| table.epoch == epoch)
     }
 }
 
@@ -731,6 +785,7 @@ impl Pace {
     }
 }
 
+mod former;
 mod log;
 #[cfg(test)]
 pub(super) mod tests;

@@ -297,7 +297,9 @@ impl Agent {
         let done = |()| Answer::Done;
         match request {
             Request::Survey => Ok(Answer::Surveys(self.survey())),
-            Request::Table { store, part } => self.table_part(*store, *part).map(Answer::Table),
+            Request::Table { store, epoch, part } => {
+                self.table_part((*store, *epoch), *part).map(Answer::Table)
+            }
             Request::Collect {
                 epoch,
                 round,
@@ -334,6 +336,7 @@ impl Agent {
                 lost,
                 seats,
                 authority,
+                epoch,
                 checkpoint,
                 own,
                 named,
@@ -341,6 +344,7 @@ impl Agent {
                 let whom = rebuild::Lost {
                     store: *lost,
                     authority: *authority,
+                    epoch: *epoch,
                     checkpoint: *checkpoint,
                     own: *own,
                     named: *named,

@@ -39,6 +39,8 @@ pub(super) struct Lost {
     pub(super) store: StoreId,
     /// The member whose log tells how.
     pub(super) authority: StoreId,
+    /// The composition that is followed.
+    pub(super) epoch: u64,
     /// What must be whole in it.
     pub(super) checkpoint: CheckpointId,
     /// Whether it becomes this node's own.
@@ -105,7 +107,7 @@ impl Agent {
 
     fn make_again(&self, lost: &Lost, seats: &[Seat], within: Duration) -> Result<Answer> {
         let watch = Stopwatch::start();
-        let table = self.fetch_table(lost.authority, seats, within)?;
+        let table = self.fetch_table((lost.authority, lost.epoch), seats, within)?;
         let Some(column) = table.column(lost.store) else {
             let context = format!("store {} is in no group that is known", lost.store);
             return Err(Error::new(ErrorKind::NotRetained, context));
@@ -139,7 +141,7 @@ impl Agent {
 
     fn fetch_table(
         &self,
-        authority: StoreId,
+        (authority, epoch): (StoreId, u64),
         seats: &[Seat],
         within: Duration,
     ) -> Result<StripeTable> {
@@ -147,7 +149,7 @@ impl Agent {
             let context = "the member whose log is to be followed is not named";
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         };
-        super::record::fetch(self, &peer(seat), authority, within)
+        super::record::fetch(self, &peer(seat), (authority, epoch), within)
     }
 
     /// An empty folder for the store; what cannot be read, or is behind, and stands in its way is moved

@@ -9,7 +9,7 @@
 use super::round::unexpected;
 use super::{Agent, Ask, lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::stripe_log::{StripeTable, read_beside};
+use crate::store::stripe_log::{StripeTable, look_at_both};
 use crate::transport::Peer;
 use backstay_format::agent::{Answer, RecordPart, Request};
 use backstay_format::{Round, StoreId};
@@ -27,15 +27,15 @@ pub(super) fn send(agent: &dyn Ask, to: &Peer, record: &Round, within: Duration)
     Ok(())
 }
 
-/// The table of the log of `store`, which an agent has.
+/// The table that the log of `store`, which an agent has, holds of composition `epoch`.
 pub(super) fn fetch(
     agent: &dyn Ask,
     from: &Peer,
-    store: StoreId,
+    (store, epoch): (StoreId, u64),
     within: Duration,
 ) -> Result<StripeTable> {
     for _ in 0..TRIES_MAX {
-        if let Some(record) = try_fetch(agent, from, store, within)? {
+        if let Some(record) = try_fetch(agent, from, (store, epoch), within)? {
             let mut table = StripeTable::default();
             table.apply(&record);
             return Ok(table);
@@ -49,13 +49,14 @@ pub(super) fn fetch(
 fn try_fetch(
     agent: &dyn Ask,
     from: &Peer,
-    store: StoreId,
+    (store, epoch): (StoreId, u64),
     within: Duration,
 ) -> Result<Option<Round>> {
     let mut record: Option<Round> = None;
     for number in 0.. {
         let request = Request::Table {
             store,
+            epoch,
             part: number,
         };
         let part = match agent.ask(from, &request, within) {
@@ -200,20 +201,27 @@ impl Agent {
         lock(&self.member).is_some()
     }
 
-    /// A part of the whole stripe log of a store on this node.
-    pub(super) fn table_part(&self, store: StoreId, number: u32) -> Result<RecordPart> {
+    /// A part of what the stripe log of a store on this node holds of composition `epoch`.
+    pub(super) fn table_part(
+        &self,
+        (store, epoch): (StoreId, u64),
+        number: u32,
+    ) -> Result<RecordPart> {
         let none = || {
-            let context = format!("node {} has no stripe log of store {store}", self.node);
+            let context = format!(
+                "node {} has no stripe log of store {store} with epoch {epoch}",
+                self.node
+            );
             Error::new(ErrorKind::NotRetained, context)
         };
         let attached = lock(&self.member)
             .as_ref()
             .filter(|member| member.store() == store)
-            .map(|member| member.table().part(number));
+            .map(|member| member.table_of(epoch).map(|table| table.part(number)));
         let part = if let Some(part) = attached {
-            part
+            part.ok_or_else(none)?
         } else {
-            let table = self.table_beside(store, number);
+            let table = self.table_beside((store, epoch), number);
             table.ok_or_else(none)?.part(number)
         };
         let beyond = || {
@@ -224,17 +232,23 @@ impl Agent {
     }
 
     /// The table of a store that is not attached: read once for all of its parts.
-    fn table_beside(&self, store: StoreId, number: u32) -> Option<Arc<StripeTable>> {
+    fn table_beside(
+        &self,
+        (store, epoch): (StoreId, u64),
+        number: u32,
+    ) -> Option<Arc<StripeTable>> {
         let mut asked = lock(&self.asked);
         if let Some((of, table)) = asked.as_ref()
-            && *of == store
+            && (*of, table.epoch) == (store, epoch)
             && number > 0
         {
             return Some(Arc::clone(table));
         }
         let stores = lock(&self.stores);
         let found = stores.iter().find(|found| found.survey.store == store)?;
-        let table = Arc::new(read_beside(&found.directory, store)?);
+        let (newest, former) = look_at_both(&found.directory, store).ok().flatten()?;
+        let mut tables = former.into_iter().chain([newest]);
+        let table = Arc::new(tables.find(|table| table.epoch == epoch)?);
         drop(stores);
         // Only one of several parts is asked for again.
         let parts = table.part(1).is_some();

@@ -161,7 +161,8 @@ fn align_logs(
         let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {
             continue;
         };
-        let table = record::fetch(agent, &nodes[has].peer(), authority, within)?;
+        let of = (authority, group.epoch);
+        let table = record::fetch(agent, &nodes[has].peer(), of, within)?;
         record::send(agent, &nodes[node].peer(), &table.whole(0), within)?;
     }
     Ok(())
@@ -178,6 +179,7 @@ fn make(
     let request = Request::Rebuild {
         lost: rebuild.lost,
         authority: rebuild.authority,
+        epoch: rebuild.epoch,
         checkpoint,
         own: rebuild.own,
         named,

@@ -14,7 +14,7 @@ use crate::store::place::{STORE_BEING_MADE, STORE_FILE};
 use crate::store::reader::StoreReader;
 use crate::store::reserve::is_blank;
 use crate::store::revision::read_ranks;
-use crate::store::stripe_log::{LOG_FILES, StripeTable, look_beside};
+use crate::store::stripe_log::{LOG_FILES, StripeTable, look_at_both};
 use crate::transport::{Exposed, file_exposure};
 use backstay_format::agent::{
     Survey, SurveyedGroup, SurveyedMember, SurveyedRevision, SurveyedUnread,
@@ -104,6 +104,7 @@ fn unknown(rebuilt: bool, error: &Error) -> Survey {
         unread: Some(told(true, error)),
         revisions: Vec::new(),
         group: None,
+        former: None,
     }
 }
 
@@ -168,12 +169,15 @@ fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Surve
             ranks: ranks.iter().map(|entry| entry.rank).collect(),
         });
     }
-    let log = look_beside(directory, superblock.store).or_else(|error| {
+    let log = look_at_both(directory, superblock.store).or_else(|error| {
         if error.kind().leaves_open() {
             open(false, error)?;
         }
         Ok(None)
     })?;
+    let (group, former) = log.unzip();
+    let group = group.as_ref().map(surveyed_group);
+    let former = former.flatten().as_ref().map(surveyed_group);
     let length = reader.device().length_bytes();
     Ok(Survey {
         store: superblock.store,
@@ -184,9 +188,8 @@ fn survey(reader: &StoreReader, directory: &Path, rebuilt: bool) -> Result<Surve
         rebuilt,
         unread,
         revisions,
-        group: log
-            .filter(|table| table.epoch > 0)
-            .map(|table| surveyed_group(&table)),
+        group: group.filter(|group| group.epoch > 0),
+        former,
     })
 }
 

@@ -49,6 +49,8 @@ pub struct Rebuild {
     pub own: bool,
     /// The member with the newest log.
     pub authority: StoreId,
+    /// The composition of the group by which it is made.
+    pub epoch: u64,
     /// The surviving members, and the nodes that have them.
     pub survivors: Vec<Here>,
 }
@@ -214,15 +216,33 @@ fn locate_counted(nodes: &[Vec<Survey>], names: &[String], located: &mut Located
 pub fn newest_groups<'a>(
     surveys: impl IntoIterator<Item = &'a Survey>,
 ) -> BTreeMap<StoreId, (&'a SurveyedGroup, StoreId)> {
-    let mut groups: BTreeMap<StoreId, (&SurveyedGroup, StoreId)> = BTreeMap::new();
+    let groups = groups_of_stores(surveys).into_iter();
+    groups
+        .filter_map(|(store, of_store)| Some((store, of_store.into_iter().next()?)))
+        .collect()
+}
+
+/// The same of each composition, the newest first: while one group of the job has not recorded a round of the newest
+/// ones, the logs of the others keep the one before.
+fn groups_of_stores<'a>(
+    surveys: impl IntoIterator<Item = &'a Survey>,
+) -> BTreeMap<StoreId, Vec<(&'a SurveyedGroup, StoreId)>> {
+    let mut groups: BTreeMap<StoreId, Vec<(&SurveyedGroup, StoreId)>> = BTreeMap::new();
     for survey in surveys {
-        let Some(group) = &survey.group else { continue };
-        for member in &group.members {
-            let known = groups.get(&member.store);
-            if known.is_none_or(|(k, _)| (k.epoch, k.round) < (group.epoch, group.round)) {
-                groups.insert(member.store, (group, survey.store));
+        for group in survey.group.iter().chain(&survey.former) {
+            for member in &group.members {
+                let of_store = groups.entry(member.store).or_default();
+                let known = of_store.iter_mut().find(|(k, _)| k.epoch == group.epoch);
+                match known {
+                    Some((known, _)) if known.round >= group.round => {}
+                    Some(known) => *known = (group, survey.store),
+                    None => of_store.push((group, survey.store)),
+                }
             }
         }
+    }
+    for of_store in groups.values_mut() {
+        of_store.sort_by_key(|(group, _)| std::cmp::Reverse(group.epoch));
     }
     groups
 }
@@ -253,40 +273,52 @@ fn leave_behind(here: &mut BTreeMap<StoreId, (usize, &Survey)>) -> BTreeMap<Stor
     behind
 }
 
-/// Members of groups that no node has.
+/// Members of groups that no node has: by the newest composition that covers the loss, or the newest of all.
 fn lost_stores<'a>(here: &BTreeMap<StoreId, (usize, &'a Survey)>) -> BTreeMap<StoreId, Lost<'a>> {
-    let groups = newest_groups(here.values().map(|(_, survey)| *survey));
-    let mut lost = BTreeMap::new();
-    for (&store, &(group, authority)) in
-        groups.iter().filter(|(store, _)| !here.contains_key(store))
-    {
-        let gone: Vec<&str> = group
-            .members
-            .iter()
-            .filter(|member| !here.contains_key(&member.store))
-            .map(|member| &*member.node)
+    let groups = groups_of_stores(here.values().map(|(_, survey)| *survey));
+    let gone = groups
+        .into_iter()
+        .filter(|(store, _)| !here.contains_key(store));
+    gone.filter_map(|(store, of_store)| {
+        let found = of_store.into_iter();
+        let mut found: Vec<Lost<'a>> = found
+            .filter_map(|(group, authority)| lost_of(group, authority, store, here))
             .collect();
-        let Some(member) = group.members.iter().position(|m| m.store == store) else {
-            continue;
-        };
-        // A copy stands alone on the next member: the loss of others does not matter.
-        let next = &group.members[(member + 1) % group.members.len()];
-        let copied = (group.parity, group.pieces_max) == (1, 1) && here.contains_key(&next.store);
-        let beyond = (gone.len() > usize::from(group.parity) && !copied).then(|| {
-            format!(
-                "nodes {gone:?} of one group are lost, more than it covers: not recoverable from the nodes, needs \
-                 level 3"
-            )
-        });
-        let found = Lost {
-            member,
-            group,
-            authority,
-            beyond,
-        };
-        lost.insert(store, found);
-    }
-    lost
+        let covers = found.iter().position(|lost| lost.beyond.is_none());
+        (!found.is_empty()).then(|| (store, found.swap_remove(covers.unwrap_or(0))))
+    })
+    .collect()
+}
+
+/// What one composition says of a lost store.
+fn lost_of<'a>(
+    group: &'a SurveyedGroup,
+    authority: StoreId,
+    store: StoreId,
+    here: &BTreeMap<StoreId, (usize, &Survey)>,
+) -> Option<Lost<'a>> {
+    let gone: Vec<&str> = group
+        .members
+        .iter()
+        .filter(|member| !here.contains_key(&member.store))
+        .map(|member| &*member.node)
+        .collect();
+    let member = group.members.iter().position(|m| m.store == store)?;
+    // A copy stands alone on the next member: the loss of others does not matter.
+    let next = &group.members[(member + 1) % group.members.len()];
+    let copied = (group.parity, group.pieces_max) == (1, 1) && here.contains_key(&next.store);
+    let beyond = (gone.len() > usize::from(group.parity) && !copied).then(|| {
+        format!(
+            "nodes {gone:?} of one group are lost, more than it covers: not recoverable from the nodes, needs \
+             level 3"
+        )
+    });
+    Some(Lost {
+        member,
+        group,
+        authority,
+        beyond,
+    })
 }
 
 /// Checkpoint `id`, if all of it is here or can be made again.
@@ -384,6 +416,7 @@ fn assign<'a>(
             target,
             own,
             authority: lost.authority,
+            epoch: lost.group.epoch,
             survivors: survivors.collect(),
         });
     }
@@ -432,6 +465,7 @@ mod tests {
                 protected: id(4),
                 members: (0..4).map(member).collect(),
             }),
+            former: None,
         }
     }
 

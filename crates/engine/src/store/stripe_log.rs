@@ -3,8 +3,9 @@
 //! what every member's store was when they were made.
 //! In: rounds, after all that they name is durable. Out: the table as of the last whole record.
 //! Invariants: records are only appended; when the log has grown to more than twice its table, the
-//! table is written to the other of two files, which becomes the log when it is whole and synced;
-//! also after an append that failed; what is found at opening is synced before it is built on.
+//! table is written to another of three files, which becomes the log when it is whole and synced;
+//! also after an append that failed; what is found at opening is synced before it is built on. While a new
+//! composition of the group is not settled, one file is the log of the former one, and is not written.
 //! Format: docs/format/parity.md.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,8 +20,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Names of the two log files in the folder of their store.
-pub const LOG_FILES: [&str; 2] = ["stripes-0.backstay", "stripes-1.backstay"];
+/// Names of the log files in the folder of their store: one is the log, one may be that of the former composition,
+/// and to one the table is written.
+pub const LOG_FILES: [&str; 3] = [
+    "stripes-0.backstay",
+    "stripes-1.backstay",
+    "stripes-2.backstay",
+];
+
+/// The files of a log.
+pub type LogFiles = [Arc<dyn Device>; LOG_FILES.len()];
 
 /// A log below this size is not written anew.
 const COMPACT_BYTES_MIN: u64 = 1 << 20;
@@ -137,6 +146,11 @@ pub fn read_beside(directory: &Path, store: StoreId) -> Option<StripeTable> {
 
 /// The same; an error where there may be one that cannot be read.
 pub fn look_beside(directory: &Path, store: StoreId) -> Result<Option<StripeTable>> {
+    look_at_both(directory, store).map(|found| found.map(|(table, _)| table))
+}
+
+/// The same, and the table of the former composition, where the newest is not settled.
+pub fn look_at_both(directory: &Path, store: StoreId) -> Result<Option<Tables>> {
     let open = |name: &str| -> Result<Option<Arc<dyn Device>>> {
         let path = directory.join(name);
         match FileDevice::open_read_only(&path) {
@@ -145,16 +159,24 @@ pub fn look_beside(directory: &Path, store: StoreId) -> Result<Option<StripeTabl
             Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
         }
     };
-    let (Some(first), Some(second)) = (open(LOG_FILES[0])?, open(LOG_FILES[1])?) else {
+    let mut files = Vec::new();
+    for name in LOG_FILES {
+        files.extend(open(name)?);
+    }
+    let Ok(files) = LogFiles::try_from(files) else {
         return Ok(None);
     };
-    StripeLog::read([first, second], store).map(Some)
+    let found = StripeLog::find(files, store)?;
+    Ok(Some((found.table, found.former)))
 }
+
+/// The table of a log, and that of the former composition, where the newest is not settled.
+pub type Tables = (StripeTable, Option<StripeTable>);
 
 /// The log of one store.
 #[derive(Debug)]
 pub struct StripeLog {
-    files: [Arc<dyn Device>; 2],
+    files: LogFiles,
     store: StoreId,
     active: usize,
     generation: u64,
@@ -164,20 +186,36 @@ pub struct StripeLog {
     /// An append failed, and what of it is in the files is not known: the next is a whole record, which
     /// hides it.
     doubtful: bool,
+    /// Composition of the group that each file is of; 0 where it is none.
+    epochs: [u64; 3],
+    /// The file that is the log of the former composition.
+    former: Option<usize>,
+}
+
+/// A log and what it holds.
+struct Found {
+    log: StripeLog,
+    table: StripeTable,
+    former: Option<StripeTable>,
 }
 
 impl StripeLog {
     /// The log in `files`, to go on with it, and the table it holds; an empty one where there is none.
     /// What is found is durable on return: who wrote it may not have come to its sync.
-    pub fn open(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<(Self, StripeTable)> {
-        let (log, table) = Self::find(files, store)?;
-        if log.generation > 0 {
-            log.sync(log.active)?;
-        }
-        Ok((log, table))
+    pub fn open(files: LogFiles, store: StoreId) -> Result<(Self, StripeTable)> {
+        Self::open_both(files, store).map(|(log, (table, _))| (log, table))
     }
 
-    fn find(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<(Self, StripeTable)> {
+    /// The same, and the table of the former composition, where the newest is not settled.
+    pub fn open_both(files: LogFiles, store: StoreId) -> Result<(Self, Tables)> {
+        let found = Self::find(files, store)?;
+        if found.log.generation > 0 {
+            found.log.sync(found.log.active)?;
+        }
+        Ok((found.log, (found.table, found.former)))
+    }
+
+    fn find(files: LogFiles, store: StoreId) -> Result<Found> {
         let mut log = Self {
             files,
             store,
@@ -186,30 +224,41 @@ impl StripeLog {
             end: 0,
             whole_bytes: 0,
             doubtful: false,
+            epochs: [0; 3],
+            former: None,
         };
-        let mut table = StripeTable::default();
-        for which in 0..2 {
-            let Some(found) = read_file(&*log.files[which], store)? else {
-                continue;
-            };
-            if found.generation > log.generation {
-                (log.active, log.generation) = (which, found.generation);
-                (log.end, log.whole_bytes) = (found.end, found.whole_bytes);
-                table = found.table;
-            }
+        let mut tables: Vec<(usize, FoundLog)> = Vec::new();
+        for which in 0..LOG_FILES.len() {
+            let found = read_file(&*log.files[which], store)?;
+            log.epochs[which] = found.as_ref().map_or(0, |found| found.table.epoch);
+            tables.extend(found.map(|found| (which, found)));
         }
-        Ok((log, table))
-    }
-
-    /// The table of a log that nobody may be writing.
-    pub fn read(files: [Arc<dyn Device>; 2], store: StoreId) -> Result<StripeTable> {
-        Self::find(files, store).map(|(_, table)| table)
+        tables.sort_by_key(|(_, found)| found.generation);
+        let mut table = StripeTable::default();
+        if let Some((which, found)) = tables.pop() {
+            (log.active, log.generation) = (which, found.generation);
+            (log.end, log.whole_bytes) = (found.end, found.whole_bytes);
+            table = found.table;
+        }
+        // What a log that was written anew left behind is of the same composition, and an older state of the former
+        // one may be there as well.
+        tables.retain(|(_, found)| (1..table.epoch).contains(&found.table.epoch));
+        let order = |(_, found): &(usize, FoundLog)| {
+            let epoch = std::cmp::Reverse(found.table.epoch);
+            (epoch, found.generation)
+        };
+        tables.sort_by_key(order);
+        let former = tables.pop().map(|(which, found)| {
+            log.former = Some(which);
+            found.table
+        });
+        Ok(Found { log, table, former })
     }
 
     /// Has space for a record of so many bytes, or for the whole table with it where that is written.
     pub fn make_room(&self, whole: bool, record_bytes: u64, table_bytes: u64) -> Result<()> {
         if self.is_due_anew(whole) {
-            return self.reserve(1 - self.active, to_u64(LOG_HEAD_BYTES) + table_bytes);
+            return self.reserve(self.next_file(), to_u64(LOG_HEAD_BYTES) + table_bytes);
         }
         self.reserve(self.active, self.end + record_bytes)
     }
@@ -251,9 +300,41 @@ impl StripeLog {
         Ok(())
     }
 
-    /// Writes `table` to the other file, which is the log from then on.
+    /// The file that the whole table is written to: neither the log nor that of the former composition, without which
+    /// nobody who has not recorded the new one would be protected.
+    fn next_file(&self) -> usize {
+        let is_free = |which: &usize| *which != self.active && self.former != Some(*which);
+        (0..LOG_FILES.len()).find(is_free).unwrap_or(self.active)
+    }
+
+    /// The former composition protects nobody any more: what it names may be written over on return.
+    pub fn forget_former(&mut self) -> Result<()> {
+        let Some(former) = self.former else {
+            return Ok(());
+        };
+        // Compositions that none settled after it go first: none of them is taken for it.
+        for which in 0..LOG_FILES.len() {
+            let is_older = (1..self.epochs[self.active]).contains(&self.epochs[which]);
+            if is_older && which != former {
+                self.erase(which)?;
+            }
+        }
+        self.erase(former)?;
+        self.former = None;
+        Ok(())
+    }
+
+    /// Makes a file one that does not count.
+    fn erase(&mut self, which: usize) -> Result<()> {
+        self.write(which, &[0; LOG_HEAD_BYTES], 0)?;
+        self.sync(which)?;
+        self.epochs[which] = 0;
+        Ok(())
+    }
+
+    /// Writes `table` to another file, which is the log from then on.
     fn start(&mut self, table: &StripeTable) -> Result<()> {
-        let (which, generation) = (1 - self.active, self.generation + 1);
+        let (which, generation) = (self.next_file(), self.generation + 1);
         let head = StripeLogHead {
             store: self.store,
             generation,
@@ -265,7 +346,11 @@ impl StripeLog {
         bytes.extend_from_slice(&whole);
         self.write(which, &bytes, 0)?;
         self.sync(which)?;
+        if self.former.is_none() && (1..table.epoch).contains(&self.epochs[self.active]) {
+            self.former = Some(self.active);
+        }
         (self.active, self.generation) = (which, generation);
+        self.epochs[which] = table.epoch;
         self.end = to_u64(bytes.len());
         self.whole_bytes = self.end;
         Ok(())
@@ -347,7 +432,7 @@ mod tests {
 
     const STORE: StoreId = StoreId([7; 16]);
 
-    fn files(folder: &Path) -> [Arc<dyn Device>; 2] {
+    fn files(folder: &Path) -> LogFiles {
         LOG_FILES.map(|name| {
             let file = FileDevice::open(&folder.join(name), true).unwrap();
             Arc::new(file) as Arc<dyn Device>

@@ -10,7 +10,7 @@ use backstay::io::file::FileDevice;
 use backstay::io::{Device, fault};
 use backstay::store::place::STORE_FILE;
 use backstay::store::reader::StoreReader;
-use backstay::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, read_beside};
+use backstay::store::stripe_log::{LOG_FILES, LogFiles, StripeLog, StripeTable, read_beside};
 use backstay::transport::MESSAGE_BYTES_MAX;
 use backstay::{Communicator, Config, ErrorKind, Level, Session};
 use backstay_format::agent::Request;
@@ -27,6 +27,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
+
+/// What becomes of a job whose groups are formed anew.
+struct Recomposed {
+    former: Redundancy,
+    lives: usize,
+    lost: &'static [usize],
+}
 
 fn store_folder(folder: &Path, place: usize) -> PathBuf {
     folder.join(format!("n{place}/test job/n{place}"))
@@ -175,6 +182,79 @@ fn a_group_that_fails_after_a_return_does_not_claim_what_was_protected_before() 
         let last = rank.take_protected();
         assert_eq!(rank.session.protected_checkpoint(), Some(last.checkpoint()));
     });
+}
+
+/// Groups that are formed anew take nothing from those before while one of them has not recorded its first round:
+/// who is in it is protected by the former group, and that by the nodes of the others.
+#[test]
+fn groups_formed_anew_take_nothing_from_the_former_before_all_have_recorded() {
+    use Redundancy::{Rs, Xor};
+    let case = |former, lives, lost: &'static [usize]| Recomposed {
+        former,
+        lives,
+        lost,
+    };
+    let cases = [
+        case(Xor, 1, &[3]),
+        case(Xor, 2, &[3]),
+        case(Xor, 2, &[1]),
+        // All whose logs are of the former composition alone.
+        case(Rs, 1, &[1, 3]),
+        case(Rs, 2, &[1, 3]),
+    ];
+    for Recomposed {
+        former,
+        lives,
+        lost,
+    } in cases
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let network = SimNetwork::new(1);
+        life(
+            folder,
+            &network,
+            |config| config.redundancy = former,
+            |rank| {
+                rank.take_protected();
+                rank.take_protected();
+            },
+        );
+        let refuse = Arc::new(AtomicBool::new(true));
+        let refused = Arc::clone(&refuse);
+        network.set_hook(move |attempt| match request(&attempt.action)? {
+            Request::Flush { .. } if ["n1", "n3"].contains(&&*attempt.to) => {
+                refused.load(Ordering::SeqCst).then_some(Fault::Unreachable)
+            }
+            _ => None,
+        });
+        let pairs = |config: &mut Config| {
+            config.redundancy = Redundancy::Partner;
+            config.group_size = 2;
+        };
+        for _ in 0..lives {
+            life(folder, &network, pairs, |rank| {
+                assert_eq!(rank.session.restore_from(2).unwrap().checkpoint.number, 2);
+                for _ in 0..8 {
+                    let handle = rank.take();
+                    rank.session.wait(handle, Level::Protected).unwrap_err();
+                }
+            });
+        }
+        refuse.store(false, Ordering::SeqCst);
+        for place in lost {
+            std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
+        }
+        life(folder, &network, pairs, |rank| {
+            assert_eq!(
+                rank.session.restore().unwrap().checkpoint.number,
+                2,
+                "{lost:?}"
+            );
+            rank.check();
+            rank.take_protected();
+        });
+    }
 }
 
 /// The round that is under way asks nodes for it that do not have it any more, and never will again.
@@ -405,7 +485,7 @@ fn rounds_that_fail_again_and_again_make_nobody_wait_twice() {
     assert!(waited < 6_000, "{waited} ms: more than once in vain");
 }
 
-fn files(folder: &Path) -> [Arc<dyn Device>; 2] {
+fn files(folder: &Path) -> LogFiles {
     LOG_FILES.map(|name| {
         let file = FileDevice::open(&folder.join(name), true).unwrap();
         Arc::new(file) as Arc<dyn Device>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Crashes of the stripe log: in every state its two files can be left in, the log opens to the table
-//! after the last append that returned, or after the one under way.
+//! Crashes of the stripe log: in every state its files can be left in, the log opens to the table
+//! after the last append that returned, or after the one under way; and to that of the former composition of the
+//! group until that is forgotten.
 
+use Step::{Append, Forget, Killed, Recompose};
 use backstay::Result;
 use backstay::format::{
     CheckpointId, Digest, Extent, Member, Round, SegmentClass, SegmentId, StoreId, Stripe,
     StripeId, StripePiece,
 };
 use backstay::io::Device;
-use backstay::store::stripe_log::{StripeLog, StripeTable};
+use backstay::store::stripe_log::{LogFiles, StripeLog, StripeTable, Tables};
 use backstay_testkit::bytes::SharedBytes;
 use backstay_testkit::device::EIO;
 use backstay_testkit::{CrashImage, CrashOptions, Operation, SimDevice, for_each_image};
@@ -16,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 const STORE: StoreId = StoreId([7; 16]);
 
-/// One of the two files; notes in which order operations reached both.
+/// One of the files; notes in which order operations reached all.
 #[derive(Debug, Clone)]
 struct File {
     device: SimDevice,
@@ -83,7 +85,7 @@ fn round(number: u64, count: u64, whole: bool, before: &StripeTable) -> Round {
     };
     Round {
         generation: 0,
-        epoch: 1,
+        epoch: before.epoch.max(1),
         round: number,
         whole,
         parity: 1,
@@ -106,45 +108,79 @@ fn append(log: &mut StripeLog, table: &mut StripeTable, count: u64, whole: bool)
     log.append(&round, table)
 }
 
-fn files(devices: [SimDevice; 2]) -> [Arc<dyn Device>; 2] {
+/// The first round of a new composition of the group.
+fn recompose(log: &mut StripeLog, table: &mut StripeTable, count: u64) -> Result<()> {
+    let mut round = round(table.round + 1, count, true, table);
+    round.epoch += 1;
+    table.apply(&round);
+    log.append(&round, table)
+}
+
+fn files(devices: [SimDevice; 3]) -> LogFiles {
     devices.map(|device| Arc::new(device) as Arc<dyn Device>)
 }
 
-/// What was done to the two files, and the table at each append that returned.
+/// What was done to the files, and the table at each append that returned.
 struct History {
-    logs: [Vec<Operation>; 2],
-    initial: [SharedBytes; 2],
+    logs: [Vec<Operation>; 3],
+    initial: [SharedBytes; 3],
     order: Vec<usize>,
-    /// Operations done when an append returned, and its table; the first is the empty log.
-    marks: Vec<(usize, StripeTable)>,
+    /// Operations done when a step returned, and what the log holds then; the first is the empty log.
+    marks: Vec<(usize, Tables)>,
 }
 
-/// Stripes added by each append, and whether it replaces all. A whole record goes to the other file; so
-/// does the one after the log has grown, which is the last but one.
-const APPENDS: [(u64, bool); 11] = [
-    (2, true),
-    (3, false),
-    (0, false),
-    (4, false),
-    (2, true),
-    (1, true),
-    (1, false),
-    (6000, false),
-    (6000, false),
-    (3, false),
-    (1, false),
+/// What is done to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// So many stripes are added; whether the record replaces all.
+    Append(u64, bool),
+    /// The group is composed anew, with so many stripes.
+    Recompose(u64),
+    /// The former composition is needed no longer.
+    Forget,
+    /// An append whose process is killed between its write and its sync; the next one writes to the file that alone
+    /// is durable.
+    Killed(u64, bool),
+}
+
+/// A whole record goes to the other file; so does the one after the log has grown, which is the last but one.
+const APPENDS: [Step; 11] = [
+    Append(2, true),
+    Append(3, false),
+    Append(0, false),
+    Append(4, false),
+    Killed(2, true),
+    Append(1, true),
+    Append(1, false),
+    Append(6000, false),
+    Append(6000, false),
+    Append(3, false),
+    Append(1, false),
 ];
 
-/// In this one the process is killed between its write and its sync; the next one writes to the file that
-/// alone is durable.
-const KILLED: usize = 4;
+/// Compositions, one after the other before the first is settled, and after it.
+const COMPOSITIONS: [Step; 13] = [
+    Append(2, true),
+    Append(3, false),
+    Recompose(2),
+    Append(1, false),
+    Append(2, true),
+    Recompose(3),
+    Append(1, false),
+    Forget,
+    Append(2, false),
+    Append(1, true),
+    Recompose(1),
+    Forget,
+    Append(1, false),
+];
 
 impl History {
-    fn record() -> Result<Self> {
+    fn record(steps: &[Step]) -> Result<Self> {
         let order = Arc::new(Mutex::new(Vec::new()));
-        let devices = [SimDevice::new(), SimDevice::new()];
-        let initial = [devices[0].start_log(), devices[1].start_log()];
-        let both = [0, 1].map(|which| {
+        let devices = [(); 3].map(|()| SimDevice::new());
+        let initial = [0, 1, 2].map(|which: usize| devices[which].start_log());
+        let both = [0, 1, 2].map(|which: usize| {
             Arc::new(File {
                 device: devices[which].clone(),
                 which,
@@ -152,36 +188,48 @@ impl History {
             }) as Arc<dyn Device>
         });
         let (mut log, mut table) = StripeLog::open(both.clone(), STORE)?;
-        let mut marks = vec![(0, table.clone())];
-        for (at, (count, whole)) in APPENDS.into_iter().enumerate() {
-            if at == KILLED {
-                for device in &devices {
-                    device.kill_at_sync(1);
+        let mut former: Option<StripeTable> = None;
+        let mut marks = vec![(0, (table.clone(), None))];
+        for step in steps {
+            match *step {
+                Append(count, whole) => append(&mut log, &mut table, count, whole)?,
+                Recompose(count) => {
+                    former = former.or(Some(table.clone()));
+                    recompose(&mut log, &mut table, count)?;
                 }
-                assert!(append(&mut log, &mut table, count, whole).is_err());
-                devices.iter().for_each(SimDevice::revive);
-                let found = StripeLog::open(both.clone(), STORE)?;
-                assert!(found.1 == table, "what was written is read");
-                log = found.0;
-            } else {
-                append(&mut log, &mut table, count, whole)?;
+                Forget => {
+                    former = None;
+                    log.forget_former()?;
+                }
+                Killed(count, whole) => {
+                    for device in &devices {
+                        device.kill_at_sync(1);
+                    }
+                    assert!(append(&mut log, &mut table, count, whole).is_err());
+                    devices.iter().for_each(SimDevice::revive);
+                    let found = StripeLog::open(both.clone(), STORE)?;
+                    assert!(found.1 == table, "what was written is read");
+                    log = found.0;
+                }
             }
-            marks.push((order.lock().unwrap().len(), table.clone()));
+            let holds = (table.clone(), former.clone());
+            marks.push((order.lock().unwrap().len(), holds));
         }
         let order = order.lock().unwrap().clone();
         Ok(Self {
-            logs: [devices[0].log(), devices[1].log()],
+            logs: [0, 1, 2].map(|which: usize| devices[which].log()),
             initial,
             order,
             marks,
         })
     }
 
-    /// The state acknowledged after so many operations on both files, and the one under way.
-    fn expected(&self, done: usize) -> [Option<&StripeTable>; 2] {
+    /// What was acknowledged after so many operations, and what was under way.
+    fn expected(&self, done: usize) -> Vec<Tables> {
         let due = self.marks.partition_point(|(mark, _)| *mark <= done);
-        let state = |index: usize| self.marks.get(index).map(|(_, state)| state);
-        [due.checked_sub(1).and_then(state), state(due)]
+        let before = due.checked_sub(1).and_then(|at| self.marks.get(at));
+        let both = before.into_iter().chain(self.marks.get(due));
+        both.map(|(_, holds)| holds.clone()).collect()
     }
 
     /// Every image of one file, by operations applied to it.
@@ -200,10 +248,10 @@ impl History {
         images
     }
 
-    /// Every state of both files, at every instant; the number of states.
+    /// Every state of all files, at every instant; the number of states.
     fn visit(&self, seed: u64) -> std::result::Result<usize, String> {
-        let images = [self.images(0, seed), self.images(1, seed)];
-        let mut at = [0, 0];
+        let images = [0, 1, 2].map(|which| self.images(which, seed));
+        let mut at = [0; 3];
         let mut visited = 0;
         for done in 0..=self.order.len() {
             if let Some(last) = done.checked_sub(1) {
@@ -211,8 +259,10 @@ impl History {
             }
             for first in &images[0][at[0]] {
                 for second in &images[1][at[1]] {
-                    visited += 1;
-                    self.check(done, [first, second], visited)?;
+                    for third in &images[2][at[2]] {
+                        visited += 1;
+                        self.check(done, [first, second, third], visited)?;
+                    }
                 }
             }
         }
@@ -222,15 +272,17 @@ impl History {
     fn check(
         &self,
         done: usize,
-        images: [&CrashImage; 2],
+        images: [&CrashImage; 3],
         number: usize,
     ) -> std::result::Result<(), String> {
         let devices = images.map(CrashImage::device);
-        let open = || StripeLog::open(files(devices.clone()), STORE);
-        let (mut log, mut table) = open().map_err(|error| error.to_string())?;
+        let open = || StripeLog::open_both(files(devices.clone()), STORE);
+        let (mut log, found) = open().map_err(|error| error.to_string())?;
         let expected = self.expected(done);
-        if !expected.contains(&Some(&table)) {
-            let rounds = expected.map(|table| table.map(|table| table.round));
+        let is_expected = expected.contains(&found);
+        let (mut table, _) = found;
+        if !is_expected {
+            let rounds: Vec<u64> = expected.iter().map(|(table, _)| table.round).collect();
             let described = images.map(|image| image.description.as_str());
             return Err(format!(
                 "after {done} operations the log is at round {}, not one of {rounds:?}: {described:?}",
@@ -241,7 +293,7 @@ impl History {
             // The log goes on: one record behind what was torn, one that goes to the other file.
             for whole in [false, true, false] {
                 append(&mut log, &mut table, 2, whole).map_err(|error| error.to_string())?;
-                let (_, again) = open().map_err(|error| error.to_string())?;
+                let (_, (again, _)) = open().map_err(|error| error.to_string())?;
                 if again != table {
                     return Err(format!(
                         "after {done} operations, going on: {}",
@@ -256,7 +308,7 @@ impl History {
 
 #[test]
 fn a_stripe_log_survives_every_crash() {
-    let history = History::record().unwrap();
+    let history = History::record(&APPENDS).unwrap();
     let writes_to = |which: usize| {
         let log = history.logs[which].iter();
         log.filter(|done| matches!(done, Operation::Write { offset: 0, .. }))
@@ -278,13 +330,36 @@ fn a_stripe_log_survives_every_crash() {
     assert!(visited > 1200, "only {visited} states");
 }
 
+/// The former composition is there, whole, at every instant until it is forgotten.
+#[test]
+fn the_former_composition_survives_every_crash_until_it_is_forgotten() {
+    let history = History::record(&COMPOSITIONS).unwrap();
+    let kept = history
+        .marks
+        .iter()
+        .filter(|(_, (_, former))| former.is_some());
+    assert_eq!(kept.count(), 6);
+    let mut visited = 0;
+    for seed in 1..=12 {
+        visited += history
+            .visit(seed)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    assert!(visited > 400, "only {visited} states");
+}
+
 /// The test is worth what it finds: without any one of the log's syncs it must fail.
 #[test]
 fn a_stripe_log_that_forgets_a_sync_is_found() {
-    let mut history = History::record().unwrap();
+    forgets_a_sync(&APPENDS);
+    forgets_a_sync(&COMPOSITIONS);
+}
+
+fn forgets_a_sync(steps: &[Step]) {
+    let mut history = History::record(steps).unwrap();
     let mut missed = Vec::new();
     let mut tried = 0;
-    for which in 0..2 {
+    for which in 0..3 {
         for place in 0..history.logs[which].len() {
             if history.logs[which][place] != Operation::Sync {
                 continue;
@@ -298,7 +373,8 @@ fn a_stripe_log_that_forgets_a_sync_is_found() {
             history.logs[which][place] = Operation::Sync;
         }
     }
-    assert_eq!((tried, missed), (APPENDS.len(), Vec::new()));
+    assert!(tried >= steps.len());
+    assert_eq!(missed, Vec::new());
 }
 
 /// After an append that failed, whatever of it reached the files, the next one is what is read.
@@ -306,7 +382,7 @@ fn a_stripe_log_that_forgets_a_sync_is_found() {
 fn an_append_that_fails_does_not_hide_the_next() {
     for whole in [false, true] {
         for fails in ["write", "sync"] {
-            let devices = [SimDevice::new(), SimDevice::new()];
+            let devices = [(); 3].map(|()| SimDevice::new());
             let (mut log, mut table) = StripeLog::open(files(devices.clone()), STORE).unwrap();
             append(&mut log, &mut table, 2, true).unwrap();
             append(&mut log, &mut table, 2, false).unwrap();

@@ -5,6 +5,7 @@
 use crate::job::{Rank, config};
 use backstay::config::Redundancy;
 use backstay::io::fault::{self, Access, Fault, Watch};
+use backstay::store::stripe_log::LOG_FILES;
 use backstay::transport::Endpoint;
 use backstay::{Communicator, Config, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -77,12 +78,12 @@ fn restores(rank: &mut Rank, number: u64) -> Level {
     restored.level
 }
 
-fn logs(folder: &Path, place: usize) -> [PathBuf; 2] {
+fn logs(folder: &Path, place: usize) -> [PathBuf; 3] {
     let beside = folder.join(format!("n{place}/test job/n{place}"));
-    ["stripes-0.backstay", "stripes-1.backstay"].map(|name| beside.join(name))
+    LOG_FILES.map(|name| beside.join(name))
 }
 
-fn bytes(folder: &Path, place: usize) -> [Vec<u8>; 2] {
+fn bytes(folder: &Path, place: usize) -> [Vec<u8>; 3] {
     logs(folder, place).map(|path| std::fs::read(path).unwrap())
 }
 
@@ -234,6 +235,6 @@ fn what_only_a_log_tells_that_cannot_be_read_is_not_given_up() {
         assert_eq!(restores(rank, 1), Level::Archive);
         checkpoints(rank, 1, Level::Protected);
     });
-    let [first, _] = logs(folder.path(), 1);
+    let [first, ..] = logs(folder.path(), 1);
     assert!(first.with_extension("unread").exists());
 }

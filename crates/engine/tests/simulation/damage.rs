@@ -95,7 +95,7 @@ fn flip(path: &Path, count: u64, random: &mut Seeded) -> std::io::Result<()> {
     std::fs::write(path, bytes)
 }
 
-/// The one of the two logs that was written last.
+/// The one of the logs that was written last.
 fn newest_log(folder: &Path) -> Option<PathBuf> {
     let store = stores_in(folder).first()?.survey.store;
     let generation = |path: &PathBuf| {

@@ -350,6 +350,7 @@ fn a_survey_earns_the_memory_of_its_ranks() {
         unread: None,
         revisions: (1..=64).map(revision).collect(),
         group: None,
+        former: None,
     };
     let bytes = Answer::Surveys(vec![survey]).encode().unwrap();
     let mut read = None;

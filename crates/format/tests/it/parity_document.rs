@@ -239,6 +239,7 @@ fn messages_have_the_kinds_and_sizes_that_the_page_says() {
         unread: None,
         revisions: Vec::new(),
         group: None,
+        former: None,
     };
     let surveys = |count| {
         Answer::Surveys(vec![survey.clone(); count])

@@ -159,9 +159,7 @@ fn plan() -> impl Strategy<Value = StripePlan> {
         })
 }
 
-fn survey() -> impl Strategy<Value = Survey> {
-    let ids = btree_set((0..=COUNTER_MAX, 0..=COUNTER_MAX), 0..=REVISIONS_MAX);
-    let ranks = vec(btree_set(0..1000_u32, 0..6), 3);
+fn surveyed_group() -> impl Strategy<Value = SurveyedGroup> {
     let member = (
         store(),
         label(),
@@ -184,27 +182,33 @@ fn survey() -> impl Strategy<Value = Survey> {
         (0..=8_u8, 0..=32_u8),
         checkpoint(),
         vec(member, 0..=4),
+    );
+    group.prop_map(
+        |((epoch, round), (parity, pieces_max), protected, members)| SurveyedGroup {
+            epoch,
+            round,
+            parity,
+            pieces_max,
+            protected,
+            members,
+        },
     )
-        .prop_map(
-            |((epoch, round), (parity, pieces_max), protected, members)| SurveyedGroup {
-                epoch,
-                round,
-                parity,
-                pieces_max,
-                protected,
-                members,
-            },
-        );
+}
+
+fn survey() -> impl Strategy<Value = Survey> {
+    let ids = btree_set((0..=COUNTER_MAX, 0..=COUNTER_MAX), 0..=REVISIONS_MAX);
+    let ranks = vec(btree_set(0..1000_u32, 0..6), 3);
     let run = (any::<u32>(), 0..=COUNTER_MAX, 0..=COUNTER_MAX);
     let unread = (any::<bool>(), ".{0,20}").prop_map(|(root, why)| SurveyedUnread { root, why });
     let flags = (any::<bool>(), option::of(unread));
     let head = (store(), run, any::<u64>(), flags);
-    (head, ids, ranks, option::of(group)).prop_map(
+    let groups = (option::of(surveyed_group()), option::of(surveyed_group()));
+    (head, ids, ranks, groups).prop_map(
         |(
             (store, (run, incarnation, sequence), length_bytes, (rebuilt, unread)),
             ids,
             ranks,
-            group,
+            (group, former),
         )| {
             let revision = |(at, (number, incarnation)): (usize, (u64, u64))| SurveyedRevision {
                 checkpoint: CheckpointId::new(incarnation, number),
@@ -222,6 +226,7 @@ fn survey() -> impl Strategy<Value = Survey> {
                 unread,
                 revisions: ids.into_iter().enumerate().map(revision).collect(),
                 group,
+                former,
             }
         },
     )
@@ -253,14 +258,15 @@ fn rebuild() -> impl Strategy<Value = Request> {
         store(),
         seats(),
         store(),
-        checkpoint(),
+        (checkpoint(), 0..=COUNTER_MAX),
         any::<(bool, bool)>(),
     );
     parts.prop_map(
-        |(lost, seats, authority, checkpoint, (own, named))| Request::Rebuild {
+        |(lost, seats, authority, (checkpoint, epoch), (own, named))| Request::Rebuild {
             lost,
             seats,
             authority,
+            epoch,
             checkpoint,
             own,
             named,
@@ -279,7 +285,11 @@ fn request() -> impl Strategy<Value = Request> {
     );
     prop_oneof![
         Just(Request::Survey),
-        (store(), any::<u32>()).prop_map(|(store, part)| Request::Table { store, part }),
+        (store(), 0..=COUNTER_MAX, any::<u32>()).prop_map(|(store, epoch, part)| Request::Table {
+            store,
+            epoch,
+            part
+        }),
         store().prop_map(|store| Request::SetAside { store }),
         (0..=COUNTER_MAX, 1..=8_u8, 1..=32_u8, seats()).prop_map(
             |(epoch, parity, pieces_max, seats)| Request::Join {

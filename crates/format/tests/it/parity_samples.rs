@@ -231,6 +231,7 @@ fn of_a_restart() -> [Named<Request>; 6] {
             "a store",
             Request::Table {
                 store: STORE,
+                epoch: 2,
                 part: 3,
             },
         ),
@@ -250,6 +251,7 @@ fn of_a_restart() -> [Named<Request>; 6] {
                 lost: OTHER,
                 seats: seats(),
                 authority: STORE,
+                epoch: 2,
                 checkpoint: id(18),
                 own: true,
                 named: false,
@@ -303,6 +305,14 @@ fn survey() -> Survey {
             pieces_max: 1,
             protected: id(17),
             members: vec![member(STORE, "n7"), member(OTHER, "n\u{e9}ud-08")],
+        }),
+        former: Some(SurveyedGroup {
+            epoch: 1,
+            round: 40,
+            parity: 2,
+            pieces_max: 2,
+            protected: id(16),
+            members: vec![member(OTHER, "n\u{e9}ud-08"), member(STORE, "n7")],
         }),
     }
 }

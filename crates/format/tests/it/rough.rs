@@ -265,7 +265,7 @@ fields! {
     SurveyedRevision { checkpoint, complete, world_size, ranks }
     SurveyedMember { store, node, domain, incarnation, sequence, checkpoints }
     SurveyedGroup { epoch, round, parity, pieces_max, protected, members }
-    Survey { store, run, incarnation, sequence, length_bytes, rebuilt, unread, revisions, group }
+    Survey { store, run, incarnation, sequence, length_bytes, rebuilt, unread, revisions, group, former }
     SurveyedUnread { root, why }
     GatherPiece { address, length_bytes }
     DrainJob {
@@ -293,7 +293,7 @@ variants! {
     Request {
         Survey,;
         Record(part),;
-        Table { store, part },
+        Table { store, epoch, part },
         Join { epoch, parity, pieces_max, seats },
         Collect { epoch, round, want, known_from },
         MakeRoom { epoch, round, record_bytes, table_bytes },
@@ -302,7 +302,7 @@ variants! {
         Flush { epoch, round },
         Settle { epoch, round, protected },
         Report { round, kind, text },
-        Rebuild { lost, seats, authority, checkpoint, own, named },
+        Rebuild { lost, seats, authority, epoch, checkpoint, own, named },
         SetAside { store },
         Repair { seats },
     }

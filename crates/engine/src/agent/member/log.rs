@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the log of a member, also where the device does not give it back.
-//! In from: `Member`. Out to: the two log files beside the store.
+//! In from: `Member`. Out to: the log files beside the store.
 //! Invariants: a log that could not be read stays where it is until a round that encodes all anew is recorded;
 //! then it is moved aside, never written over or removed.
 
@@ -8,7 +8,7 @@ use super::log_files;
 use crate::clock::patiently;
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
-use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable};
+use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, Tables};
 use backstay_format::{Round, StoreId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl MemberLog {
         directory: &Path,
         store: StoreId,
         told: Option<StripeTable>,
-    ) -> Result<(Self, StripeTable)> {
+    ) -> Result<(Self, Tables)> {
         let mut new = Self {
             directory: directory.to_owned(),
             store,
@@ -47,14 +47,16 @@ impl MemberLog {
             began: (0, 0),
         };
         let limit = told.as_ref().map_or(AGAIN, |_| Duration::ZERO);
-        let table = match patiently(limit, Error::may_pass, || new.read()) {
-            Ok((mut log, mut table)) => {
+        let (table, former) = match patiently(limit, Error::may_pass, || new.read()) {
+            Ok((mut log, (mut table, mut former))) => {
                 if let Some(told) = told.filter(|told| of(told) > of(&table)) {
                     log.append(&told.whole(0), &told)?;
-                    table = told;
+                    let before = std::mem::replace(&mut table, told);
+                    let replaced = (1..table.epoch).contains(&before.epoch);
+                    former = former.or(replaced.then_some(before));
                 }
                 new.log = Some(log);
-                table
+                (table, former)
             }
             Err(error) if error.kind().leaves_open() => {
                 let keeps = match &told {
@@ -64,16 +66,21 @@ impl MemberLog {
                 notice::warn(&format!(
                     "the stripe log cannot be read: {error}; until all is protected anew {keeps}"
                 ));
-                told.unwrap_or_default()
+                (told.unwrap_or_default(), None)
             }
             Err(error) => return Err(error),
         };
         new.began = of(&table);
-        Ok((new, table))
+        Ok((new, (table, former)))
     }
 
-    fn read(&self) -> Result<(StripeLog, StripeTable)> {
-        StripeLog::open(log_files(&self.directory)?, self.store)
+    /// The former composition protects nobody any more: what it names may be written over on return.
+    pub(super) fn forget_former(&mut self) -> Result<()> {
+        self.log.as_mut().map_or(Ok(()), StripeLog::forget_former)
+    }
+
+    fn read(&self) -> Result<(StripeLog, Tables)> {
+        StripeLog::open_both(log_files(&self.directory)?, self.store)
     }
 
     /// Has space for a record, as `StripeLog::make_room`. A log that is going to be begun has none before.
@@ -102,7 +109,7 @@ impl MemberLog {
             Some(log) => log,
             None => match self.read() {
                 // The record says all, or goes on from what the log says.
-                Ok((log, table)) if whole || of(&table) == self.began => log,
+                Ok((log, (table, _))) if whole || of(&table) == self.began => log,
                 Ok(_) => {
                     let context = "its stripe log is not as its group's, and was not read in time";
                     return Err(Error::new(ErrorKind::StoreIo, context));
@@ -157,7 +164,13 @@ mod tests {
     #[test]
     fn of_a_log_that_can_be_read_and_what_was_told_the_newer_counts() {
         let folder = tempfile::tempdir().unwrap();
-        let open = |told| MemberLog::open(folder.path(), STORE, told).unwrap().1.round;
+        let open = |told| {
+            MemberLog::open(folder.path(), STORE, told)
+                .unwrap()
+                .1
+                .0
+                .round
+        };
         assert_eq!(open(Some(table(3))), 3);
         assert_eq!(open(Some(table(2))), 3);
         assert_eq!(open(None), 3);

@@ -53,7 +53,8 @@ impl Member {
 
     /// Its log, for which there is no room from now on.
     pub(in crate::agent) fn lose_log(&mut self) -> Option<StripeLog> {
-        let (full, _) = StripeLog::open([Arc::new(Full), Arc::new(Full)], STORE).unwrap();
+        let (full, _) =
+            StripeLog::open([Arc::new(Full), Arc::new(Full), Arc::new(Full)], STORE).unwrap();
         self.log.log.replace(full)
     }
     pub(in crate::agent) fn set_log(&mut self, log: Option<StripeLog>) {
