@@ -160,6 +160,8 @@ pub enum Request {
     Report {
         /// Of the job, counted by the coordinator.
         round: u64,
+        /// What was to be protected.
+        checkpoint: CheckpointId,
         /// The kind of the error; 0 if all is well.
         kind: i32,
         /// What to tell.
@@ -244,8 +246,14 @@ impl Request {
                 body.u8(8);
                 part.put(&mut body);
             }
-            Self::Report { round, kind, text } => {
+            Self::Report {
+                round,
+                checkpoint,
+                kind,
+                text,
+            } => {
                 body.u8(10).u64(*round);
+                put_checkpoint(&mut body, *checkpoint);
                 body.u32(u32::try_from(*kind).unwrap_or(u32::MAX))
                     .text(text);
             }
@@ -386,6 +394,7 @@ impl Request {
             },
             10 => Self::Report {
                 round: body.u64_max("round", COUNTER_MAX)?,
+                checkpoint: take_checkpoint(&mut body)?,
                 kind: take_kind(&mut body)?,
                 text: body.text("text", REPORT_BYTES_MAX)?,
             },

@@ -112,7 +112,7 @@ impl Coordinator {
             Err(error) => {
                 self.said
                     .warn(&format!("checkpoint {want} is on its nodes only: {error}"));
-                self.report(error);
+                self.report(want, error);
             }
         }
         outcome
@@ -131,9 +131,10 @@ impl Coordinator {
     }
 
     /// Tells all nodes what went wrong; those that cannot be reached are the reason, perhaps.
-    fn report(&self, error: &Error) {
+    fn report(&self, checkpoint: CheckpointId, error: &Error) {
         let request = Request::Report {
             round: self.rounds,
+            checkpoint,
             kind: error.kind().code(),
             text: error.to_string().chars().take(1000).collect(),
         };

@@ -473,3 +473,28 @@ fn a_record_of_a_log_that_cannot_be_read_is_not_replaced_by_an_older_one() {
         assert_eq!(agent.told(STORE).map(|table| table.round), Some(2));
     }
 }
+
+/// A node that came back has not what the others restored: that is not protected, and the next one is.
+#[test]
+fn a_report_of_an_older_checkpoint_says_nothing_of_the_one_that_is_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let reserve = store(folder.path());
+    let (agent, _) = agent(folder.path());
+    attach(&agent, &reserve, folder.path());
+    let control = reserve.control();
+    let (older, newer) = (CheckpointId::new(2, 4), CheckpointId::new(3, 5));
+    control.set_committed(newer);
+    let before = control.round();
+    let kind = ErrorKind::NotRetained.code();
+    let report = |checkpoint| Request::Report {
+        round: before.0 + 1,
+        checkpoint,
+        kind,
+        text: "it is retained no longer".to_owned(),
+    };
+    ask(&agent, &report(older)).unwrap();
+    assert_eq!(control.round(), before);
+    ask(&agent, &report(newer)).unwrap();
+    let told = (before.0 + 1, u64::try_from(kind).unwrap());
+    assert_eq!(control.round(), told);
+}

@@ -46,8 +46,8 @@ use crate::store::lock::StoreLock;
 use crate::store::reserve::Reserve;
 use crate::store::stripe_log::StripeTable;
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer, file_exposure};
-use backstay_format::StoreId;
 use backstay_format::agent::{Answer, Request, Seat};
+use backstay_format::{CheckpointId, StoreId};
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
@@ -328,8 +328,13 @@ impl Agent {
                     .map(Answer::Taken)
             }
             Request::Record(part) => self.take_record(part).map(done),
-            Request::Report { round, kind, text } => {
-                self.take_report(*round, *kind, text);
+            Request::Report {
+                round,
+                checkpoint,
+                kind,
+                text,
+            } => {
+                self.take_report(*round, *checkpoint, *kind, text);
                 Ok(Answer::Done)
             }
             Request::Rebuild {
@@ -360,11 +365,14 @@ impl Agent {
         }
     }
 
-    fn take_report(&self, round: u64, kind: i32, text: &str) {
+    fn take_report(&self, round: u64, checkpoint: CheckpointId, kind: i32, text: &str) {
         if let Some(control) = self.control() {
             // Nobody need wait for what is not being encoded.
             control.set_encoding(control.protected());
-            control.set_round(round, u64::try_from(kind).unwrap_or(0xff));
+            // Of one that was committed since, which is protected next, it says nothing.
+            if control.committed() <= checkpoint {
+                control.set_round(round, u64::try_from(kind).unwrap_or(0xff));
+            }
         }
         if kind != 0 {
             tracing::warn!("protection round {round}: {text}");

@@ -6,11 +6,14 @@ use crate::counts;
 use crate::scenario::Damage;
 use crate::world::{copy_tree, node_name};
 use backstay::agent::survey::stores_in;
+use backstay::clock::Deadline;
 use backstay::store::place::STORE_FILE;
 use backstay::store::stripe_log::LOG_FILES;
 use backstay_format::StripeLogHead;
 use backstay_testkit::seeded::Seeded;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where copies of a node's folder are kept for a later return.
 pub(crate) fn kept(root: &Path, node: usize, life: usize) -> PathBuf {
@@ -60,11 +63,19 @@ pub(crate) fn count(damage: Damage) {
     });
 }
 
-fn remove(path: &Path) -> std::io::Result<()> {
-    if path.exists() {
-        std::fs::remove_dir_all(path)?;
+/// Removes a folder with all it holds, if it is there. Threads of a life that just ended may still make files in it,
+/// which stops soon.
+pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
+    let limit = Deadline::after(Duration::from_secs(10));
+    loop {
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error)
+                if error.kind() == ErrorKind::DirectoryNotEmpty && limit.left().is_some() => {}
+            done => return done,
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
 }
 
 /// Flips bits where the file holds something.

@@ -10,10 +10,15 @@ use crate::rank::Program;
 use crate::scenario::{Deed, Device, Fate, How, Take, Trouble};
 use backstay::session::Handle;
 use backstay::{CheckpointId, ErrorKind, Level};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After trouble is over, what was kept from working has to work again within so many tries.
 const TRIES: usize = 12;
+/// A try that fails at once, because a drain did, is made again after so long; the first ones sooner. A drain is tried
+/// again after a second, and may wait for seconds for who still holds its file.
+const PACE: Duration = Duration::from_secs(4);
+const PROMPT_PACE: Duration = Duration::from_millis(250);
+const PROMPT_TRIES: usize = 4;
 
 /// How a call ended.
 enum Ended<T> {
@@ -205,9 +210,15 @@ impl Program<'_> {
         let tries = if again && supported { TRIES } else { 1 };
         let what = format!("waiting for {level:?}");
         let id = handle.checkpoint();
+        let mut began: Option<Instant> = None;
         for turn in 0..tries {
-            if turn > 0 {
-                std::thread::sleep(Duration::from_millis(250));
+            if let Some(began) = began.replace(Instant::now()) {
+                let pace = if turn < PROMPT_TRIES {
+                    PROMPT_PACE
+                } else {
+                    PACE
+                };
+                std::thread::sleep(pace.saturating_sub(began.elapsed()));
             }
             let result = self.session.wait(handle, level);
             if seat.world.is_dead() {

@@ -12,7 +12,7 @@ use crate::rank::{Seat, configuration};
 use crate::scenario::{Damage, End, Fate, Halt, LifePlan, Scenario};
 use crate::staging::{SERVERS_MAX, Servers, server_name};
 use crate::world::{Death, Event, Repeats, World, copy_tree, node_name};
-use crate::{PANICS, counts};
+use crate::{PANICS, counts, damage};
 use backstay::transport::Endpoint;
 use backstay::{Communicator, ErrorKind, Session};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -82,10 +82,7 @@ impl Hanging {
         wait_all(&self.events, self.ranks)?;
         let name = node_name(self.node);
         let (from, to) = (self.folder.join(&name), folder.join(&name));
-        let copied = match std::fs::remove_dir_all(&to) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => copy_tree(&from, &to),
-        };
+        let copied = damage::remove(&to).and_then(|()| copy_tree(&from, &to));
         counts::one("nodes that hung and came back");
         copied.map_err(|error| format!("copying {name}: {error}"))
     }

@@ -147,8 +147,8 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         keep_what_returns((scenario, number), root, &folder).map_err(io)?;
         if verdict == Verdict::BeginAnew {
             others.agents.die(None).map_err(within)?;
-            std::fs::remove_dir_all(&folder).map_err(io)?;
-            std::fs::remove_dir_all(root.join(ARCHIVE)).map_err(io)?;
+            damage::remove(&folder).map_err(io)?;
+            damage::remove(&root.join(ARCHIVE)).map_err(io)?;
             make_folders(root, &folder).map_err(io)?;
             continue;
         }
@@ -195,7 +195,7 @@ fn seed_is_well(seed: u64, plain: bool) -> bool {
     let kind = if plain { "plain" } else { "told" };
     let root = base().join(format!("backstay-sim-{}-{seed}-{kind}", std::process::id()));
     let outcome = run(&scenario, &root);
-    drop(std::fs::remove_dir_all(&root));
+    drop(damage::remove(&root));
     clock::jumps::set(false);
     let Err(text) = outcome else { return true };
     let again = if plain {

@@ -330,8 +330,14 @@ fn request() -> impl Strategy<Value = Request> {
             round,
             protected,
         }),
-        (0..=COUNTER_MAX, 0..=i32::MAX, "\\PC{0,1000}")
-            .prop_map(|(round, kind, text)| Request::Report { round, kind, text }),
+        (0..=COUNTER_MAX, checkpoint(), 0..=i32::MAX, "\\PC{0,1000}").prop_map(
+            |(round, checkpoint, kind, text)| Request::Report {
+                round,
+                checkpoint,
+                kind,
+                text,
+            }
+        ),
         rebuild(),
         seats().prop_map(|seats| Request::Repair { seats }),
     ]

@@ -240,6 +240,7 @@ fn of_a_restart() -> [Named<Request>; 6] {
             "the kind of an error, and a text in UTF-8",
             Request::Report {
                 round: 3,
+                checkpoint: CheckpointId::new(2, 13),
                 kind: 43,
                 text: "n\u{e9}ud-08 is gone".to_owned(),
             },

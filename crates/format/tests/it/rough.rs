@@ -301,7 +301,7 @@ variants! {
         Take { epoch, round, from, exposure, length_bytes, digest },
         Flush { epoch, round },
         Settle { epoch, round, protected },
-        Report { round, kind, text },
+        Report { round, checkpoint, kind, text },
         Rebuild { lost, seats, authority, epoch, checkpoint, own, named },
         SetAside { store },
         Repair { seats },
