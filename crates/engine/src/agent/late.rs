@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::control::Owner;
 use crate::store::reserve::Reserve;
 use crate::store::space::SegmentSource;
-use crate::store::stripe_log::{LOG_FILES, look_beside};
+use crate::store::stripe_log::{LOG_FILES, StripeLog, StripeTable, look_beside};
 use crate::transport::{Endpoint, Exposed, ExposureId, Handler, Peer};
 use backstay_format::agent::{Answer, RecordPart, Request};
 use backstay_format::width::index;
@@ -497,4 +497,37 @@ fn a_report_of_an_older_checkpoint_says_nothing_of_the_one_that_is_committed() {
     ask(&agent, &report(newer)).unwrap();
     let told = (before.0 + 1, u64::try_from(kind).unwrap());
     assert_eq!(control.round(), told);
+}
+
+/// What it was attached with counts, though its log can be read since: who coordinates asks it for that.
+#[test]
+fn a_survey_says_of_an_attached_store_what_its_member_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let reserve = store(folder.path());
+    let files = super::member::log_files(folder.path()).unwrap();
+    let round = record(Extent {
+        segment: SegmentId(7),
+        class: SegmentClass::Large,
+        offset_bytes: 0,
+        length_bytes: BYTES,
+        digest: Digest::of(&OLD),
+    });
+    let mut table = StripeTable::default();
+    table.apply(&round);
+    StripeLog::open(files, STORE)
+        .unwrap()
+        .0
+        .append(&round, &table)
+        .unwrap();
+    let (agent, _) = agent(folder.path());
+    let epoch = || agent.survey()[0].group.as_ref().map(|group| group.epoch);
+    assert_eq!(epoch(), Some(1));
+    // Nobody can read a folder.
+    let aside = folder.path().join("aside");
+    std::fs::rename(folder.path().join(LOG_FILES[1]), &aside).unwrap();
+    std::fs::create_dir(folder.path().join(LOG_FILES[1])).unwrap();
+    agent.attach(&reserve, folder.path()).unwrap();
+    std::fs::remove_dir(folder.path().join(LOG_FILES[1])).unwrap();
+    std::fs::rename(&aside, folder.path().join(LOG_FILES[1])).unwrap();
+    assert_eq!(epoch(), None);
 }

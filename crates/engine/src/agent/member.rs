@@ -143,6 +143,13 @@ impl Member {
     pub(super) fn table(&self) -> &StripeTable {
         &self.table
     }
+    /// That, and the one of the former composition.
+    pub(super) fn tables(&self) -> (&StripeTable, Option<&StripeTable>) {
+        (
+            &self.table,
+            self.former.as_ref().map(|former| &former.table),
+        )
+    }
     pub(super) fn column(&self) -> u8 {
         self.column
     }
@@ -587,9 +594,11 @@ impl Member {
 
     /// The table of the composition `epoch`.
     pub(super) fn table_of(&self, epoch: u64) -> Option<&StripeTable> {
-        let former = self.former.as_ref().map(|former| &former.table);
-        let mut tables = former.into_iter().chain([&self.table]);
-        tables.find(|table| table.epoch == epoch)
+        let (table, former) = self.tables();
+        former
+            .into_iter()
+            .chain([table])
+            .find(|table| table.epoch == epoch)
     }
 }
 

@@ -250,13 +250,18 @@ impl Agent {
     pub fn survey(&self) -> Vec<Survey> {
         // What was found last stays: of two surveys the later, and no store that is set aside meanwhile.
         let _looking = lock(&self.looking);
-        let (found, unread) = look_in(&self.directory());
+        let (mut found, unread) = look_in(&self.directory());
         // Held meanwhile: a store that is being attached must not be exposed as it was before.
         let member = lock(&self.member);
-        let attached = member.as_ref().map(super::Member::store);
-        for store in &found {
+        for store in &mut found {
             let id = store.survey.store;
-            if attached != Some(id) {
+            if let Some(member) = member.as_ref().filter(|member| member.store() == id) {
+                // Its log may have been unreadable when it was attached, and may be read now: what the member
+                // knows counts.
+                let (table, former) = member.tables();
+                store.survey.group = Some(surveyed_group(table)).filter(|group| group.epoch > 0);
+                store.survey.former = former.map(surveyed_group);
+            } else {
                 let segments = SegmentView::of_reader(Arc::clone(&store.reader));
                 self.endpoint
                     .expose(id.into(), Exposed::Sealed(Arc::new(segments)));
