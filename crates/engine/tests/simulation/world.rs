@@ -18,7 +18,7 @@ use backstay_testkit::comm::ThreadComm;
 use backstay_testkit::network::{Action, Attempt, Fault, SimNetwork};
 use backstay_testkit::seeded::Seeded;
 use rustix::fs::{FlockOperation, flock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -510,9 +510,11 @@ impl World {
 }
 
 impl World {
-    /// The kernel ends the locks of a process with it. One that stalls has not ended.
+    /// The kernel ends the locks of a process with it. One that stalls has not ended, nor has it when the life
+    /// after it dies.
     fn release_locks(&self) {
         if self.end.stalls {
+            STALLED.lock().unwrap().extend(descriptors());
             return;
         }
         if self.end.agents_outlive {
@@ -543,21 +545,27 @@ fn of_node(name: &str) -> Option<Device> {
     LOG_FILES.contains(&name).then_some(Device::Log)
 }
 
+/// What processes that stalled had open: their locks do not end with those who came later.
+static STALLED: Mutex<BTreeSet<(i32, PathBuf)>> = Mutex::new(BTreeSet::new());
+
+/// What this process has open.
+fn descriptors() -> Vec<(i32, PathBuf)> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let open = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_string_lossy().parse().ok()?;
+        Some((number, std::fs::read_link(entry.path()).ok()?))
+    });
+    open.collect()
+}
+
 /// Ends the locks of this process on files that `which` names.
 pub(crate) fn unlock(which: impl Fn(&Path) -> bool) {
-    for entry in std::fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let number = entry.file_name().to_string_lossy().parse::<i32>();
-        let target = std::fs::read_link(entry.path());
-        if let (Ok(number), Ok(target)) = (number, target)
-            && which(&target)
-        {
+    let stalled = STALLED.lock().unwrap();
+    for open in descriptors() {
+        if which(&open.1) && !stalled.contains(&open) {
             // SAFETY: a descriptor that was closed meanwhile, or is another file's by now, is not changed by
             // the end of a lock that it does not have.
-            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            let descriptor = unsafe { BorrowedFd::borrow_raw(open.0) };
             // One that was closed meanwhile has none.
             flock(descriptor, FlockOperation::Unlock).ok();
         }
