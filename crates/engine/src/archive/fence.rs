@@ -16,6 +16,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 /// How long a process that was just killed may take to die.
@@ -23,6 +24,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A lock that nobody has held for so long is removed. Should its file be written again after all, that is a
 /// takeover, as on another host.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 86_400);
+
+/// Whether this process has removed such locks.
+static SWEPT: Once = Once::new();
 
 /// This host and its boot, as files on shared storage name them.
 pub fn host() -> String {
@@ -47,8 +51,8 @@ impl Fence {
     /// For a file that this process makes.
     pub fn first(store: StoreId) -> Result<Self> {
         let folder = folder()?;
-        // Not where a file is written again: its own lock may be an old one.
-        remove_forgotten(&folder, FORGOTTEN);
+        // Not where a file is written again: its own lock may be an old one. Once is enough: it reads them all.
+        SWEPT.call_once(|| remove_forgotten(&folder, FORGOTTEN));
         Self::first_in(&folder, store)
     }
 
