@@ -4,9 +4,8 @@
 //! Invariants: at most two collective calls a checkpoint, on the caller's thread; what a checkpoint
 //! changed in memory takes effect only after the vote; after a failed one it is as if it had never been.
 
-use super::variable::Registered;
 use super::vote::{as_checkpoint, as_number, vote, vote_with};
-use super::{Session, Stores, lock, to_i64};
+use super::{Session, lock, to_i64};
 use crate::clock::{Deadline, Stopwatch};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +17,7 @@ use crate::store::commit::{NodeStore, Policy};
 use crate::store::control::{Control, Post, wait_until};
 use crate::store::revision::{Part, PendingPart};
 use crate::track::mappings::Access;
-use backstay_format::{BlockRef, CheckpointId, Digest, Geometry};
+use backstay_format::{BlockRef, CheckpointId};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -66,17 +65,6 @@ pub struct Report {
     pub protect_seconds: f64,
     /// Time waited until it was in the archive, in seconds.
     pub archive_seconds: f64,
-}
-
-/// What a scrub found on this rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scrubbed {
-    /// Blocks read and verified.
-    pub blocks: u64,
-    /// Damaged blocks written again from application memory.
-    pub healed: u64,
-    /// Damaged blocks whose memory has changed since: the next checkpoint replaces them.
-    pub beyond: u64,
 }
 
 /// A checkpoint between capture and vote.
@@ -266,12 +254,7 @@ impl Session {
             self.attach_agent()?;
             self.open_metrics();
         }
-        let wait = Duration::from_millis(self.config.timeout_ms);
-        wait_until(
-            "the node's leader to take back a failed checkpoint",
-            wait,
-            || self.node.control.abandoned() >= self.abandoned_turn,
-        )?;
+        self.await_taken_back(turn)?;
         self.memory.check(self.variables.values(), Access::Read)?;
         let Some(store) = &self.store else {
             return Err(Error::new(ErrorKind::Internal, "there is no store"));
@@ -408,31 +391,6 @@ impl Session {
         Ok(Some(underway.report))
     }
 
-    /// A failed checkpoint may be durable on this node, and older ones may have to make room: the
-    /// leader takes them out of the root before any rank of the node writes where they stand.
-    fn abandon(&mut self, id: CheckpointId, turn: u64) {
-        self.abandoned_turn = turn;
-        if !self.node.leads() {
-            return;
-        }
-        if let Some(store) = &self.store {
-            let mut node = lock(&store.node);
-            let named = node
-                .root()
-                .revisions
-                .last()
-                .is_some_and(|last| last.checkpoint == id);
-            if (named || self.made_room)
-                && let Err(error) = node.note(&self.policy, false)
-            {
-                notice::warn(&format!(
-                    "the root still names checkpoints that were given up: {error}"
-                ));
-            }
-        }
-        self.node.control.set_abandoned(turn);
-    }
-
     fn commit_in_memory(&mut self, id: CheckpointId, pending: PendingPart) {
         for variable in self.variables.values_mut() {
             variable.changes.commit(id.number);
@@ -549,75 +507,6 @@ impl Session {
             notice::warn(&error.to_string());
         }
     }
-
-    /// Reads every committed block of this rank; writes damaged ones again where application memory
-    /// still holds what their digest says. Local.
-    pub fn scrub(&mut self) -> Result<Scrubbed> {
-        self.process.check()?;
-        let mut scrubbed = Scrubbed::default();
-        let Some(store) = &self.store else {
-            return Ok(scrubbed);
-        };
-        self.memory.check(self.variables.values(), Access::Read)?;
-        for variable in self.variables.values() {
-            scrub_variable(store, variable, &mut scrubbed)?;
-        }
-        if scrubbed.healed > 0 {
-            store.rank.reserve().sync()?;
-        }
-        if scrubbed.healed + scrubbed.beyond > 0 {
-            notice::warn(&format!(
-                "rank {}: scrub healed {} damaged blocks from memory; {} are beyond it",
-                self.comm.rank(),
-                scrubbed.healed,
-                scrubbed.beyond
-            ));
-        }
-        Ok(scrubbed)
-    }
-}
-
-fn scrub_variable(store: &Stores, variable: &Registered, scrubbed: &mut Scrubbed) -> Result<()> {
-    let Some(tree) = store.rank.tree(&variable.descriptor.name) else {
-        return Ok(());
-    };
-    let reserve = store.rank.reserve();
-    for group in 0..tree.group_count() {
-        for (entry, block) in tree.group(reserve.reader(), group)?.iter().enumerate() {
-            let index = group * backstay_format::limits::FANOUT + entry;
-            scrubbed.blocks += 1;
-            let mut bytes = vec![0; tree.root().block_length(index)];
-            match reserve.reader().read(block, &mut bytes, "block") {
-                Ok(()) => continue,
-                Err(error) if error.kind() == ErrorKind::Corrupt => {}
-                Err(error) => return Err(error),
-            }
-            if heal(variable, tree.root().block_bytes, index, block, &mut bytes) {
-                reserve.write(block.address, &bytes)?;
-                scrubbed.healed += 1;
-            } else {
-                scrubbed.beyond += 1;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether application memory still holds block `index` as committed; if so it is in `bytes`.
-fn heal(
-    variable: &Registered,
-    block_bytes: u32,
-    index: usize,
-    block: &BlockRef,
-    bytes: &mut [u8],
-) -> bool {
-    let length = variable.region.length_bytes();
-    let offset = backstay_format::width::to_u64(index) * u64::from(block_bytes);
-    if Geometry::block_length(length, block_bytes, index) != bytes.len() {
-        return false;
-    }
-    variable.region.copy_out(offset, bytes);
-    Digest::of(bytes) == block.digest
 }
 
 impl Report {

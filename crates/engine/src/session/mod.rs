@@ -16,6 +16,8 @@ mod pace;
 mod process;
 mod protection;
 mod restore;
+mod retention;
+mod scrub;
 mod settings;
 mod share;
 mod unread;
@@ -26,8 +28,9 @@ mod watch;
 pub use crate::schedule::Level;
 pub use crate::store::place::STORE_FILE;
 pub use assemble::assemble;
-pub use checkpoint::{Handle, Report, Scrubbed};
+pub use checkpoint::{Handle, Report};
 pub use restore::Restored;
+pub use scrub::Scrubbed;
 pub use variable::Variable;
 
 use crate::comm::Communicator;
@@ -104,6 +107,8 @@ pub struct Session {
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
+    /// The root that this leader wrote may name a checkpoint that failed.
+    root_names_failed: bool,
     /// Commits tried before this life began, and those of this life that failed.
     turns_before: u64,
     failed_turns: Vec<Range<u64>>,
@@ -206,6 +211,7 @@ impl Session {
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
+            root_names_failed: false,
             turns_before: 0,
             failed_turns: Vec::new(),
             made_room: false,
@@ -666,82 +672,6 @@ impl Session {
             Some(error) => Err(error.again()),
             None => Ok(self.policy.complete.iter().copied().collect()),
         }
-    }
-
-    /// Keeps checkpoint `number` until it is unpinned. Collective.
-    pub fn pin(&mut self, number: u64) -> Result<()> {
-        self.change_pin(number, true)
-    }
-
-    /// Lets checkpoint `number` go when newer ones take its place. Collective.
-    pub fn unpin(&mut self, number: u64) -> Result<()> {
-        self.change_pin(number, false)
-    }
-
-    fn change_pin(&mut self, number: u64, pinned: bool) -> Result<()> {
-        self.process.check()?;
-        self.settle_underway()?;
-        let found = self
-            .policy
-            .complete
-            .iter()
-            .find(|id| id.number == number)
-            .copied();
-        let before = self.policy.pinned.clone();
-        let retained = backstay_format::width::index(self.config.retained);
-        let most = Policy::pins_max(retained.max(self.policy.retained));
-        let changed = match found {
-            None => Err(self.not_retained(number)),
-            Some(id) if pinned => {
-                let has_room = before.contains(&id) || before.len() < most;
-                if has_room {
-                    self.policy.pinned.insert(id);
-                    Ok(())
-                } else {
-                    let pins: Vec<u64> = before.iter().map(|id| id.number).collect();
-                    let context = format!(
-                        "checkpoint {number} cannot be pinned beside {pins:?}: at most {most} can \
-                         where {retained} are retained; unpin one"
-                    );
-                    Err(Error::new(ErrorKind::StoreFull, context))
-                }
-            }
-            Some(id) => {
-                self.policy.pinned.remove(&id);
-                Ok(())
-            }
-        };
-        let changed = changed.and_then(|()| match (&self.store, self.node.leads()) {
-            (Some(store), true) => lock(&store.node).note(&self.policy, false),
-            _ => Ok(()),
-        });
-        let changed = vote(&self.comm, "pinning a checkpoint", to_i64(number), changed);
-        if changed.is_err() {
-            // It is not kept by some ranks and dropped by others.
-            self.policy.pinned = before;
-        }
-        self.drop_unretained(None);
-        changed
-    }
-
-    fn not_retained(&self, number: u64) -> Error {
-        let known: Vec<u64> = self.policy.complete.iter().map(|id| id.number).collect();
-        let context = format!("checkpoint {number} is not retained; these are: {known:?}");
-        Error::new(ErrorKind::NotRetained, context)
-    }
-
-    /// Frees what is retained no longer. `settled` is a checkpoint just decided, and how.
-    fn drop_unretained(&mut self, settled: Option<(CheckpointId, bool)>) {
-        let keep = self.policy.keeps(None);
-        self.policy.complete.retain(|id| keep.contains(id));
-        self.policy.pinned.retain(|id| keep.contains(id));
-        self.found.retain(|found| keep.contains(&found.id()));
-        let Some(store) = &mut self.store else { return };
-        store.rank.retain(|id| keep.contains(&id));
-        let oldest = self.policy.complete.first().copied();
-        self.protection.drop_rebuilt(oldest);
-        let (id, complete) = settled.unwrap_or((CheckpointId::default(), false));
-        lock(&store.node).settle(id, complete, &keep);
     }
 
     /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.

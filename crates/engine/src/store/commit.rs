@@ -296,7 +296,8 @@ impl NodeStore {
         Ok(change.root)
     }
 
-    /// Commit `id` is complete everywhere, or given up: frees what no retained revision uses.
+    /// Commit `id` is complete everywhere, or given up: what no retained revision uses is free, and whole
+    /// segments of it after [`NodeStore::release`].
     pub fn settle(&mut self, id: CheckpointId, complete: bool, keep: &BTreeSet<CheckpointId>) {
         let mut space = self.space();
         if complete {
@@ -304,9 +305,19 @@ impl NodeStore {
         }
         space.retain(|id| keep.contains(&id));
         space.begin_from(None);
-        space.release_empty(&self.reserve.pool(Owner::Node));
         drop(space);
         self.former.retain(|id| keep.contains(&id));
+    }
+
+    /// Gives segments that nothing uses back to the node. The durable root must name nothing of them.
+    pub fn release(&mut self) {
+        self.space().release_empty(&self.reserve.pool(Owner::Node));
         self.former.release_empty(&self.reserve.pool(Owner::Former));
+    }
+
+    /// Whether the root on the device may name `id`.
+    pub fn may_name(&self, id: CheckpointId) -> bool {
+        let named = self.root().revisions.last();
+        self.roots.in_doubt() || named.is_some_and(|last| last.checkpoint == id)
     }
 }

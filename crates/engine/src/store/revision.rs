@@ -371,23 +371,27 @@ impl RankStore {
         self.base = Some(id);
     }
 
-    /// The part was not committed by all ranks, or could not be captured.
+    /// The part was not committed by all ranks, or could not be captured. The node's root may name it all the
+    /// same, so its segments stay this rank's until [`RankStore::release`].
     pub fn roll_back(&mut self) {
-        self.give_up();
+        self.space().roll_back(self.base);
     }
 
+    /// Gives up a capture of which nothing was posted.
     fn give_up(&self) {
         self.space().roll_back(self.base);
         self.release();
     }
 
-    /// Keeps only the revisions that `keep` names; what only others used is free again.
+    /// Keeps only the revisions that `keep` names; what only others used is free again, and whole segments of
+    /// it after [`RankStore::release`].
     pub fn retain(&mut self, keep: impl Fn(CheckpointId) -> bool) {
         self.space().retain(keep);
-        self.release();
     }
 
-    fn release(&self) {
+    /// Gives segments that nothing uses back to the node. The durable root must name nothing of what was rolled
+    /// back or is not retained.
+    pub fn release(&self) {
         self.space()
             .release_empty(&self.reserve.pool(Owner::Rank(self.local)));
     }

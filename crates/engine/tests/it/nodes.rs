@@ -4,6 +4,7 @@
 use crate::job::{Rank, config};
 use backstay::config::Redundancy;
 use backstay::format::geometry::ROOT_OFFSETS;
+use backstay::inspect::Stores;
 use backstay::io::fault::{self, Access, Fault};
 use backstay::io::file::FileDevice;
 use backstay::store::reader::StoreReader;
@@ -15,6 +16,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The configuration of the node at `place`, its store in a folder of its own.
 fn node(folder: &Path, redundancy: Redundancy, place: usize) -> Config {
@@ -392,6 +394,58 @@ fn a_store_that_cannot_be_read_when_it_is_made_is_used_later() {
     life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
+        rank.check();
+    });
+}
+
+/// Where a node's leader cannot take a failed checkpoint out of its root, what that root names stays as it is,
+/// and later checkpoints fail until it can.
+#[test]
+fn what_a_root_names_is_not_written_again_before_it_names_it_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let is_root = |attempt: &fault::Attempt<'_>| {
+        attempt.access == Access::Write && ROOT_OFFSETS.contains(&attempt.offset)
+    };
+    let whole = |place: usize, expected: &[u64]| {
+        let stores = Stores::open(&[folder.join(format!("n{place}"))]);
+        let found: Vec<u64> = stores
+            .checkpoints()
+            .iter()
+            .map(|one| one.id.number)
+            .collect();
+        assert_eq!(found, expected, "node {place}");
+        for store in stores.verify(None, &mut |_| {}) {
+            assert!(store.findings.is_empty(), "{:#?}", store.findings);
+        }
+    };
+    life(folder, Redundancy::None, &[0, 1], |rank| {
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+        // Node 1 commits nothing more, and node 0 once.
+        let (mine, written) = (rank.session.rank(), AtomicU64::new(0));
+        let failing = fault::watch(&folder.join(format!("n{mine}")), move |attempt| {
+            let fails =
+                is_root(attempt) && (mine == 1 || written.fetch_add(1, Ordering::SeqCst) > 0);
+            fails.then_some(Fault::Fails(EIO))
+        });
+        for _ in 0..4 {
+            rank.compute();
+            rank.session.checkpoint().unwrap_err();
+            if mine == 0 {
+                whole(0, &[1, 2]);
+            }
+        }
+        drop(failing);
+        let report = rank.session.checkpoint().unwrap();
+        whole(
+            usize::try_from(mine).unwrap(),
+            &[1, report.checkpoint.number],
+        );
+    });
+    life(folder, Redundancy::None, &[0, 1], |rank| {
+        rank.session.restore().unwrap();
+        assert_eq!(rank.step, 5);
         rank.check();
     });
 }
