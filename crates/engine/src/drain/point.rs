@@ -2,7 +2,7 @@
 //! Purpose: a process that takes part in draining: it hands out its node's blocks, runs drains as an
 //! aggregator, and says how far they are.
 //! In from: requests of the coordinator and of aggregators. Out to: `source`, `work`.
-//! Invariants: one drain at a time; a request that cannot be done at once starts a thread, and `Progress`
+//! Invariants: one drain at a time has the store; a request that cannot be done at once starts a thread, and `Progress`
 //! tells how it goes; a store that failed is opened anew by the next drain; a life of the job that is over
 //! begins and ends nothing.
 
@@ -31,7 +31,7 @@ pub struct DrainPoint {
     name: String,
     source: Mutex<Option<Arc<NodeSource>>>,
     aggregator: Arc<Aggregator>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Threads>,
     /// The latest life that began a drain.
     latest: Mutex<Option<Latest>>,
 }
@@ -70,14 +70,42 @@ impl Life {
     }
 }
 
-/// What a drain and those who ask about it share.
+/// What drains share, one after the other.
 #[derive(Debug, Default)]
 struct Aggregator {
+    /// Held by the drain that is at work.
     open: Mutex<Option<OpenStore>>,
     encoders: Encoders,
-    progress: Mutex<DrainProgress>,
-    cancel: AtomicBool,
+    /// The drain that was begun last.
+    latest: Mutex<Arc<Run>>,
     pulse: Pulse,
+}
+
+impl Aggregator {
+    fn latest(&self) -> Arc<Run> {
+        Arc::clone(&lock(&self.latest))
+    }
+}
+
+/// What a drain and those who ask about it share.
+#[derive(Debug, Default)]
+struct Run {
+    progress: Mutex<DrainProgress>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Run {
+    fn cancel(&self) {
+        self.cancel.store(true, Ordering::Release);
+    }
+}
+
+/// Threads of drains.
+#[derive(Debug, Default)]
+struct Threads {
+    latest: Option<JoinHandle<()>>,
+    /// One that was told to end and has not: the latest waits for the store that it has.
+    former: Option<JoinHandle<()>>,
 }
 
 /// The aggregator's store between drains.
@@ -125,7 +153,7 @@ impl DrainPoint {
             name: name.to_owned(),
             source: Mutex::default(),
             aggregator: Arc::default(),
-            thread: Mutex::default(),
+            threads: Mutex::default(),
             latest: Mutex::default(),
         }
     }
@@ -175,8 +203,9 @@ impl DrainPoint {
     /// Ends a drain that is under way. One that hangs in the file system is left behind: it reads of the
     /// node what is there, and a commit of it is one of the checkpoint that it is of.
     pub fn stop(&self) {
-        self.aggregator.cancel.store(true, Ordering::Release);
-        if let Some(thread) = lock(&self.thread).take() {
+        self.aggregator.latest().cancel();
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads.former.into_iter().chain(threads.latest) {
             drop(ended(thread, PATIENCE));
         }
     }
@@ -242,9 +271,9 @@ impl DrainPoint {
                     .release(ExposureId(*exposure), &*self.endpoint);
                 Ok(DrainAnswer::Done)
             }
-            DrainRequest::Begin(job) => self.begin(job).map(|()| DrainAnswer::Done),
+            DrainRequest::Begin(job) => self.begin(job, within).map(|()| DrainAnswer::Done),
             DrainRequest::Progress => {
-                let mut progress = lock(&self.aggregator.progress).clone();
+                let mut progress = lock(&self.aggregator.latest().progress).clone();
                 progress.steps = self.aggregator.pulse.count();
                 Ok(DrainAnswer::Progress(progress))
             }
@@ -254,7 +283,7 @@ impl DrainPoint {
                     .as_ref()
                     .is_none_or(|latest| latest.life.incarnation <= *incarnation)
                 {
-                    self.aggregator.cancel.store(true, Ordering::Release);
+                    self.aggregator.latest().cancel();
                 }
                 Ok(DrainAnswer::Done)
             }
@@ -318,46 +347,65 @@ impl DrainPoint {
         Ok(())
     }
 
-    fn begin(&self, job: &DrainJob) -> Result<()> {
+    fn begin(&self, job: &DrainJob, within: Duration) -> Result<()> {
         let settings = DrainSettings::from_json(&job.settings)?;
-        let mut thread = lock(&self.thread);
-        let progress = lock(&self.aggregator.progress).clone();
+        let mut threads = lock(&self.threads);
+        let latest = self.aggregator.latest();
+        let progress = lock(&latest.progress).clone();
         self.admit(job, &progress)?;
-        if let Some(running) = thread.take() {
+        if let Some(running) = threads.latest.take() {
             if !running.is_finished() && progress.checkpoint == job.checkpoint {
-                *thread = Some(running);
+                threads.latest = Some(running);
                 return Ok(());
             }
             // Another checkpoint, or another coordinator: what is under way is given up.
-            self.aggregator.cancel.store(true, Ordering::Release);
-            if let Some(running) = ended(running, PATIENCE) {
-                *thread = Some(running);
-                let context = "a former drain still hangs in the file system";
-                return Err(Error::new(ErrorKind::StoreBusy, context));
+            latest.cancel();
+            if let Some(running) = ended(running, PATIENCE.min(within / 2)) {
+                threads.make_way(running)?;
             }
         }
-        self.aggregator.cancel.store(false, Ordering::Release);
-        *lock(&self.aggregator.progress) = DrainProgress {
+        let run = Arc::new(Run::default());
+        *lock(&run.progress) = DrainProgress {
             state: AT_WORK,
             checkpoint: job.checkpoint,
             ..DrainProgress::default()
         };
-        let run = DrainRun {
+        *lock(&self.aggregator.latest) = Arc::clone(&run);
+        let drain = DrainRun {
             endpoint: Arc::clone(&self.endpoint),
             name: self.name.clone(),
             own: lock(&self.source).clone(),
             aggregator: Arc::clone(&self.aggregator),
+            run: Arc::clone(&run),
             job: job.clone(),
             settings,
         };
         let started = std::thread::Builder::new()
             .name("backstay-drain".to_owned())
-            .spawn(move || run.run());
+            .spawn(move || drain.run());
         let started = started.map_err(|error| {
-            lock(&self.aggregator.progress).state = FAILED;
+            lock(&run.progress).state = FAILED;
             Error::io("starting a drain".to_owned(), error)
         })?;
-        *thread = Some(started);
+        threads.latest = Some(started);
+        Ok(())
+    }
+}
+
+impl Threads {
+    /// `running` was told to end, and has not: who comes next waits for it. Where it waits for another one
+    /// itself, the file system hangs.
+    fn make_way(&mut self, running: JoinHandle<()>) -> Result<()> {
+        if self
+            .former
+            .as_ref()
+            .is_some_and(|former| !former.is_finished())
+        {
+            self.latest = Some(running);
+            let context = "a former drain still hangs in the file system";
+            return Err(Error::new(ErrorKind::StoreBusy, context));
+        }
+        self.former = Some(running);
         Ok(())
     }
 }
@@ -374,6 +422,7 @@ struct DrainRun {
     name: String,
     own: Option<Arc<NodeSource>>,
     aggregator: Arc<Aggregator>,
+    run: Arc<Run>,
     job: DrainJob,
     settings: DrainSettings,
 }
@@ -384,7 +433,7 @@ impl DrainRun {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.drain()));
         let panicked = |_| Err(Error::new(ErrorKind::Internal, "a drain panicked"));
         let outcome = outcome.unwrap_or_else(panicked);
-        let mut progress = lock(&self.aggregator.progress);
+        let mut progress = lock(&self.run.progress);
         match outcome {
             Ok(sequence) => {
                 progress.sequence = sequence;
@@ -418,6 +467,9 @@ impl DrainRun {
 
     fn drain(&self) -> Result<u64> {
         let mut held = lock(&self.aggregator.open);
+        if self.run.cancel.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Timeout, "the drain was told to stop"));
+        }
         let mut own = open::store_for(
             held.take(),
             &self.job,
@@ -425,7 +477,7 @@ impl DrainRun {
             &self.aggregator.pulse,
         )?;
         {
-            let mut progress = lock(&self.aggregator.progress);
+            let mut progress = lock(&self.run.progress);
             progress.file.clone_from(&own.file);
             progress.store = own.store.id();
         }
@@ -439,12 +491,12 @@ impl DrainRun {
             store: &own.store,
             encoders: &self.aggregator.encoders,
             means: self.means(&own),
-            progress: &self.aggregator.progress,
-            cancel: &self.aggregator.cancel,
+            progress: &self.run.progress,
+            cancel: &self.run.cancel,
             pulse: &self.aggregator.pulse,
         };
         let outcome = drain.run(&mut own.state);
-        lock(&self.aggregator.progress).growths = own.store.stats().growths - before;
+        lock(&self.run.progress).growths = own.store.stats().growths - before;
         match &outcome {
             Ok(_) => *held = Some(own),
             // A store whose sync failed is not used again, nor one whose file may be gone with its mount: the

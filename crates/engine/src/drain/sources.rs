@@ -18,6 +18,7 @@ use backstay_format::drain::{DrainAnswer, DrainRequest, GatherPiece, Offered};
 use backstay_format::width::to_u64;
 use backstay_format::{BlockRef, CheckpointId, Digest, FormatError};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl Source {
         checkpoint: CheckpointId,
         (own, name): (Option<&NodeSource>, &str),
         endpoint: &Arc<dyn Endpoint>,
-        within: Duration,
+        (within, cancel): (Duration, &Arc<AtomicBool>),
     ) -> Result<Self> {
         let peer = Peer::new(seat.node.clone(), seat.address.clone());
         let endpoint = Arc::clone(endpoint);
@@ -103,7 +104,8 @@ impl Source {
                 file_exposure(offered.store),
                 offered.length_bytes,
                 within,
-            );
+            )
+            .until(Arc::clone(cancel));
             let reader = StoreReader::open(Arc::new(device))?;
             reader.read_records(|_, _, _| {})?;
             Arc::new(reader)

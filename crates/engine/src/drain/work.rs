@@ -45,7 +45,7 @@ pub(super) struct Drain<'a> {
     pub(super) encoders: &'a Encoders,
     pub(super) means: Means,
     pub(super) progress: &'a Mutex<DrainProgress>,
-    pub(super) cancel: &'a AtomicBool,
+    pub(super) cancel: &'a Arc<AtomicBool>,
     /// Beats with each thing that was done.
     pub(super) pulse: &'a Pulse,
 }
@@ -128,7 +128,8 @@ impl Drain<'_> {
     fn sources(&self) -> Result<Vec<Source>> {
         let open = |seat: &backstay_format::agent::Seat| {
             let own = (self.own, self.name);
-            Source::open(seat, self.job.checkpoint, own, self.endpoint, self.within())
+            let limits = (self.within(), self.cancel);
+            Source::open(seat, self.job.checkpoint, own, self.endpoint, limits)
         };
         let sources: Vec<Source> = parallel(&self.job.sources, PARALLEL_MAX, open)?;
         let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered.world_size).collect();

@@ -12,6 +12,7 @@ use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{Digest, StoreId};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ pub struct RemoteDevice {
     exposure: ExposureId,
     length_bytes: u64,
     within: Duration,
+    ended: Option<Arc<AtomicBool>>,
     chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
 }
 
@@ -69,14 +71,30 @@ impl RemoteDevice {
             exposure,
             length_bytes,
             within,
+            ended: None,
             chunks: Mutex::default(),
         }
+    }
+
+    /// Nothing more is read, nor tried again, once `ended` is set.
+    #[must_use]
+    pub fn until(mut self, ended: Arc<AtomicBool>) -> Self {
+        self.ended = Some(ended);
+        self
+    }
+
+    fn is_ended(&self) -> bool {
+        let ended = self.ended.as_ref();
+        ended.is_some_and(|ended| ended.load(Ordering::Acquire))
     }
 
     fn pull(&self, into: &mut [u8], offset: u64) -> Result<()> {
         let mut again = Backoff::within(self.within);
         let mut left = self.within;
         loop {
+            if self.is_ended() {
+                return Err(Error::other("who reads it was told to end"));
+            }
             let pulled = self
                 .endpoint
                 .pull(&self.peer, self.exposure, offset, into, left);
@@ -84,7 +102,7 @@ impl RemoteDevice {
                 return Ok(());
             };
             let may_pass = failed.kind().leaves_open() || failed.kind().proves_loss();
-            if !may_pass || !again.pause() {
+            if !may_pass || self.is_ended() || !again.pause() {
                 return Err(Error::other(of_the_way(failed)));
             }
             left = again.left().unwrap_or(LAST_TRY);

@@ -10,6 +10,7 @@ use backstay::format::agent::Seat;
 use backstay::format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay::format::{CheckpointId, StoreId};
 use backstay::inspect::Stores;
+use backstay::io::fault;
 use backstay::transport::{Endpoint, Peer, SecretSource, TcpEndpoint, TcpOptions};
 use backstay::{Config, ErrorKind, Level, Result};
 use backstay_testkit::SimNetwork;
@@ -306,4 +307,52 @@ fn a_file_that_another_process_takes_over_is_taken_over_in_turn() {
             ArchiveStore::take_over(&pfs, &file, &heir, &identity, &options).unwrap();
         }
     });
+}
+
+/// Its drain hangs in the file system when the next life begins one: that waits for the store, and whoever
+/// asks is answered. More than one does not wait there.
+#[test]
+fn a_drain_that_hangs_does_not_keep_the_next_from_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (hangs, goes_on) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (count, over) = (Arc::clone(&hangs), Arc::clone(&goes_on));
+    let _hold = fault::watch(folder, move |attempt| {
+        if attempt.access == fault::Access::Write {
+            count.fetch_add(1, Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        None
+    });
+    let network = SimNetwork::new(1);
+    let point = DrainPoint::new(network.endpoint("server"), "server");
+    let within = Duration::from_secs(1);
+    let until = |what: &dyn Fn() -> bool| {
+        let begun = std::time::Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < WITHIN);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    point.handle(&begin(folder, "gone", 1, 1), within).unwrap();
+    until(&|| hangs.load(Ordering::SeqCst) > 0);
+    point.handle(&begin(folder, "gone", 2, 2), within).unwrap();
+    assert_eq!(progress(&point).state, 1, "{:?}", progress(&point));
+    let error = point
+        .handle(&begin(folder, "gone", 3, 3), within)
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreBusy, "{error}");
+    goes_on.store(true, Ordering::SeqCst);
+    until(&|| {
+        let begun = point.handle(&begin(folder, "gone", 4, 4), within);
+        begun.is_ok()
+    });
+    // Its node is not there; what is told is of it, and not of those before.
+    until(&|| progress(&point).state == 3);
+    assert_eq!(progress(&point).checkpoint, CheckpointId::new(4, 4));
 }
