@@ -259,6 +259,7 @@ impl Coordinator {
         }
         for group in &groups {
             group.join(&self.agent, within)?;
+            self.mend(group, &own)?;
         }
         for text in &bare {
             notice::warn(text);
@@ -266,6 +267,38 @@ impl Coordinator {
         self.groups = groups;
         self.bare = bare;
         Ok(())
+    }
+
+    /// A new composition covers what stands in its members: what is damaged is made again first, by the former
+    /// ones, while they still protect it. What is beyond them keeps nothing else from being protected.
+    fn mend(&self, group: &GroupState, own: &[Survey]) -> Result<()> {
+        if group.table.epoch == group.epoch {
+            return Ok(());
+        }
+        let mended = each(&group.seats, |_, seat| {
+            let Some(survey) = own.iter().find(|survey| survey.store == seat.store) else {
+                return Ok(());
+            };
+            let logs = survey.group.iter().chain(&survey.former);
+            let members = logs.flat_map(|group| &group.members);
+            let named: BTreeSet<StoreId> = members.map(|member| member.store).collect();
+            if named.is_empty() {
+                return Ok(());
+            }
+            let here = own.iter().zip(&self.nodes);
+            let here = here.filter(|(survey, _)| named.contains(&survey.store));
+            let seats = here.map(|(survey, node)| node.seat(survey.store)).collect();
+            let within = self.agent.settings().within_for(survey.length_bytes);
+            match self
+                .agent
+                .ask(&peer(seat), &Request::Repair { seats }, within)
+            {
+                // It protects nothing yet.
+                Err(error) if error.kind() == ErrorKind::NotRetained => Ok(()),
+                other => other.map(drop),
+            }
+        });
+        all(mended).map(drop)
     }
 
     /// The newest checkpoint that all nodes retain: what can be protected when no application runs that

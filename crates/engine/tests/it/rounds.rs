@@ -708,3 +708,46 @@ fn what_is_damaged_beyond_repair_keeps_nothing_else_from_being_protected() {
     let folder = tempfile::tempdir().unwrap();
     encodes_anew_what_is_damaged(folder.path(), 1);
 }
+
+/// The same, where groups are formed anew: what was damaged between two lives, and nobody reads to restore.
+#[test]
+fn what_is_damaged_when_groups_are_formed_anew_is_made_again_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(3);
+    life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            rank.take_protected();
+            rank.take_protected();
+        },
+    );
+    let own = store_folder(folder, 0);
+    let table = read_beside(&own, store_of(&own)).unwrap();
+    let pieces = table.stripes.values().flat_map(|stripe| &stripe.pieces);
+    let large = pieces
+        .max_by_key(|piece| piece.extent.length_bytes)
+        .unwrap();
+    let (path, offset) = whose(folder, large);
+    let stood = |path: &Path| {
+        let mut bytes = vec![0; usize::try_from(large.extent.length_bytes).unwrap()];
+        let file = OpenOptions::new().read(true).open(path).unwrap();
+        file.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    };
+    let before = stood(&path);
+    damage(folder, large);
+    assert!(stood(&path) != before);
+    life(
+        folder,
+        &network,
+        |config| config.redundancy = Redundancy::Rs,
+        |rank| {
+            // It goes on from nothing, and reads nothing.
+            rank.take_protected();
+        },
+    );
+    assert!(stood(&path) == before);
+}
