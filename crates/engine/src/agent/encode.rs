@@ -7,7 +7,7 @@
 //! (k - 1 + m) / k bytes move for each byte protected.
 //! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
 
-use super::member::Pace;
+use super::pace::Pace;
 use super::view::{ExtentView, SegmentView};
 use super::{Agent, Ask, peer, rebuild};
 use crate::clock::Deadline;

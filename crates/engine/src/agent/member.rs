@@ -9,7 +9,6 @@
 use self::former::Former;
 use self::log::MemberLog;
 use super::{Agent, AgentSettings, lock};
-use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Device;
 use crate::io::file::FileDevice;
@@ -130,7 +129,9 @@ impl Member {
             former: former.map(|table| Former::of(table, store)),
         };
         member.claim();
-        member.publish_protected(member.table.protected);
+        if let Some(logged) = member.newest_up_to(member.table.protected) {
+            member.reserve.control().set_logged(logged);
+        }
         Ok(member)
     }
 
@@ -365,20 +366,27 @@ impl Member {
                 })
     }
 
+    /// What a round for `id` protects of what the newest root names: `id`, or, where a life went back behind it,
+    /// the newest that is older.
+    fn newest_up_to(&self, id: CheckpointId) -> Option<CheckpointId> {
+        let (root, _) = self.reserve.reader().newest_root().ok()?;
+        let named = root.revisions.iter().map(|revision| revision.checkpoint);
+        named.filter(|named| *named <= id).max()
+    }
+    fn retains(&self, id: CheckpointId) -> bool {
+        self.newest_up_to(id) == Some(id)
+    }
+
     /// Tells the node's ranks what is protected, if it is a checkpoint of this store: one that was
     /// abandoned meanwhile protects nothing.
     fn publish_protected(&self, protected: CheckpointId) {
         let control = self.reserve.control();
-        let is_here = || {
-            let root = self.reserve.reader().newest_root();
-            root.is_ok_and(|(root, _)| root.revisions.iter().any(|r| r.checkpoint == protected))
-        };
-        if protected <= control.protected() || !is_here() {
+        if protected <= control.protected() || !self.retains(protected) {
             return;
         }
         control.set_protected(protected);
         // A restore that abandons it may have come between.
-        if !is_here() {
+        if !self.retains(protected) {
             control.forget_protection_after(CheckpointId::default());
         }
     }
@@ -755,42 +763,6 @@ impl Agent {
     /// The settings of its work.
     pub(super) fn settings(&self) -> &AgentSettings {
         &self.settings
-    }
-}
-
-/// Keeps work below a rate by sleeping.
-#[derive(Debug)]
-pub(super) struct Pace {
-    bytes_a_second: Option<u64>,
-    ready: std::sync::Mutex<f64>,
-    since: crate::clock::Stopwatch,
-}
-
-impl Pace {
-    pub(super) fn new(bytes_a_second: Option<u64>) -> Self {
-        Self {
-            bytes_a_second,
-            ready: std::sync::Mutex::new(0.0),
-            since: crate::clock::Stopwatch::start(),
-        }
-    }
-
-    /// Books `bytes`, and sleeps until they are due; never beyond `deadline`.
-    pub(super) fn pass(&self, bytes: u64, deadline: &Deadline) {
-        let Some(rate) = self.bytes_a_second else {
-            return;
-        };
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let seconds = bytes as f64 / rate as f64;
-        let now = self.since.seconds();
-        let due = {
-            let mut ready = lock(&self.ready);
-            *ready = ready.max(now) + seconds;
-            *ready
-        };
-        let sleep = Duration::from_secs_f64((due - now).max(0.0));
-        let left = deadline.left().unwrap_or_default();
-        std::thread::sleep(sleep.min(left));
     }
 }
 

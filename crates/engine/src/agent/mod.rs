@@ -27,6 +27,7 @@ mod encode;
 mod late;
 pub mod local;
 mod member;
+mod pace;
 pub mod process;
 mod rebuild;
 mod record;

@@ -230,9 +230,9 @@ impl Session {
         session.repair_damaged_parts()?;
         let attached = session.attach_agent();
         vote(&session.comm, "attaching the agent", 0, attached)?;
-        let known_complete = session.agree_on_the_life()?;
+        let (known_complete, logged) = session.agree_on_the_life()?;
         session.prepare_archive()?;
-        session.agree_on_checkpoints(known_complete)?;
+        session.agree_on_checkpoints(known_complete, logged)?;
         session.open_metrics();
         let paced = session.open_pacer();
         vote(&session.comm, "planning", 0, paced)?;
@@ -357,14 +357,16 @@ impl Session {
         });
     }
 
-    /// Which life this is, and which number comes next; returns the newest known to have been complete.
-    fn agree_on_the_life(&mut self) -> Result<i64> {
+    /// Which life this is, and which number comes next; returns the newest known to have been complete, and the
+    /// oldest and the newest that stripe logs protect.
+    fn agree_on_the_life(&mut self) -> Result<(i64, [i64; 2])> {
         let known_complete = self.found.iter().filter(|found| found.revision.complete);
         let known_complete = known_complete.map(|found| as_number(found.id())).max();
         let run = self.store.as_ref().map(|store| {
             let superblock = store.rank.reserve().reader().superblock();
             i64::from(superblock.run)
         });
+        let logged = as_number(self.node.control.logged());
         let archived = self.archive.found();
         self.incarnation = self.incarnation.max(archived.incarnation + 1);
         self.last_number = self.last_number.max(archived.newest_number());
@@ -375,7 +377,8 @@ impl Session {
             run.unwrap_or(0),
             run.map_or(i64::MIN, |run| -run),
             i64::from(self.node.draw_run()),
-            as_number(self.node.control.protected()),
+            logged,
+            if logged > 0 { -logged } else { i64::MIN },
         ];
         self.comm
             .allreduce_max("agreeing on the life of the job", &mut newest)?;
@@ -386,12 +389,11 @@ impl Session {
             newest_run,
             lowest_run,
             drawn,
-            protected,
+            newest_logged,
+            oldest_logged,
         ] = newest;
         self.incarnation = u64::try_from(incarnation).unwrap_or(1);
         self.last_number = u64::try_from(last_number).unwrap_or(0);
-        // Until this life has protected one, it is all that survives the loss of a node.
-        self.policy.protected = as_checkpoint(protected);
         let archived_run = i64::from(self.archive.found().run);
         let agreed_run = match (newest_run, archived_run) {
             (0, 0) => drawn,
@@ -407,7 +409,24 @@ impl Session {
         if newest_run > 0 && archived_run > 0 && newest_run != archived_run {
             return Err(self.other_archive());
         }
-        Ok(known_complete)
+        let oldest_logged = oldest_logged.checked_neg().unwrap_or(0);
+        Ok((known_complete, [oldest_logged, newest_logged]))
+    }
+
+    /// Until this life has protected one, what every group's log protects is all that survives the loss of a
+    /// node: the oldest of them, unless its log is one of an earlier time. With what it is of, a round protects
+    /// what is older.
+    fn keep_what_is_protected(&mut self, logged: [i64; 2]) {
+        let complete = &self.policy.complete;
+        let up_to = |id| complete.iter().rev().find(|one| **one <= id).copied();
+        let mut logged = logged.into_iter().filter_map(as_checkpoint);
+        self.policy.protected = logged.find_map(up_to);
+        let control = &self.node.control;
+        if let (Some(id), true) = (self.policy.protected, self.node.leads())
+            && control.protected() < id
+        {
+            control.set_protected(id);
+        }
     }
 
     fn other_archive(&self) -> Error {
@@ -433,8 +452,9 @@ impl Session {
         Err(Error::new(ErrorKind::Configuration, context))
     }
 
-    /// Which checkpoints every rank can have; `known_complete` is the newest that was complete.
-    fn agree_on_checkpoints(&mut self, known_complete: i64) -> Result<()> {
+    /// Which checkpoints every rank can have; `known_complete` is the newest that was complete, `logged` the oldest
+    /// and the newest that a stripe log protects.
+    fn agree_on_checkpoints(&mut self, known_complete: i64, logged: [i64; 2]) -> Result<()> {
         let size = self.comm.size();
         let elsewhere = |id| self.protection.choice(id).is_some() || self.archive.has(id);
         let usable = |found: &&FoundRevision| {
@@ -478,9 +498,8 @@ impl Session {
         }
         let agreed = agree(&self.comm, &mine)?;
         // The first checkpoint of a job is known to be complete by its stripe logs only.
-        let protected = self.policy.protected.map_or(0, as_number);
         let known_complete = if agreed.is_empty() {
-            known_complete.max(protected)
+            known_complete.max(logged[1])
         } else {
             known_complete
         };
@@ -498,6 +517,7 @@ impl Session {
         // A node that is new to the job knows of no pin.
         self.policy.pinned = united(&self.comm, "pins", &agreed, &self.policy.pinned)?;
         self.policy.complete = agreed.into_iter().collect();
+        self.keep_what_is_protected(logged);
         self.settle_what_is_given_up()?;
         self.doubt_what_is_newer(self.policy.complete.last().copied())
     }

@@ -279,9 +279,9 @@ impl Session {
             self.incarnation += 1;
         }
         self.policy.complete.retain(|other| *other <= id);
-        // A protected checkpoint that is abandoned protects nothing of what comes, whose numbers may be
-        // lower.
-        self.policy.protected = self.policy.protected.filter(|protected| *protected <= id);
+        // Where a protected checkpoint is abandoned, its parity covers this one, and nothing of what comes, whose
+        // numbers may be lower.
+        self.policy.protected = self.policy.protected.map(|protected| protected.min(id));
         let begun = match (&self.store, self.node.leads()) {
             (None, true) => self.node.put_unopened_aside(),
             (Some(store), true) => {

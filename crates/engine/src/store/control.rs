@@ -32,7 +32,7 @@ pub fn check_local_ranks(count: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Configuration, context))
 }
 
-const VERSION: u64 = 0x4253_4354_524c_0005;
+const VERSION: u64 = 0x4253_4354_524c_0006;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
@@ -63,6 +63,7 @@ const WORD_DRAIN_MICROSECONDS: usize = 29;
 const WORD_PROTECT_MICROSECONDS: usize = 30;
 const WORD_FREE_FROM: usize = 31;
 const WORD_LIFE: usize = 32;
+const WORD_LOGGED: usize = 34;
 
 /// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
 const SEALED_BITS: u32 = 24;
@@ -398,6 +399,14 @@ impl Control {
     /// The newest checkpoint that is protected on all nodes.
     pub fn protected(&self) -> CheckpointId {
         self.checkpoint(WORD_PROTECTED)
+    }
+    /// Publishes the checkpoint that this node's stripe log protects: those of other groups may name another.
+    pub fn set_logged(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_LOGGED, id);
+    }
+    /// The checkpoint that this node's stripe log protected when a life began.
+    pub fn logged(&self) -> CheckpointId {
+        self.checkpoint(WORD_LOGGED)
     }
     /// Publishes the checkpoint that is being encoded.
     pub fn set_encoding(&self, id: CheckpointId) {

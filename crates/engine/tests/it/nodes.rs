@@ -8,15 +8,15 @@ use backstay::inspect::Stores;
 use backstay::io::fault::{self, Access, Fault};
 use backstay::io::file::FileDevice;
 use backstay::store::reader::StoreReader;
-use backstay::store::stripe_log::{StripeTable, read_beside};
+use backstay::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
 use backstay::{CheckpointId, Config, ErrorKind, Level};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::device::EIO;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 /// The configuration of the node at `place`, its store in a folder of its own.
 fn node(folder: &Path, redundancy: Redundancy, place: usize) -> Config {
@@ -446,6 +446,128 @@ fn what_a_root_names_is_not_written_again_before_it_names_it_no_more() {
     life(folder, Redundancy::None, &[0, 1], |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 5);
+        rank.check();
+    });
+}
+
+/// A life on four nodes in two groups of two, dealt to them in turn: 0 and 2, 1 and 3.
+fn grouped_life(folder: &Path, retained: u32, body: impl Fn(&mut Rank) + Sync) {
+    run_ranks(ThreadComm::new(4), |comm| {
+        let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
+        let config = Config {
+            group_size: 2,
+            retained,
+            ..node(folder, Redundancy::Xor, place)
+        };
+        let mut rank = Rank::open(comm, config).expect("opening");
+        rank.settle().expect("protecting");
+        body(&mut rank);
+    });
+}
+
+/// From when the flag is set, nodes `places` record no round that protects.
+fn unrecorded(folder: &Path, places: &[usize]) -> (Arc<AtomicBool>, Vec<fault::Watch>) {
+    let fails = Arc::new(AtomicBool::new(false));
+    let watches = places.iter().map(|place| {
+        let fails = Arc::clone(&fails);
+        fault::watch(&folder.join(format!("n{place}")), move |attempt| {
+            let name = attempt.path.file_name().and_then(|name| name.to_str());
+            let is_log = name.is_some_and(|name| LOG_FILES.contains(&name));
+            let fails = is_log && attempt.access == Access::Write && fails.load(Ordering::SeqCst);
+            fails.then_some(Fault::Fails(EIO))
+        })
+    });
+    let watches = watches.collect();
+    (fails, watches)
+}
+
+fn logged(folder: &Path, place: usize) -> Option<u64> {
+    let stores = Stores::open(&[folder.join(format!("n{place}"))]);
+    let groups = stores.groups();
+    groups.iter().map(|group| group.protected().number).max()
+}
+
+/// A group recorded the newest checkpoint, another could not, and the job died. The next life goes on from the
+/// newest, and keeps what all groups protect until they protect a newer one.
+#[test]
+fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (fails, failing) = unrecorded(folder, &[1, 3]);
+    let barrier = Barrier::new(4);
+    grouped_life(folder, 2, |rank| {
+        go_on(rank, 0);
+        barrier.wait();
+        fails.store(true, Ordering::SeqCst);
+        barrier.wait();
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+        if rank.session.rank() == 0 {
+            let begun = std::time::Instant::now();
+            while logged(folder, 0) != Some(2) {
+                assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+        barrier.wait();
+    });
+    assert_eq!(logged(folder, 1), Some(1));
+    grouped_life(folder, 2, |rank| {
+        let restored = rank.session.restore().unwrap().checkpoint;
+        assert_eq!(restored, CheckpointId::new(1, 2));
+        let protected = rank.session.protected_checkpoint();
+        assert_eq!(protected, Some(CheckpointId::new(1, 1)));
+        rank.compute();
+        rank.session.checkpoint().unwrap();
+    });
+    drop(failing);
+    wipe(folder, 3);
+    grouped_life(folder, 2, |rank| {
+        let restored = rank.session.restore().unwrap().checkpoint;
+        assert_eq!(restored, CheckpointId::new(1, 1));
+        assert_eq!(rank.step, 1);
+        rank.check();
+    });
+}
+
+/// Going back gives up what was protected last; what the same parity covers and is older is protected still, in
+/// that life and in the next, until something newer is.
+#[test]
+fn what_a_life_goes_back_to_stays_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (fails, failing) = unrecorded(folder, &[0, 1, 2, 3]);
+    let barrier = Barrier::new(4);
+    let take = |rank: &mut Rank| {
+        rank.compute();
+        let handle = rank.session.checkpoint_start().unwrap();
+        rank.session.wait(handle, Level::Protected).unwrap_err();
+    };
+    grouped_life(folder, 3, |rank| {
+        for _ in 0..3 {
+            go_on(rank, 0);
+        }
+        barrier.wait();
+        fails.store(true, Ordering::SeqCst);
+        barrier.wait();
+        rank.session.restore_from(1).unwrap();
+        for _ in 0..4 {
+            take(rank);
+        }
+    });
+    grouped_life(folder, 3, |rank| {
+        let restored = rank.session.restore().unwrap().checkpoint;
+        assert_eq!(restored, CheckpointId::new(2, 5));
+        for _ in 0..3 {
+            take(rank);
+        }
+    });
+    drop(failing);
+    wipe(folder, 3);
+    grouped_life(folder, 3, |rank| {
+        let restored = rank.session.restore().unwrap().checkpoint;
+        assert_eq!(restored, CheckpointId::new(1, 1));
+        assert_eq!(rank.step, 1);
         rank.check();
     });
 }
