@@ -228,8 +228,11 @@ impl Model {
                 self.begin_anew(plan, number)?;
                 Verdict::GoOn
             }
-            // Nothing was begun, nothing is known to be lost.
-            Outcome::Refused(..) if disturbed => return Ok(Verdict::GoOn),
+            // Nothing was begun, nothing is known to be lost; what was missing may have been made again before.
+            Outcome::Refused(..) if disturbed => {
+                self.made_again(&plan.nodes());
+                return Ok(Verdict::GoOn);
+            }
             Outcome::Refused(ErrorKind::Configuration, text)
                 if plan.nodes().is_disjoint(&self.strangers) =>
             {
@@ -283,9 +286,7 @@ impl Model {
 
     fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: &Told) -> Result<(), String> {
         let nodes = plan.nodes();
-        if self.passed_on || !self.tainted.is_subset(&nodes) {
-            self.inheriting.extend(nodes.difference(&self.stored));
-        }
+        self.made_again(&nodes);
         self.stored.extend(&nodes);
         if nodes.len() == 1 {
             // What a job on one node writes, its stripe log does not know.
@@ -333,6 +334,13 @@ impl Model {
             self.telling.extend(&nodes);
         }
         Ok(())
+    }
+
+    /// What `nodes` did not have was made of what the others have, and of their parity.
+    fn made_again(&mut self, nodes: &BTreeSet<usize>) {
+        if self.passed_on || !self.tainted.is_subset(nodes) {
+            self.inheriting.extend(nodes.difference(&self.stored));
+        }
     }
 
     fn promise(&self, plan: &LifePlan, id: CheckpointId, step: u64, covers: usize) -> Promise {
