@@ -8,9 +8,9 @@ test: test-cluster
 .PHONY: cluster-programs test-cluster
 cluster-programs: multiprocess-programs
 	@mkdir -p $(CLUSTER)
-	@cp -f $(MULTIPROCESS)/* $(CLUSTER)/
+	@cp --remove-destination $(MULTIPROCESS)/* $(CLUSTER)/
 	$(CARGO) build --release --locked --package backstay-cli
-	@cp -f $(BACKSTAY_RELEASE)/backstay $(CLUSTER)/
+	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(CLUSTER)/
 	@set -e; for mpi in $(MULTIPROCESS_MPI); do \
 	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(CLUSTER)/ring.$$mpi tests/cluster/ring.c; \
 	done

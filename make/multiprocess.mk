@@ -9,9 +9,10 @@ MULTIPROCESS_MPI := openmpi mpich
 test: test-multiprocess
 
 .PHONY: multiprocess-programs test-multiprocess soak
+# A library that is written over in place is a bus error in what runs from it.
 multiprocess-programs: setup library
 	@mkdir -p $(MULTIPROCESS)
-	@cp -f $(BACKSTAY_RELEASE)/libbackstay.so $(MULTIPROCESS)/libbackstay.so.$(BACKSTAY_ABI)
+	@cp --remove-destination $(BACKSTAY_RELEASE)/libbackstay.so $(MULTIPROCESS)/libbackstay.so.$(BACKSTAY_ABI)
 	@set -e; for mpi in $(MULTIPROCESS_MPI); do \
 	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(MULTIPROCESS)/oracle_job.$$mpi \
 	        tests/multiprocess/oracle_job.c -Ibindings/c/include \

@@ -445,11 +445,11 @@ def began(pid):
 def daemons_of(folder):
     """The processes that use this folder's file system."""
     wanted = str(folder / "ceph.conf").encode()
-    for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            words = line.read_bytes().split(b"\0")
+            words = pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
             if wanted in words and os.path.basename(words[0]).startswith(b"ceph-"):
-                yield int(line.parent.name)
+                yield int(pid)
 
 
 def remove(folder):
