@@ -216,11 +216,13 @@ def judged(job):
 
 
 def goes_on(scene, history, least, nodes, life=2, more=2, **options):
-    """The next life must restore step `least` or a newer one, and come to its end; that life."""
+    """The next life must restore step `least` or a newer one, and come to its end; that life. 0: it may begin anew."""
     history.complete = min(history.complete, least)
     job = scene.job(life=life, nodes=nodes, steps=history.begun + more, **options)
     job.end()
     history.judge(job, killed=False)
+    if least == 0 and job.all("fresh"):
+        return job
     expect(job.restored() is not None and job.restored()[1] >= least, f"nothing newer than {least}: {job.last_words()}")
     expect(len(job.all("verified")) == job.ranks, f"not every rank verified: {job.last_words()}")
     return job

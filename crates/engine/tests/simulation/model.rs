@@ -13,7 +13,7 @@
 
 use crate::invariants::{self, GOES_ON, NOTHING_NEWER, Required, broken};
 use crate::ledger::{Event, Outcome, Told};
-use crate::scenario::{Damage, End, Halt, LifePlan, Scenario};
+use crate::scenario::{Damage, End, LifePlan, Scenario};
 use backstay::config::Redundancy;
 use backstay::redundancy::group::{self, Member, Scheme};
 use backstay::{CheckpointId, ErrorKind};
@@ -204,12 +204,7 @@ impl Model {
         };
         self.has_catalog = scenario.archive.is_some();
         let required = self.required(scenario, plan);
-        // Who still writes for a life that stalled is not taken the archive from on the same host; and a node that
-        // was stopped may be at its store yet when the job comes back to it.
-        let stalled = |life: &LifePlan| matches!(life.end, End::Stall(_));
-        let stopped = |halt: &Option<Halt>| halt.is_some();
-        let is_late = scenario.lives[..number].iter().any(stalled)
-            || scenario.halts.iter().take(number).any(stopped);
+        let is_late = scenario.may_be_busy(number);
         let is_busy = is_late && matches!(first, Outcome::Refused(ErrorKind::StoreBusy, _));
         let disturbed = plan.is_disturbed() || is_busy || told.shaken;
         invariants::nothing_lost(first, required.as_ref(), disturbed)?;

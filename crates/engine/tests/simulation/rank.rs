@@ -200,9 +200,7 @@ impl Seat {
         if self.world.is_dead() {
             return Ok(());
         }
-        // What the life before wrote late may be of a run that never had a checkpoint.
-        let late = self.scenario.lives[..self.life].iter();
-        let late = late.rev().any(|life| matches!(life.end, End::Stall(_)));
+        let late = self.scenario.may_be_busy(self.life);
         if !late || error.kind() != ErrorKind::StoreBusy {
             self.sane(what, error, self.plan().reads.is_some())?;
         }

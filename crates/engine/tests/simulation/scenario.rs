@@ -335,6 +335,13 @@ impl Scenario {
         self.halts.get(life).copied().flatten()
     }
 
+    /// Whether somebody of an earlier life may still be at its store: who writes for a life that stalled, or a
+    /// node that was stopped and that the job comes back to.
+    pub(crate) fn may_be_busy(&self, life: usize) -> bool {
+        let stalled = |life: &LifePlan| matches!(life.end, End::Stall(_));
+        self.lives[..life].iter().any(stalled) || self.halts.iter().take(life).any(Option::is_some)
+    }
+
     pub(crate) fn fate(&self, life: usize) -> Option<Fate> {
         self.agents.get(life).copied().flatten()
     }
