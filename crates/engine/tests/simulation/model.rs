@@ -13,7 +13,7 @@
 
 use crate::invariants::{self, GOES_ON, NOTHING_NEWER, Required, broken};
 use crate::ledger::{Event, Outcome, Told};
-use crate::scenario::{Damage, End, LifePlan, Scenario};
+use crate::scenario::{Damage, LifePlan, Scenario};
 use backstay::config::Redundancy;
 use backstay::redundancy::group::{self, Member, Scheme};
 use backstay::{CheckpointId, ErrorKind};
