@@ -4,7 +4,7 @@
 SEEDS ?= 10000
 SEEDS_FROM ?= 1
 
-lint: ## Formatting, clippy, layering
+lint: ## Formatting, clippy, tidiness
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) run -q --locked -p xtask -- tidy

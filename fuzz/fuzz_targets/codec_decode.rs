@@ -2,7 +2,7 @@
 //! A scheme, a length and any bytes as what it encoded: an error or some bytes, never a panic.
 #![no_main]
 
-use backstay::codec::{Work, decode};
+use backstay_codec::{Work, decode};
 use backstay_format::scheme::SCHEME_BYTES;
 use backstay_format::{Decoder, Scheme};
 use libfuzzer_sys::fuzz_target;

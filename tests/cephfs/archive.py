@@ -25,17 +25,17 @@ def run_on(pfs, command, limit=300):
 
 
 def checkpoints_ask_the_metadata_server_nothing(settings):
-    """16 and 32 writers through the engine's archive: after set-up, not one request of any type."""
+    """16 and 32 writers through the archive: after set-up, not one request of any type."""
     with CephFs(mounts=4) as pfs:
         said = run_on(pfs, [settings.programs / "bench-cephfs", "--check", "--writers", "16,32", "--rounds", "4"])
     return said.strip().replace("\n", "; ")
 
 
 def files_get_their_layout(settings):
-    """The engine's tests of layouts, which only do something where there is a CephFS."""
+    """The archive's tests of layouts, which only do something where there is a CephFS."""
     cargo = os.environ.get("CARGO", "cargo")
     with CephFs(mounts=1) as pfs:
-        said = run_on(pfs, [cargo, "test", "--quiet", "--locked", "--package", "backstay", "--test", "it", "cephfs_"],
+        said = run_on(pfs, [cargo, "test", "--quiet", "--locked", "--package", "backstay-archive", "--test", "it", "cephfs_"],
                       limit=1800)
     expect("2 passed" in said, said[-1000:])
 

@@ -4,7 +4,6 @@
 //! page between `<!-- gen:NAME -->` and `<!-- end:NAME -->`.
 //! Invariants: the same tree gives the same bytes; nobody types a number that was measured.
 
-use crate::tidy::layers::{ALLOWED, MODULES, Role};
 use crate::tree::{Tree, extension};
 use backstay::ErrorKind;
 use backstay::config::{Form, REFERENCE};
@@ -70,7 +69,7 @@ fn filled(tree: &Tree, text: &str) -> Result<String, String> {
 
 fn part(tree: &Tree, name: &str) -> Result<String, String> {
     match name {
-        "layers" => Ok(layers()),
+        "crates" => crates(tree),
         "quickstart" => Ok(fenced("c", quickstart(tree)?)),
         "calls" => Ok(fenced("c", &calls(quickstart(tree)?)?)),
         "rust" => Ok(fenced("rust", &rust_example(tree)?)),
@@ -104,7 +103,7 @@ fn calls(program: &str) -> Result<String, String> {
 
 /// The example in the documentation of the engine, without the lines it hides.
 fn rust_example(tree: &Tree) -> Result<String, String> {
-    let path = "crates/engine/src/lib.rs";
+    let path = "crates/backstay/src/lib.rs";
     let lines = tree.text(path).unwrap_or_default().lines();
     let page: Vec<&str> = lines
         .filter_map(|line| line.strip_prefix("//!"))
@@ -122,23 +121,41 @@ fn rust_example(tree: &Tree) -> Result<String, String> {
     Ok(shown.join("\n"))
 }
 
-fn layers() -> String {
-    let mut text = String::from("| module | role |\n|---|---|\n");
-    for (name, role) in MODULES {
-        let role = match role {
-            Role::Composer => "composer: puts stages together",
-            Role::Stage => "stage",
-            Role::Service => "service: used by all",
+/// The crates in the order of a block's path, and which of the others each one may use.
+const CRATES: [&str; 12] = [
+    "backstay", "store", "net", "parity", "codec", "archive", "inspect", "metrics", "base",
+    "format", "model", "service",
+];
+
+/// The crates of the library, what they are for, and what they stand on: as their manifests say.
+fn crates(tree: &Tree) -> Result<String, String> {
+    let mut text = String::from("| crate | what it has | stands on |\n|---|---|---|\n");
+    for name in CRATES {
+        let path = format!("crates/{name}/Cargo.toml");
+        let manifest = tree.text(&path).ok_or_else(|| format!("no {path}"))?;
+        let manifest: toml::Table = manifest.parse().map_err(|e| format!("{path}: {e}"))?;
+        let description = manifest["package"]["description"].as_str();
+        let description = description.ok_or_else(|| format!("{path}: no description"))?;
+        let of = |other: &String| {
+            let other = other.strip_prefix("backstay-").unwrap_or(other);
+            CRATES.contains(&other).then(|| format!("`{other}`"))
         };
-        line(&mut text, &[&format!("`{name}`"), role]);
+        let used = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let used: Vec<String> = used
+            .into_iter()
+            .flatten()
+            .filter_map(|(n, _)| of(n))
+            .collect();
+        line(
+            &mut text,
+            &[
+                &format!("[`{name}`](../{})", path.trim_end_matches("/Cargo.toml")),
+                description,
+                &used.join(", "),
+            ],
+        );
     }
-    text.push_str("\n| from | to | names | why |\n|---|---|---|---|\n");
-    for edge in &ALLOWED {
-        let names: Vec<String> = edge.names.iter().map(|name| format!("`{name}`")).collect();
-        let (from, to) = (format!("`{}`", edge.from), format!("`{}`", edge.to));
-        line(&mut text, &[&from, &to, &names.join(", "), edge.why]);
-    }
-    text
+    Ok(text)
 }
 
 /// One row of a table.

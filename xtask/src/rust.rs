@@ -104,28 +104,6 @@ fn is_word(character: char) -> bool {
     character == '_' || character.is_alphanumeric()
 }
 
-/// `code` without the bodies of its test modules.
-pub(crate) fn without_tests(code: &str) -> String {
-    let mut kept = String::new();
-    let mut rest = code;
-    while let Some(at) = rest.find("#[cfg(test)]") {
-        let (before, from) = rest.split_at(at);
-        kept.push_str(before);
-        let body = from.find(['{', ';']).unwrap_or(from.len());
-        let is_module = from[..body].contains("mod ") && from[body..].starts_with('{');
-        let end = if is_module {
-            body + closing(&from[body..])
-        } else {
-            body
-        };
-        let lines = from[..end].matches('\n').count();
-        kept.extend(std::iter::repeat_n('\n', lines));
-        rest = &from[end..];
-    }
-    kept.push_str(rest);
-    kept
-}
-
 /// Bytes up to and with the bracket that closes the one `code` begins with.
 pub(crate) fn closing(code: &str) -> usize {
     let mut depth = 0;
@@ -168,17 +146,6 @@ mod tests {
         let words: Vec<String> = code(text).split_whitespace().map(str::to_owned).collect();
         assert_eq!(words, ["a", "e", "g", "'l", "m", "b", "n"]);
         assert_eq!(code(text).matches('\n').count(), 2);
-    }
-
-    #[test]
-    fn test_modules_are_taken_out_and_lines_stay() {
-        let text = "a\n#[cfg(test)]\nmod tests {\n  { b }\n}\nc\n#[cfg(test)]\nmod more;\nd";
-        let kept = without_tests(text);
-        assert_eq!(
-            kept.split_whitespace().collect::<Vec<_>>(),
-            ["a", "c", ";", "d"]
-        );
-        assert_eq!(line_of(&kept, kept.find('d').unwrap()), 9);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! breaks it in its tests.
 //! Out: findings as `path:line: what is wrong`.
 
-pub(crate) mod layers;
 mod pages;
 mod sources;
 
@@ -12,7 +11,6 @@ use crate::tree::Tree;
 /// All findings.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let rules = [
-        layers::check,
         sources::headers,
         sources::lengths,
         sources::ascii,

@@ -55,7 +55,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    backstay::io::on_demand::raise_file_limit();
+    backstay_base::io::on_demand::raise_file_limit();
     output::settled(run(Arguments::parse().command))
 }
 

@@ -3,8 +3,8 @@
 //! In: type, shape, bytes in order. Out: a file that appears under its name only when it is whole.
 
 use crate::output::Failure;
-use backstay::inspect::Array;
 use backstay::{ElementType, Error};
+use backstay_inspect::Array;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};

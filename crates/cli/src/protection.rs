@@ -4,7 +4,7 @@
 
 use crate::output::complain;
 use crate::view::IdView;
-use backstay::inspect::{Checkpoint, Group, Protection, Safety, Stores};
+use backstay_inspect::{Checkpoint, Group, Protection, Safety, Stores};
 use serde::Serialize;
 use std::collections::BTreeSet;
 

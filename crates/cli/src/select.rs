@@ -5,7 +5,7 @@
 use crate::output::{Failure, complain};
 use crate::view::{short, short_list};
 use backstay::ErrorKind;
-use backstay::inspect::{Checkpoint, Stores, Wanted, default_places};
+use backstay_inspect::{Checkpoint, Stores, Wanted, default_places};
 use std::path::PathBuf;
 
 /// Reads `N` or `N.INCARNATION`.

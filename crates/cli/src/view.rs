@@ -4,7 +4,7 @@
 
 use crate::protection::ProtectionView;
 use backstay::CheckpointId;
-use backstay::inspect::{Archived, Checkpoint, OpenStore, RootState, Stores, Unreadable, share};
+use backstay_inspect::{Archived, Checkpoint, OpenStore, RootState, Stores, Unreadable, share};
 use serde::Serialize;
 
 /// Which checkpoint.

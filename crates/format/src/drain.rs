@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::rank_root::RankEntry;
 use crate::{BlockRef, Digest};
+use serde::{Deserialize, Serialize};
 
 const REQUEST: &str = "request of a drain";
 /// Magic of a request.
@@ -24,6 +25,19 @@ const ANSWER_MAGIC: [u8; 8] = *b"BKSTDANS";
 pub const TEXT_BYTES_MAX: usize = 4096;
 /// Least bytes of a seat.
 const SEAT_BYTES_MIN: usize = 22;
+
+/// How the archive's codecs are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArchiveCodec {
+    /// By what is gained: where encoding is faster than the file system takes bytes.
+    #[default]
+    Auto,
+    /// By the ratio alone.
+    Ratio,
+    /// None: bytes are stored as they are.
+    Raw,
+}
 
 /// A block that a node shall hand out: where it stands in the node's store, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,15 +2,20 @@
 //! Purpose: how the blocks of several ranks follow each other in a segment, with frozen ids.
 //! Format: docs/format/merge.md, table "Schemes"; a number is never used again.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Order in which a segment holds the blocks of similar variables. The discriminant is its id on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Merge {
     /// Every rank's variables apart.
     None = 0,
     /// A variable of one rank after that of another.
+    #[default]
     Concatenate = 1,
     /// A block of each rank in turn.
     Interleave = 2,

@@ -4,7 +4,7 @@
 //! Invariants: no call waits longer than its limit; a rank that fails, calls something else or
 //! never comes breaks the communicator, and then every call of every rank is an error.
 
-use backstay::{Communicator, Error, ErrorKind, Result};
+use backstay_base::{Communicator, Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

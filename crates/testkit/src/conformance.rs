@@ -9,8 +9,8 @@ pub use transport::{TransportLab, transport_conformance};
 
 use crate::comm::run_ranks;
 use crate::oracle::noise;
-use backstay::io::Device;
-use backstay::{Communicator, ErrorKind};
+use backstay_base::io::Device;
+use backstay_base::{Communicator, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;

@@ -429,7 +429,7 @@ pub fn write(offset: u64, bytes: &[u8]) -> Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backstay::io::Device;
+    use backstay_base::io::Device;
     use std::collections::BTreeSet;
     use std::time::Instant;
 

@@ -5,7 +5,7 @@
 //! injected failure happens once.
 
 use crate::bytes::SharedBytes;
-use backstay::io::Device;
+use backstay_base::io::Device;
 use backstay_format::width::to_u64;
 use std::io::{Error, ErrorKind, Result};
 use std::ops::Range;

@@ -6,12 +6,12 @@
 //! lock is held while a handler, a device or a hook runs.
 
 use crate::seeded::Seeded;
-use backstay::transport::{
+use backstay_base::{Error, ErrorKind, Result};
+use backstay_format::Digest;
+use backstay_net::{
     Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, agree, check_message, remote_error,
     words,
 };
-use backstay::{Error, ErrorKind, Result};
-use backstay_format::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,67 +12,64 @@ const BLOB_BYTES_MAX: usize = 1 << 20;
 /// Where `unsafe` may stand, and what for. A path that ends in a slash is a folder.
 const UNSAFE: [(&str, &str); 21] = [
     (
-        "crates/engine/src/region.rs",
+        "crates/store/src/region.rs",
         "application memory is reached by pointer",
     ),
     (
-        "crates/engine/src/track/mappings.rs",
+        "crates/store/src/track/mappings.rs",
         "asks the kernel for a mapping by PROCMAP_QUERY",
     ),
     (
-        "crates/engine/src/track/pages.rs",
+        "crates/store/src/track/pages.rs",
         "registers memory that the caller promises",
     ),
     (
-        "crates/engine/src/track/pages/",
+        "crates/store/src/track/pages/",
         "userfaultfd and PAGEMAP_SCAN",
     ),
     (
-        "crates/engine/src/io/mapped.rs",
+        "crates/base/src/io/mapped.rs",
         "writes a mapping of the store",
     ),
     (
-        "crates/engine/src/io/sealed.rs",
+        "crates/base/src/io/sealed.rs",
         "says what may be borrowed of a device",
     ),
     (
-        "crates/engine/src/io/file.rs",
+        "crates/base/src/io/file.rs",
         "its tests borrow what they wrote",
     ),
+    ("crates/store/src/sealed.rs", "vouches for what is sealed"),
     (
-        "crates/engine/src/store/sealed.rs",
-        "vouches for what is sealed",
-    ),
-    (
-        "crates/engine/src/io/shared.rs",
+        "crates/base/src/io/shared.rs",
         "maps the words that a node's ranks share",
     ),
-    ("crates/engine/src/io/stream.rs", "stores past the caches"),
+    ("crates/base/src/io/stream.rs", "stores past the caches"),
     (
-        "crates/engine/src/session/process.rs",
+        "crates/backstay/src/session/process.rs",
         "what belongs to another process is not dropped",
     ),
     (
-        "crates/engine/src/redundancy/gf256/x86.rs",
+        "crates/parity/src/gf256/x86.rs",
         "vector instructions take pointers",
     ),
     (
-        "crates/engine/src/codec/simd.rs",
+        "crates/codec/src/simd.rs",
         "runs loops with instructions that not every processor has",
     ),
     (
-        "crates/engine/src/session/mod.rs",
+        "crates/backstay/src/session/mod.rs",
         "protect takes a pointer",
     ),
     (
-        "crates/engine/src/session/restore.rs",
+        "crates/backstay/src/session/restore.rs",
         "read_rank takes a pointer",
     ),
     (
-        "crates/engine/src/session/variable.rs",
+        "crates/backstay/src/session/variable.rs",
         "makes a region of what protect took",
     ),
-    ("crates/engine/tests/", "tests protect memory"),
+    ("crates/backstay/tests/", "tests protect memory"),
     ("crates/cli/tests/", "tests protect memory"),
     ("crates/testkit/src/isal.rs", "calls a library of C"),
     ("bindings/", "the boundary to C"),
@@ -336,22 +333,22 @@ mod tests {
     #[test]
     fn unsafe_stands_where_it_may() {
         assert_eq!(
-            found(unsafe_code, "crates/engine/src/cpu.rs", "unsafe { f() }"),
+            found(unsafe_code, "crates/base/src/cpu.rs", "unsafe { f() }"),
             1
         );
         assert_eq!(
             found(
                 unsafe_code,
-                "crates/engine/src/cpu.rs",
+                "crates/base/src/cpu.rs",
                 "// unsafe\n\"unsafe\""
             ),
             0
         );
         assert_eq!(
-            found(unsafe_code, "crates/engine/src/region.rs", "unsafe { f() }"),
+            found(unsafe_code, "crates/store/src/region.rs", "unsafe { f() }"),
             0
         );
-        let stale = unsafe_code(&Tree::of(&[("crates/engine/src/region.rs", "fn f() {}")]));
+        let stale = unsafe_code(&Tree::of(&[("crates/store/src/region.rs", "fn f() {}")]));
         assert_eq!(stale.len(), 1);
     }
 

@@ -8,10 +8,6 @@
 
 use crate::ways::{Payload, Way, all_at_once};
 use backstay::CheckpointId;
-use backstay::archive::{
-    ArchiveDevice, ArchiveStore, Catalog, Commit, Folder, Identity, NewCheckpoint, NewPart,
-    NewSegment, ReadOptions, WriteOptions, catalog, fence, store_file,
-};
 use backstay::format::archive::DATA_OFFSET;
 use backstay::format::stream::StreamRoot;
 use backstay::format::width::{to_u64, to_usize};
@@ -19,9 +15,13 @@ use backstay::format::{
     Address, BlockRef, Digest, RankEntry, RevisionEntry, SegmentClass, SegmentHeader, SegmentId,
     SegmentPiece,
 };
-use backstay::io::Device;
-use backstay::io::direct::SharedFile;
-use backstay::io::region::Region;
+use backstay_archive::{
+    ArchiveDevice, ArchiveStore, Catalog, Commit, Folder, Identity, NewCheckpoint, NewPart,
+    NewSegment, ReadOptions, WriteOptions, catalog, fence, store_file,
+};
+use backstay_base::io::Device;
+use backstay_base::io::direct::SharedFile;
+use backstay_base::io::region::Region;
 use backstay_bench::{MIB, Outcome};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

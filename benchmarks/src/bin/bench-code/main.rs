@@ -9,12 +9,12 @@
 //! Two places where the bytes are: `memory`, so many stripes that no cache holds them; `cache`, one
 //! stripe again and again, which the last-level cache holds.
 
-use backstay::redundancy::code::{Code, Piece, Plan, coefficient};
-use backstay::redundancy::gf256::Kernel;
 use backstay_bench::figures::{Better, Figure, Figures, say};
 use backstay_bench::job::cpu_seconds;
 use backstay_bench::options::Options;
 use backstay_bench::{MIB, Outcome, size_f64};
+use backstay_parity::code::{Code, Piece, Plan, coefficient};
+use backstay_parity::gf256::Kernel;
 use backstay_testkit::isal::{Isal, Tables};
 use backstay_testkit::seeded::Seeded;
 use std::hint::black_box;

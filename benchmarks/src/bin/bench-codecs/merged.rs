@@ -3,9 +3,11 @@
 //! nothing of variables.
 //! In from: data sets. Out to: the parts of this benchmark.
 
-use backstay::aggregate::{self, Block, Options, Piece, RankBlocks, Segment, VariableBlocks, lags};
 use backstay::format::ElementType;
 use backstay::format::limits::BLOCK_BYTES_DEFAULT;
+use backstay_archive::aggregate::{
+    self, Block, Options, Piece, RankBlocks, Segment, VariableBlocks, lags,
+};
 use backstay_bench::Outcome;
 use backstay_bench::datasets::{State, Variable};
 use std::collections::HashSet;

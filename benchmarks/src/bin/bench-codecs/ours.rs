@@ -4,13 +4,13 @@
 //! Invariants: all that was encoded is decoded and compared; a segment counts its head.
 
 use crate::merged::{Gathered, Once, segments};
-use backstay::aggregate::Options;
-use backstay::codec::{self, Choice, Chooser, Policy, Subject, Work};
 use backstay::format::scheme::SecondPass;
+use backstay_archive::aggregate::Options;
 use backstay_bench::compression::report::Reached;
 use backstay_bench::datasets::State;
 use backstay_bench::job::cpu_seconds;
 use backstay_bench::{Outcome, size_f64};
+use backstay_codec::{Choice, Chooser, Policy, Subject, Work};
 use std::collections::BTreeMap;
 
 /// Bytes that are kept of a segment beside its content.
@@ -139,7 +139,7 @@ impl Stage {
             scheme = scheme.with_second_pass(second);
         }
         let out = &mut self.encoded;
-        let taken = codec::encode(&scheme, bytes, segment.base, &mut self.work, out)?;
+        let taken = backstay_codec::encode(&scheme, bytes, segment.base, &mut self.work, out)?;
         totals.encode_seconds += cpu_seconds() - chosen_at;
         totals.choose_seconds += chosen_at - start;
         if let Some(chooser) = self
@@ -157,7 +157,7 @@ impl Stage {
         for _ in 0..if way.timed { ROUNDS } else { 1 } {
             let start = cpu_seconds();
             let (encoded, decoded) = (&self.encoded, &mut self.decoded);
-            codec::decode(&taken, encoded, segment.base, &mut self.work, decoded)?;
+            backstay_codec::decode(&taken, encoded, segment.base, &mut self.work, decoded)?;
             best = best.min(cpu_seconds() - start);
         }
         totals.decode_seconds += best;

@@ -5,7 +5,7 @@
 
 use crate::ours::{Stage, Way};
 use crate::rivals::{self, Rival};
-use backstay::aggregate::{Merge, Options};
+use backstay_archive::aggregate::{Merge, Options};
 use backstay_bench::Outcome;
 use backstay_bench::compression::report::{HistoryRow, VariableRow};
 use backstay_bench::datasets::{State, Variable};

@@ -5,8 +5,8 @@
 
 use crate::merged::{self, Once};
 use crate::ours::{Stage, Totals, Way};
-use backstay::aggregate::{Merge, Options};
 use backstay::format::scheme::SecondPass;
+use backstay_archive::aggregate::{Merge, Options};
 use backstay_bench::compression::report::{
     CheckpointRow, CourseRow, GroupRow, MergeRow, PassRow, Report,
 };

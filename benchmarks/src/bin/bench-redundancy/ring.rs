@@ -25,7 +25,7 @@ impl Ring {
     /// Connects each rank to the next. Collective.
     pub(crate) fn join(job: &Job, bytes: usize) -> Outcome<Self> {
         let listener = TcpListener::bind(("0.0.0.0", 0))?;
-        let host = backstay::transport::announced_host(None)?;
+        let host = backstay_net::announced_host(None)?;
         let size = backstay::format::width::index(job.comm.size());
         let me = backstay::format::width::index(job.comm.rank());
         let mut mine = [0; 64];

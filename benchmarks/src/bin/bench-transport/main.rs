@@ -4,13 +4,13 @@
 #![expect(unsafe_code, reason = "maps the file that is sent")]
 
 use backstay::format::Digester;
-use backstay::io::Device;
-use backstay::io::file::FileDevice;
-use backstay::transport::{Endpoint, Exposed, ExposureId, Secret, TcpEndpoint, TcpOptions};
+use backstay_base::io::Device;
+use backstay_base::io::file::FileDevice;
 use backstay_bench::figures::{Better, Figure, Figures, Wanted, columns, median, say, short};
 use backstay_bench::job::cpu_seconds;
 use backstay_bench::options::Options;
 use backstay_bench::{MIB, Outcome, size_f64};
+use backstay_net::{Endpoint, Exposed, ExposureId, Secret, TcpEndpoint, TcpOptions};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io::{Read, Write};

@@ -7,9 +7,9 @@
 //! is told to, and then finishes what it can.
 
 use crate::output::complain;
-use backstay::agent::process::{Ended, ProcessOptions, run as run_agent};
-use backstay::store::place;
+use backstay::agent::{Ended, ProcessOptions, run as run_agent};
 use backstay::{Config, Error, ErrorKind, Result};
+use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ fn directory(args: &AgentArgs) -> Result<PathBuf> {
         return Err(Error::new(ErrorKind::InvalidArgument, context));
     };
     let node = config.node.clone().unwrap_or_else(place::node_name);
-    if let Some(directory) = place::existing(&config, &job, &node)? {
+    if let Some(directory) = place::existing(config.store_path.as_deref(), &job, &node)? {
         return Ok(directory);
     }
-    Ok(place::choose(&config, &job, &node, None)?.directory)
+    Ok(place::choose(config.store_path.as_deref(), &job, &node, None)?.directory)
 }

@@ -4,8 +4,8 @@
 use crate::output::{Failure, complain, human_bytes, print_json, progress, result};
 use crate::view::{CheckpointView, short};
 use crate::{npy, select};
-use backstay::inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
 use backstay::{ElementType, ErrorKind};
+use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -8,10 +8,10 @@ use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
 use crate::view::{CheckpointView, ratio, short, utc};
 use backstay::ErrorKind;
-use backstay::inspect::{
+use backstay_format::width::to_u64;
+use backstay_inspect::{
     Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted, share,
 };
-use backstay_format::width::to_u64;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;

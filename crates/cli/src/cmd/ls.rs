@@ -7,8 +7,8 @@ use crate::output::{
 use crate::protection::{GroupView, say_shortfalls, short_sentence};
 use crate::select;
 use crate::view::{CheckpointView, StoreView, UnreadableView, archived_ratio, ratio, short, utc};
-use backstay::archive::CatalogReader;
-use backstay::inspect::{Archive, Archived, Checkpoint, OpenStore, RootState, Stores};
+use backstay_archive::CatalogReader;
+use backstay_inspect::{Archive, Archived, Checkpoint, OpenStore, RootState, Stores};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;

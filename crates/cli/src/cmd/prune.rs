@@ -4,9 +4,9 @@
 use crate::output::{Failure, ask, complain, human_bytes, print_json, print_table, result};
 use crate::view::{IdView, short};
 use backstay::ErrorKind;
-use backstay::archive::retention::Reason;
-use backstay::drain::prune::{PruneOptions, PrunePlan, carry_out, plan};
-use backstay::inspect::glance_archives;
+use backstay_archive::drain::prune::{PruneOptions, PrunePlan, carry_out, plan};
+use backstay_archive::retention::Reason;
+use backstay_inspect::glance_archives;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,7 +8,7 @@
 
 use crate::output::{Failure, complain};
 use backstay::ErrorKind;
-use backstay::inspect::Stores;
+use backstay_inspect::Stores;
 use backstay_service::supervise::agents::AgentPlan;
 use backstay_service::supervise::command::{Command, Launcher};
 use backstay_service::supervise::events::Events;

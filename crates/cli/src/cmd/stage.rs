@@ -6,10 +6,10 @@
 //! Invariants: any number of servers a job; each ends when it is told to, or its job is over.
 
 use crate::output::complain;
-use backstay::archive::job_folder;
-use backstay::store::place;
 use backstay::{Config, Error, ErrorKind, Result};
+use backstay_archive::job_folder;
 use backstay_service::staging::{Ended, StageOptions, run as run_server};
+use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;

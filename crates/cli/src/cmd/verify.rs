@@ -9,7 +9,7 @@ use crate::output::{Failure, WRONG, complain, human_bytes, print_json, progress,
 use crate::select;
 use crate::view::{CheckpointView, IdView, UnreadableView, short, short_list};
 use backstay::CheckpointId;
-use backstay::inspect::{
+use backstay_inspect::{
     Checkpoint, Finding, Stores, VerifiedArchive, VerifiedStore, Wanted, bytes_to_verify,
 };
 use repair::RepairedView;

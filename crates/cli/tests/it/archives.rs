@@ -3,10 +3,10 @@
 //! the application.
 
 use crate::job::{GLOBAL, RANKS, Ran, Rank, WORDS, backstay, config, element, small, word};
-use backstay::archive::{Catalog, catalog_file, store_file};
 use backstay::config::ArchiveCodec;
-use backstay::drain::fetch::open_device;
 use backstay::{Communicator, Config, ElementType, Level, Session, Variable};
+use backstay_archive::drain::fetch::open_device;
+use backstay_archive::{Catalog, catalog_file, store_file};
 use backstay_format::TableEntry;
 use backstay_format::width::to_u64;
 use backstay_testkit::comm::{ThreadComm, run_ranks};

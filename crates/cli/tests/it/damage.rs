@@ -2,7 +2,7 @@
 //! `verify`: what is damaged, where, and which checkpoints it concerns.
 
 use crate::job::{BLOCK_WORDS, Ran, backstay, run_job, store, word};
-use backstay::inspect::{Array, StoredPart, Stores};
+use backstay_inspect::{Array, StoredPart, Stores};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

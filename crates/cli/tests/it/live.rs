@@ -3,8 +3,8 @@
 
 use crate::job::{RANKS, Rank, backstay, config};
 use crate::numpy::read_npy;
-use backstay::inspect::{Array, Stores};
 use backstay::{CheckpointId, Communicator, Config, ErrorKind};
+use backstay_inspect::{Array, Stores};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

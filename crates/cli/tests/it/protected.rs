@@ -3,10 +3,10 @@
 
 use crate::job::{RANKS, Rank, backstay, config, store};
 use backstay::config::Redundancy;
-use backstay::inspect::Stores;
-use backstay::store::stripe_log::{LOG_FILES, StripeTable, read_beside};
 use backstay::{Communicator, Config, Level};
 use backstay_format::{Extent, Stripe, StripePiece};
+use backstay_inspect::Stores;
+use backstay_store::stripe_log::{LOG_FILES, StripeTable, read_beside};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};

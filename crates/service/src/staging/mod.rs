@@ -5,9 +5,9 @@
 //! Invariants: it finds the job, and is found, by the job's folder in the archive; it outlives the
 //! application and goes on with the next life; what it had stored when it died is not stored again.
 
-use backstay::drain::{DrainPoint, ServerPlace, shared_secret};
-use backstay::transport::{Endpoint, Handler, SecretSource, TcpEndpoint, TcpOptions};
 use backstay::{Error, ErrorKind, Result};
+use backstay_archive::drain::{DrainPoint, ServerPlace, shared_secret};
+use backstay_net::{Endpoint, Handler, SecretSource, TcpEndpoint, TcpOptions};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

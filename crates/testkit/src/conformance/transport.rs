@@ -5,10 +5,10 @@
 use crate::SimDevice;
 use crate::comm::run_ranks;
 use crate::oracle::noise;
-use backstay::transport::{Endpoint, Exposed, ExposureId, Handler, MESSAGE_BYTES_MAX, Peer};
-use backstay::{Error, ErrorKind, Result};
+use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::Digest;
 use backstay_format::width::to_u64;
+use backstay_net::{Endpoint, Exposed, ExposureId, Handler, MESSAGE_BYTES_MAX, Peer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every communicator of the workspace that needs no MPI, through the suite.
 
-use backstay::comm::Single;
-use backstay::{Communicator, Result};
+use backstay_base::comm::Single;
+use backstay_base::{Communicator, Result};
 use backstay_testkit::ThreadComm;
 use backstay_testkit::conformance::communicator_conformance;
 

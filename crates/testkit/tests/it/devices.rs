@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every device of the workspace through the suite, and faulty ones that the suite must refuse.
 
-use backstay::io::Device;
-use backstay::io::file::FileDevice;
+use backstay_base::io::Device;
+use backstay_base::io::file::FileDevice;
 use backstay_testkit::SimDevice;
 use backstay_testkit::conformance::device_conformance;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every transport of the workspace through the suite.
 
-use backstay::transport::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
+use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
 use backstay_testkit::SimNetwork;
 use backstay_testkit::conformance::{TransportLab, transport_conformance};
 use std::sync::Arc;

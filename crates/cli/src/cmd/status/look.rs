@@ -5,14 +5,14 @@
 
 use crate::output::Failure;
 use crate::view::{IdView, UnreadableView, utc};
-use backstay::clock::unix_ns;
-use backstay::drain::ArchiveStatus;
-use backstay::inspect::{
+use backstay::{CheckpointId, ErrorKind};
+use backstay_archive::drain::ArchiveStatus;
+use backstay_base::clock::unix_ns;
+use backstay_inspect::{
     ArchiveGlance, ControlGlance, StoreGlance, Unreadable, default_places, glance_archives,
     glance_stores, share,
 };
-use backstay::metrics::Metrics;
-use backstay::{CheckpointId, ErrorKind};
+use backstay_metrics::Metrics;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -301,8 +301,9 @@ impl JobView {
         let told = told.map(|id| CheckpointId::new(id.incarnation, id.number));
         let protected = said().filter_map(|glance| some(glance.protected)).max();
         let encoding = said().filter_map(|glance| some(glance.encoding)).max();
-        let id =
-            |id: backstay::drain::StatusCheckpoint| CheckpointId::new(id.incarnation, id.number);
+        let id = |id: backstay_archive::drain::StatusCheckpoint| {
+            CheckpointId::new(id.incarnation, id.number)
+        };
         let ids = Ids {
             node,
             protected,
@@ -360,7 +361,7 @@ impl From<&StoreGlance> for StoreStatus {
 impl DrainView {
     fn new(status: &ArchiveStatus, running: bool, ids: &Ids) -> Self {
         let at_work = ids.draining.is_some();
-        let sum = |what: fn(&backstay::drain::AggregatorStatus) -> u64| {
+        let sum = |what: fn(&backstay_archive::drain::AggregatorStatus) -> u64| {
             at_work.then(|| status.aggregators.iter().map(what).sum::<u64>())
         };
         let last = |bytes: u64| (status.drains > 0).then_some(bytes);

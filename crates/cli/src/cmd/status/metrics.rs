@@ -4,7 +4,7 @@
 //! lists them; what is not known has no sample.
 
 use super::look::{DrainView, JobView, Snapshot};
-use backstay::metrics::{Measured, Metrics};
+use backstay_metrics::{Measured, Metrics};
 
 /// The text under construction.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use super::look::{ArchiveView, DrainView, JobView, Snapshot};
 use crate::output::{human_bytes, percent};
 use crate::view::short;
 use backstay::CheckpointId;
-use backstay::inspect::share;
-use backstay::metrics::Metrics;
+use backstay_inspect::share;
+use backstay_metrics::Metrics;
 use std::collections::BTreeMap;
 
 /// The lines to show.
@@ -240,7 +240,7 @@ fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backstay::metrics::VariableTracking;
+    use backstay_metrics::VariableTracking;
 
     fn tracked(now: &str, asked: &str, why: Option<&str>) -> VariableTracking {
         VariableTracking {

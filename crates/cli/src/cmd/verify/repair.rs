@@ -32,7 +32,7 @@ pub(super) fn repair(paths: &[PathBuf]) -> Result<Vec<RepairedView>, Failure> {
     let repaired = stores.repair(&locks, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     drop(locks);
-    let view = |one: &backstay::inspect::Repaired| RepairedView {
+    let view = |one: &backstay_inspect::Repaired| RepairedView {
         path: stores.path(one.store).display().to_string(),
         extents: one.extents,
         bytes: one.bytes,

@@ -3,7 +3,7 @@
 
 use super::SHOWN_MAX;
 use crate::output::{complain, human_bytes, result};
-use backstay::inspect::{Repair, Stores, StripeDamage, VerifiedStore, VerifiedStripes};
+use backstay_inspect::{Repair, Stores, StripeDamage, VerifiedStore, VerifiedStripes};
 use serde::Serialize;
 use std::collections::BTreeSet;
 

@@ -1,0 +1,712 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: brings a job's checkpoints to its archive, on the node of rank 0: which checkpoint is next,
+//! which aggregator drains which nodes, and the record of what is whole.
+//! In from: the words that the node's ranks share, the plan of the job. Out to: all points, the catalog.
+//! Invariants: a checkpoint is recorded when every aggregator has committed its part; what is no longer
+//! listed is freed by a later drain, never before; an aggregator that is gone is replaced by one that is
+//! there, which goes on where it stood; the application is never waited for, nor kept waiting.
+
+use super::follow::{Aggregator, Failed, Following, Outcome};
+use super::point::DrainPoint;
+use super::running::GRACE;
+use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
+use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, servers, sweep};
+use crate::{Catalog, Identity, NewCheckpoint, NewPart, fence, private, retention};
+use backstay_base::clock::{Deadline, Stopwatch, patiently};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::notice;
+use backstay_format::agent::Seat;
+use backstay_format::catalog::SLOT_BYTES_DEFAULT;
+use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
+use backstay_format::width::to_u64;
+use backstay_format::{CheckpointId, StoreId};
+use backstay_net::Peer;
+use backstay_store::control::{Control, wait_until};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A node whose checkpoints are drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveNode {
+    /// Its name.
+    pub name: String,
+    /// The address of its agent.
+    pub address: String,
+}
+
+impl ArchiveNode {
+    fn peer(&self) -> Peer {
+        Peer::new(self.name.clone(), self.address.clone())
+    }
+}
+
+/// How a job's checkpoints get to its archive.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchivePlan {
+    /// The folder of the job.
+    pub folder: PathBuf,
+    /// The job.
+    pub job: String,
+    /// Its run.
+    pub run: u32,
+    /// This life.
+    pub incarnation: u64,
+    /// The checkpoint that it restored.
+    pub from: Option<StatusCheckpoint>,
+    /// Every so many checkpoints one is drained, unless the planner picks them.
+    pub every: u64,
+    /// Checkpoints that the archive keeps.
+    pub retained: usize,
+    /// How to drain.
+    pub settings: DrainSettings,
+    /// The nodes, in the order of their ranks.
+    pub nodes: Vec<ArchiveNode>,
+    /// Where the state of draining is written for those who look.
+    pub status: Option<PathBuf>,
+}
+
+impl ArchivePlan {
+    /// The catalog of the plan's job, for writing.
+    pub fn open_catalog(&self) -> Result<Catalog> {
+        self.open_catalog_by(Catalog::open_or_create)
+    }
+
+    /// The same, where what may stand in a slot that cannot be read was given up, and the checkpoint that was
+    /// named is restored.
+    pub fn open_catalog_past_unread(&self) -> Result<Catalog> {
+        self.open_catalog_by(Catalog::go_on_past_unread)
+    }
+
+    fn open_catalog_by(
+        &self,
+        open: impl Fn(&Path, &Identity, u32) -> Result<Catalog>,
+    ) -> Result<Catalog> {
+        private::make_folder(&self.folder)?;
+        self.refuse_if_over()?;
+        let identity = Identity {
+            job: self.job.clone(),
+            run: self.run,
+            aggregator: 0,
+            epoch: 0,
+            host: fence::host(),
+        };
+        let catalog = open(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
+        if let Some(from) = self.from {
+            let from = CheckpointId::new(from.incarnation, from.number);
+            catalog.begin_life(self.incarnation, Some(from))?;
+        }
+        Ok(catalog)
+    }
+
+    /// A life that is over takes nothing over from a later one. Looked at before the catalog is taken over,
+    /// because that ends whoever writes it.
+    fn refuse_if_over(&self) -> Result<()> {
+        let known = match Catalog::open_reader(&self.folder) {
+            Ok(catalog) => catalog.state().incarnation,
+            Err(_) => 0,
+        };
+        if known <= self.incarnation {
+            return Ok(());
+        }
+        let context = format!(
+            "{}: life {known} of job {} writes this archive; life {} is over, and archives nothing more: end it",
+            self.folder.display(),
+            self.job,
+            self.incarnation
+        );
+        Err(Error::new(ErrorKind::StoreBusy, context))
+    }
+
+    /// The same; none where the file system is full, which may have room later. One that a dying process
+    /// of the job still writes is waited for, as its lock is.
+    pub fn open_catalog_if_room(&self) -> Result<Option<Catalog>> {
+        let is_busy = |error: &Error| error.kind() == ErrorKind::StoreBusy;
+        let limit = GRACE + self.within().min(GRACE);
+        match patiently(limit, is_busy, || self.open_catalog()) {
+            Err(error) if error.kind() == ErrorKind::StoreFull => {
+                notice::warn(&format!(
+                    "nothing is archived before there is room: {error}"
+                ));
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
+    fn within(&self) -> Duration {
+        Duration::from_millis(self.settings.timeout_ms)
+    }
+}
+
+/// How often an idle coordinator looks for a commit.
+const IDLE: Duration = Duration::from_millis(5);
+/// How long after a failed drain the next is tried.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So often a drain is begun again at once because another process goes on from its file.
+const TAKEN_OVER_MAX: u32 = 3;
+/// A server that fails so often, one drain after the other, is left out.
+const FAILURES_MAX: u32 = 3;
+/// How long a server that was left out is not asked, and how long it may take to answer then.
+const LEFT_OUT: Duration = Duration::from_secs(60);
+const BACK: Duration = Duration::from_secs(1);
+
+/// How a drain ended that did not fail for good.
+enum Tried {
+    Done,
+    /// Other aggregators are in the place of those that were left out.
+    Replaced,
+    /// Another process goes on from a file: the next try takes it over in turn.
+    TakenOver(Error),
+}
+
+/// Coordinates the archive of a job.
+#[derive(Debug)]
+struct Coordinator {
+    point: Arc<DrainPoint>,
+    plan: ArchivePlan,
+    /// None after it failed: opened again when it is needed.
+    catalog: Option<Catalog>,
+    aggregators: Vec<Aggregator>,
+    /// Servers that were left out, by their address, and when.
+    gone: Vec<(String, Stopwatch)>,
+    /// The files that were written when it was last looked for others, and drains since they changed.
+    swept: (Vec<String>, usize),
+    status: StatusFile,
+    state: ArchiveStatus,
+    stop: Arc<AtomicBool>,
+}
+
+impl Coordinator {
+    fn new(
+        point: Arc<DrainPoint>,
+        plan: ArchivePlan,
+        catalog: Option<Catalog>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let status = StatusFile::new(plan.status.clone());
+        let mut coordinator = Self {
+            state: ArchiveStatus::of(&plan),
+            point,
+            catalog,
+            aggregators: Vec::new(),
+            gone: Vec::new(),
+            swept: Default::default(),
+            status,
+            stop,
+            plan,
+        };
+        coordinator.state.archived = coordinator.newest();
+        coordinator.aggregators = coordinator.assign();
+        coordinator
+    }
+
+    fn newest(&self) -> Option<CheckpointId> {
+        let state = self.catalog.as_ref()?.state();
+        state.restorable().map(|c| c.checkpoint).max()
+    }
+
+    fn catalog(&self) -> Result<&Catalog> {
+        let none = || Error::new(ErrorKind::StoreFailed, "the catalog failed before");
+        self.catalog.as_ref().ok_or_else(none)
+    }
+
+    /// After an error the catalog is opened anew: its sync may have failed, or its mount may be gone.
+    fn change_catalog(&mut self, change: impl FnOnce(&Self, &Catalog) -> Result<()>) -> Result<()> {
+        let done = self.catalog().and_then(|catalog| change(self, catalog));
+        if done.is_err() {
+            drop(self.catalog.take());
+        }
+        done
+    }
+
+    /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
+    /// servers each node drains itself.
+    fn assign(&self) -> Vec<Aggregator> {
+        let servers = servers::find(&self.plan.folder);
+        let nodes = &self.plan.nodes;
+        if servers.is_empty() {
+            let own = nodes.iter().map(|node| Aggregator {
+                peer: node.peer(),
+                nodes: vec![node.clone()],
+                failures: 0,
+            });
+            return own.collect();
+        }
+        let count = servers.len().min(nodes.len());
+        let share = |at: usize| at * nodes.len() / count;
+        let parts = servers.into_iter().take(count).enumerate();
+        parts
+            .map(|(at, peer)| Aggregator {
+                peer,
+                nodes: nodes[share(at)..share(at + 1)].to_vec(),
+                failures: 0,
+            })
+            .collect()
+    }
+
+    fn job(&self, at: usize, id: CheckpointId) -> Result<DrainJob> {
+        let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let seat = |node: &ArchiveNode| Seat {
+            store: StoreId::default(),
+            node: node.name.clone(),
+            domain: String::new(),
+            address: node.address.clone(),
+        };
+        let folder = self.plan.folder.to_str().ok_or_else(|| {
+            let context = format!("{} is not UTF-8", self.plan.folder.display());
+            Error::new(ErrorKind::Configuration, context)
+        })?;
+        let state = self.catalog()?.state();
+        Ok(DrainJob {
+            folder: folder.to_owned(),
+            settings: self.plan.settings.to_json(),
+            job: self.plan.job.clone(),
+            run: self.plan.run,
+            aggregator: small(at),
+            aggregators: small(self.aggregators.len()),
+            incarnation: self.plan.incarnation,
+            catalog: self.catalog()?.superblock().epoch,
+            checkpoint: id,
+            // What is kept stays though a later life abandoned it.
+            retain: state.checkpoints.iter().map(|c| c.checkpoint).collect(),
+            sources: self.aggregators[at].nodes.iter().map(seat).collect(),
+            file: newest_file(state.stores.iter().map(|store| &*store.name), at),
+        })
+    }
+
+    /// Drains checkpoint `id` and records it.
+    fn archive(&mut self, id: CheckpointId) -> Result<()> {
+        let mut taken_over = 0;
+        loop {
+            match self.try_archive(id)? {
+                Tried::Done => return Ok(()),
+                Tried::Replaced => {}
+                Tried::TakenOver(error) if taken_over == TAKEN_OVER_MAX => return Err(error),
+                Tried::TakenOver(_) => taken_over += 1,
+            }
+        }
+    }
+
+    /// The same once.
+    fn try_archive(&mut self, id: CheckpointId) -> Result<Tried> {
+        let watch = Stopwatch::start();
+        // A life that is over begins no drain.
+        let is_current = self
+            .catalog
+            .as_ref()
+            .is_some_and(|c| c.is_current().is_ok());
+        if !is_current {
+            drop(self.catalog.take());
+            let catalog = self.plan.open_catalog()?;
+            catalog.claim(self.plan.incarnation, false)?;
+            self.catalog = Some(catalog);
+        }
+        self.replace_gone();
+        self.change_catalog(Self::make_room)?;
+        self.state.begin(id, self.aggregators.len());
+        let done = self.drain_all(id)?;
+        let mut parts = Vec::new();
+        let mut lost = None;
+        let (mut replaced, mut taken_over) = (true, true);
+        for (at, outcome) in done.into_iter().enumerate() {
+            match outcome {
+                Ok(progress) => {
+                    self.aggregators[at].failures = 0;
+                    parts.push(progress);
+                }
+                Err(failed) => {
+                    let is_out = self.leave_out(at, &failed);
+                    replaced &= is_out;
+                    taken_over &= is_out || failed.was_taken_over();
+                    lost = Some(failed.error);
+                }
+            }
+        }
+        match lost {
+            // Others are in their place, so that nobody needs to be told.
+            Some(_) if replaced => return Ok(Tried::Replaced),
+            Some(error) if taken_over => return Ok(Tried::TakenOver(error)),
+            Some(error) => return Err(error),
+            None => {}
+        }
+        self.change_catalog(|_, catalog| record(catalog, id, &parts))?;
+        self.sweep(&parts);
+        self.state.end(id, watch.seconds(), &parts);
+        Ok(Tried::Done)
+    }
+
+    /// Has all aggregators drain their nodes, and waits until they have.
+    fn drain_all(&mut self, id: CheckpointId) -> Result<Vec<Outcome>> {
+        let places = 0..self.aggregators.len();
+        let jobs: Result<Vec<DrainJob>> = places.map(|at| self.job(at, id)).collect();
+        let jobs = jobs?;
+        let shown = Mutex::new(std::mem::take(&mut self.state));
+        let aggregators = self.aggregators.len().max(1);
+        let rate = self.plan.settings.rate_bytes;
+        let following = Following {
+            point: &self.point,
+            aggregators: &self.aggregators,
+            id,
+            incarnation: self.plan.incarnation,
+            within: self.plan.within(),
+            rate_bytes: rate.map(|rate| rate / to_u64(aggregators)),
+            stop: &self.stop,
+            status: &self.status,
+            shown: &shown,
+        };
+        let done = following.all(jobs);
+        self.state = shown
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        done
+    }
+
+    /// Removes what takeovers left behind, where files changed, and when checkpoints went that need them.
+    fn sweep(&mut self, parts: &[DrainProgress]) {
+        let files: Vec<String> = parts.iter().map(|part| part.file.clone()).collect();
+        if self.swept.0 == files && self.swept.1 > self.plan.retained {
+            return;
+        }
+        let since = if self.swept.0 == files {
+            self.swept.1 + 1
+        } else {
+            0
+        };
+        self.swept = (files, since);
+        let swept = self
+            .catalog()
+            .and_then(|catalog| sweep::sweep(&self.plan.folder, catalog, self.aggregators.len()));
+        match swept {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => notice::info(&format!("no checkpoint needs {} any more", gone.join(", "))),
+            Err(error) => tracing::debug!("nothing is removed from the archive: {error}"),
+        }
+    }
+
+    /// What a server that does not answer, or that fails again and again, was to drain is drained by the
+    /// first of its nodes. Whether it was left out.
+    fn leave_out(&mut self, at: usize, failed: &Failed) -> bool {
+        let aggregator = &mut self.aggregators[at];
+        let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
+            return false;
+        };
+        if aggregator.peer.address == heir.address {
+            return false;
+        }
+        aggregator.failures += u32::from(failed.is_its_own());
+        if !failed.is_absent && aggregator.failures < FAILURES_MAX {
+            return false;
+        }
+        aggregator.failures = 0;
+        let gone = std::mem::replace(&mut aggregator.peer, heir);
+        let error = &failed.error;
+        notice::warn(&format!(
+            "staging server {gone} is left out: {error}; its nodes drain themselves"
+        ));
+        self.gone.push((gone.address, Stopwatch::start()));
+        true
+    }
+
+    /// Servers that came since another was left out take its place, and those that were left out a while
+    /// ago and answer again.
+    fn replace_gone(&mut self) {
+        if self.gone.is_empty() {
+            return;
+        }
+        for server in servers::find(&self.plan.folder) {
+            let address = |peer: &Peer| peer.address.clone();
+            let mut aggregators = self.aggregators.iter();
+            if aggregators.any(|a| a.peer.address == server.address) {
+                continue;
+            }
+            let vacant = self.aggregators.iter().position(|aggregator| {
+                let first = aggregator.nodes.first().map(ArchiveNode::peer);
+                first.as_ref().map(address) == Some(address(&aggregator.peer))
+            });
+            let Some(vacant) = vacant else { return };
+            if self.is_back(&server) {
+                notice::info(&format!("staging server {server} takes part from now on"));
+                self.aggregators[vacant].peer = server;
+            }
+        }
+    }
+
+    /// Whether a server may be asked: it is new, or was left out a while ago and answers.
+    fn is_back(&mut self, server: &Peer) -> bool {
+        let mut gone = self.gone.iter();
+        let Some(at) = gone.position(|(address, _)| *address == server.address) else {
+            return true;
+        };
+        if self.gone[at].1.elapsed() < LEFT_OUT {
+            return false;
+        }
+        let answer = self.point.ask(server, &DrainRequest::Progress, BACK);
+        let is_back = matches!(answer, Ok(DrainAnswer::Progress(_)));
+        if is_back {
+            self.gone.swap_remove(at);
+        } else {
+            self.gone[at].1 = Stopwatch::start();
+        }
+        is_back
+    }
+
+    /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
+    fn make_room(&self, catalog: &Catalog) -> Result<()> {
+        let state = catalog.state();
+        let others = self.plan.retained.saturating_sub(1).max(1);
+        let dropped = retention::plan(&state, others).dropped;
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<CheckpointId> = dropped.iter().map(|one| one.checkpoint).collect();
+        catalog.drop_checkpoints(&ids)
+    }
+
+    /// Tells all nodes how draining `id` ended.
+    fn tell(&self, id: CheckpointId, kind: u32) {
+        let request = DrainRequest::Archived {
+            checkpoint: id,
+            kind,
+        };
+        let short = self.plan.within().min(Duration::from_secs(2));
+        let told = parallel(&self.plan.nodes, PARALLEL_MAX, |node| {
+            let peer = node.peer();
+            // A node that is not told learns it from rank 0's at the next checkpoint.
+            drop(self.point.ask(&peer, &request, short));
+            Ok(())
+        });
+        drop(told);
+    }
+
+    /// Goes on until told to stop; `drain_last` says to bring what is committed to the archive before.
+    fn run(&mut self, drain_last: &AtomicBool) {
+        let mut done = self.newest().unwrap_or_default();
+        if done > CheckpointId::default() {
+            self.tell(done, 0);
+        }
+        let mut failed: Option<(CheckpointId, Stopwatch)> = None;
+        let mut said = notice::SaidOnce::default();
+        while !self.stop.load(Ordering::Acquire) {
+            let last = drain_last.load(Ordering::Acquire);
+            let control = self.point.control();
+            let committed = control.as_ref().map_or(done, Control::committed);
+            let waits = failed
+                .as_ref()
+                .is_some_and(|(_, since)| since.elapsed() < AGAIN);
+            let due = control
+                .as_ref()
+                .is_some_and(|control| self.is_due(control, committed, done));
+            let wanted = committed > done && (last || due);
+            if !wanted && last {
+                return;
+            }
+            if !wanted || waits {
+                self.state.waiting = (committed > done).then_some(committed);
+                std::thread::sleep(IDLE);
+                continue;
+            }
+            if let Some(control) = &control {
+                self.state.follow(&self.plan, control);
+                // How the one before ended is not how this one does.
+                control.set_archive_outcome(0);
+                control.set_archiving(committed);
+            }
+            match self.archive(committed) {
+                Ok(()) => {
+                    (done, failed) = (committed, None);
+                    if let Some(control) = &control {
+                        control.set_drain_seconds(self.state.last_seconds);
+                    }
+                    self.tell(committed, 0);
+                    if said.clear() {
+                        notice::info(&format!(
+                            "checkpoint {committed} is in the archive; draining goes on"
+                        ));
+                    }
+                }
+                Err(error) => {
+                    if last && failed.as_ref().is_some_and(|(id, _)| *id == committed) {
+                        return;
+                    }
+                    failed = Some((committed, Stopwatch::start()));
+                    self.failed(committed, &error, &mut said);
+                }
+            }
+            self.status.write(&self.state);
+        }
+    }
+
+    /// Whether what is committed is to be drained now. Where the planner picks, only what is wanted.
+    fn is_due(&self, control: &Control, committed: CheckpointId, done: CheckpointId) -> bool {
+        let wanted = control.archive_wanted();
+        if done == CheckpointId::default() || (done < wanted && wanted <= committed) {
+            return true;
+        }
+        let every = self.plan.every.max(1);
+        // The newest that is at or behind a multiple that is not in the archive yet.
+        !control.archive_planned() && committed.number / every > done.number / every
+    }
+
+    fn failed(&mut self, id: CheckpointId, error: &Error, said: &mut notice::SaidOnce) {
+        let overtaken = error.kind() == ErrorKind::NotRetained;
+        if !overtaken && !self.stop.load(Ordering::Acquire) {
+            said.warn(&format!(
+                "checkpoint {id} is not in the archive yet: {error}"
+            ));
+        }
+        self.state.fail(error);
+        let kind = u32::try_from(error.kind().code()).unwrap_or(u32::MAX);
+        self.tell(id, kind);
+    }
+}
+
+/// Records a checkpoint of which every aggregator has committed its part.
+fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Result<()> {
+    let part = |progress: &DrainProgress| NewPart {
+        store: progress.store,
+        file: progress.file.clone(),
+        sequence: progress.sequence,
+    };
+    catalog.record(&NewCheckpoint {
+        checkpoint: id,
+        world_size: parts.iter().map(|part| part.world_size).max().unwrap_or(0),
+        bytes_total: parts.iter().map(|p| p.bytes_total).sum(),
+        bytes_written: parts.iter().map(|p| p.bytes_stored).sum(),
+        parts: parts.iter().map(part).collect(),
+    })
+}
+
+/// The newest file of aggregator `at`: that of the highest epoch.
+fn newest_file<'a>(names: impl Iterator<Item = &'a str>, at: usize) -> String {
+    let prefix = format!("aggregate-{at}-");
+    let own = names.filter(|name| name.starts_with(&prefix));
+    own.max_by_key(|name| (name.len(), *name))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The thread that coordinates the archive.
+#[derive(Debug)]
+pub struct ArchiveThread {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    drain_last: Arc<AtomicBool>,
+}
+
+impl ArchiveThread {
+    /// Starts it; without a catalog it is opened when there is something to record.
+    pub fn start(
+        point: Arc<DrainPoint>,
+        plan: ArchivePlan,
+        catalog: Option<Catalog>,
+    ) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let drain_last = Arc::new(AtomicBool::new(false));
+        let (stopped, last) = (Arc::clone(&stop), Arc::clone(&drain_last));
+        let work = move || {
+            backstay_base::cpu::background(plan.settings.cpu_set.as_deref(), plan.settings.nice);
+            let mut catalog = catalog;
+            keep_going("draining to the archive", &stopped, AGAIN, || {
+                let (point, plan) = (Arc::clone(&point), plan.clone());
+                let stopped = Arc::clone(&stopped);
+                Coordinator::new(point, plan, catalog.take(), stopped).run(&last);
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name("backstay-archive".to_owned())
+            .spawn(work)
+            .map_err(|error| Error::io("starting the archive's thread".to_owned(), error))?;
+        Ok(Self {
+            thread,
+            stop,
+            drain_last,
+        })
+    }
+
+    /// Ends it: when what is committed is in the archive, or after `limit`.
+    pub fn stop(self, limit: Duration) {
+        self.drain_last.store(true, Ordering::Release);
+        // What it did not bring there by then it does not.
+        drop(wait_until("the last drain", limit, || {
+            self.thread.is_finished()
+        }));
+        self.end();
+    }
+
+    /// Ends it, and with it what it drains.
+    pub fn end(self) {
+        self.stop.store(true, Ordering::Release);
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !self.thread.is_finished() && deadline.left().is_some() {
+            std::thread::sleep(IDLE);
+        }
+        // A file system that hangs must not hold the program: the thread ends with its process.
+        if self.thread.is_finished() {
+            drop(self.thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_format::Merge;
+    use backstay_format::drain::ArchiveCodec;
+
+    #[test]
+    fn plans_travel_as_json() {
+        let plan = ArchivePlan {
+            folder: PathBuf::from("/pfs/job"),
+            job: "job".to_owned(),
+            run: 7,
+            incarnation: 2,
+            from: Some(CheckpointId::new(1, 9).into()),
+            every: 3,
+            retained: 2,
+            settings: DrainSettings {
+                merge: Merge::Interleave,
+                group_size: 32,
+                codec: ArchiveCodec::Ratio,
+                second_pass: true,
+                history: 8,
+                every: 3,
+                threads: 1,
+                write_threads: 2,
+                rate_bytes: Some(1 << 30),
+                reserve_bytes: None,
+                stripe_count: Some(4),
+                stripe_size_bytes: None,
+                nice: 19,
+                cpu_set: Some("0-3".to_owned()),
+                timeout_ms: 10_000,
+            },
+            nodes: vec![ArchiveNode {
+                name: "a".to_owned(),
+                address: "10.0.0.1:5".to_owned(),
+            }],
+            status: None,
+        };
+        let text = serde_json::to_string(&plan).unwrap();
+        let back: ArchivePlan = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, plan);
+        let unknown = text.replacen('{', "{\"later\":1,", 1);
+        assert!(serde_json::from_str::<ArchivePlan>(&unknown).is_err());
+    }
+
+    #[test]
+    fn an_aggregator_goes_on_with_its_file_of_the_highest_epoch() {
+        let names = [
+            "aggregate-1-2.backstay",
+            "aggregate-1-10.backstay",
+            "aggregate-10-1.backstay",
+        ];
+        assert_eq!(newest_file(names.into_iter(), 1), names[1]);
+        assert_eq!(newest_file(names.into_iter(), 10), names[2]);
+        assert_eq!(newest_file(names.into_iter(), 0), "");
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: makes an archive smaller while no job runs on it: a plan to be shown, then what it says.
+//! In from: `backstay prune`. Out to: the catalog, and files that nothing refers to any more.
+//! Invariants: nothing is changed while a job holds the folder's lock, and where there are no locks a job that
+//! runs is taken over from, so that it records nothing that went; checkpoints leave the catalog before a file goes; no store is written: space inside it is free for the next drain.
+
+use super::RunningLock;
+use super::fetch::{open_device, open_store};
+use crate::retention::{self, Retention};
+use crate::{Catalog, CatalogReader, Identity, fence};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::catalog::SLOT_BYTES_DEFAULT;
+use backstay_format::width::index;
+use backstay_format::{BlockRef, CatalogState, CheckpointId, SegmentId};
+use backstay_store::recover::walk_part;
+use backstay_store::revision::read_ranks;
+use backstay_store::tree::walk;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What to do with an archive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PruneOptions {
+    /// So many of the newest checkpoints stay; without it all that can be restored.
+    pub retained: Option<usize>,
+    /// Numbers of checkpoints to keep from now on.
+    pub keep: Vec<u64>,
+    /// Numbers of checkpoints that need not be kept any longer.
+    pub release: Vec<u64>,
+}
+
+/// A file that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaleFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What would be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrunePlan {
+    /// The folder of the job in the archive.
+    pub folder: PathBuf,
+    /// The job.
+    pub job: String,
+    /// Its run.
+    pub run: u32,
+    /// Which checkpoints go and which stay.
+    pub retention: Retention,
+    /// Of those that stay, which are kept until somebody says otherwise.
+    pub kept: Vec<CheckpointId>,
+    /// Bytes inside the stores that only what goes refers to: free for later drains.
+    pub bytes_reusable: u64,
+    /// Files that nothing refers to then.
+    pub files: Vec<StaleFile>,
+    /// Why fewer files go than could.
+    pub notes: Vec<String>,
+    options: PruneOptions,
+    sequence: u64,
+}
+
+impl PrunePlan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        let marks = self.options.keep.len() + self.options.release.len();
+        self.retention.dropped.is_empty() && self.files.is_empty() && marks == 0
+    }
+}
+
+/// What to do with the archive in `folder`.
+pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
+    let catalog = Catalog::open_reader(folder)?;
+    let mut state = catalog.state().clone();
+    let marks = options.keep.iter().map(|&number| (number, true));
+    for (number, kept) in marks.chain(options.release.iter().map(|&number| (number, false))) {
+        mark(&mut state, number, kept)?;
+    }
+    let retention = retention::plan(&state, options.retained.unwrap_or(usize::MAX));
+    let stays: BTreeSet<CheckpointId> = retention.retained.iter().copied().collect();
+    state
+        .checkpoints
+        .retain(|entry| stays.contains(&entry.checkpoint));
+    let kept = state.checkpoints.iter().filter(|entry| entry.kept);
+    let mut plan = PrunePlan {
+        folder: folder.to_owned(),
+        job: catalog.superblock().job.clone(),
+        run: catalog.superblock().run,
+        kept: kept.map(|entry| entry.checkpoint).collect(),
+        retention,
+        bytes_reusable: 0,
+        files: Vec::new(),
+        notes: Vec::new(),
+        options: options.clone(),
+        sequence: catalog.state().sequence,
+    };
+    look_at_stores(&mut plan, &catalog, &state);
+    Ok(plan)
+}
+
+fn mark(state: &mut CatalogState, number: u64, kept: bool) -> Result<()> {
+    let listed: Vec<u64> = state
+        .checkpoints
+        .iter()
+        .map(|entry| entry.checkpoint.number)
+        .collect();
+    let mut entries = state.checkpoints.iter_mut().rev();
+    let Some(entry) = entries.find(|entry| entry.checkpoint.number == number) else {
+        let context = format!("the archive has no checkpoint {number}: it has {listed:?}");
+        return Err(Error::new(ErrorKind::NotRetained, context));
+    };
+    entry.kept = kept;
+    Ok(())
+}
+
+/// Which files and which space nothing refers to when only `state` stays.
+fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &CatalogState) {
+    let parts = state.checkpoints.iter().flat_map(|entry| &entry.parts);
+    let used: BTreeSet<usize> = parts.map(|part| index(part.store)).collect();
+    let mut named: BTreeSet<String> = BTreeSet::new();
+    let mut failed = None;
+    for name in used
+        .iter()
+        .filter_map(|&at| state.stores.get(at))
+        .map(|store| &store.name)
+    {
+        named.insert(name.clone());
+        let looked = open_device(&plan.folder, name).and_then(|device| {
+            named.extend(device.root().files.iter().map(|file| file.name.clone()));
+            reusable(plan, name)
+        });
+        match looked {
+            Ok(bytes) => plan.bytes_reusable += bytes,
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    if let Some(error) = &failed {
+        let text = format!("no file of a store goes, because one cannot be read: {error}");
+        plan.notes.push(text);
+    }
+    let own = catalog.superblock().epoch;
+    for entry in std::fs::read_dir(&plan.folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let middle = name.strip_suffix(".backstay").unwrap_or_default();
+        let epoch = |text: &str| text.parse::<u32>().ok();
+        let catalog = middle.strip_prefix("catalog-").and_then(epoch);
+        let store = middle.strip_prefix("aggregate-").and_then(|rest| {
+            let (aggregator, number) = rest.split_once('-')?;
+            epoch(aggregator).and(epoch(number))
+        });
+        let why = match (catalog, store) {
+            (Some(epoch), _) if epoch < own => "a later catalog took over from it",
+            (_, Some(_)) if failed.is_none() && !named.contains(&name) => {
+                "no checkpoint that stays refers to it"
+            }
+            _ => continue,
+        };
+        plan.files.push(StaleFile {
+            bytes: entry.metadata().map_or(0, |metadata| metadata.len()),
+            name,
+            why,
+        });
+    }
+    plan.files.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
+/// Bytes of a store's extents that no checkpoint which stays needs.
+fn reusable(plan: &PrunePlan, name: &str) -> Result<u64> {
+    let reader = open_store(&plan.folder, name)?;
+    let device = open_device(&plan.folder, name)?;
+    let stays: BTreeSet<CheckpointId> = plan.retention.retained.iter().copied().collect();
+    let mut needed: BTreeSet<SegmentId> = BTreeSet::new();
+    let mut failed = None;
+    let (root, _) = reader.newest_root()?;
+    for revision in root
+        .revisions
+        .iter()
+        .filter(|r| stays.contains(&r.checkpoint))
+    {
+        let mut note = |block: &BlockRef, _: usize| {
+            needed.insert(block.address.segment());
+        };
+        walk(
+            &reader,
+            &revision.ranks,
+            &mut |_, block, length| note(block, length),
+            &mut |_, _, error| {
+                failed.get_or_insert(error);
+            },
+        );
+        for rank in read_ranks(&reader, revision)? {
+            walk_part(&reader, &rank.root, &mut note, &mut |_, error| {
+                failed.get_or_insert(error);
+            });
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let entries = device.entries();
+    let mut bases = BTreeSet::new();
+    for entry in entries
+        .iter()
+        .filter(|e| e.difference && needed.contains(&e.segment))
+    {
+        let header = device.header(entry.segment)?;
+        bases.extend(header.bases.iter().map(|run| run.base.segment()));
+    }
+    needed.extend(bases);
+    let free = entries
+        .iter()
+        .filter(|e| e.file == 0 && !e.draining && !needed.contains(&e.segment));
+    Ok(free.map(|entry| entry.extent_bytes()).sum())
+}
+
+/// Carries `plan` out: the catalog first, then the files. The names of those that went.
+pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
+    let lock = RunningLock::take(&plan.folder, &plan.job, false)?;
+    let found = Catalog::open_reader(&plan.folder)?;
+    if found.state().sequence != plan.sequence {
+        let context = "the archive changed since the plan was made; look at a new plan";
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
+    let identity = Identity {
+        job: plan.job.clone(),
+        run: plan.run,
+        aggregator: 0,
+        epoch: 0,
+        host: fence::host(),
+    };
+    let catalog = Catalog::open_or_create(&plan.folder, &identity, SLOT_BYTES_DEFAULT)?;
+    let (before, state) = (found.state(), catalog.state());
+    if (&before.stores, &before.checkpoints) != (&state.stores, &state.checkpoints) {
+        let context = "a job wrote the archive meanwhile; look at a new plan";
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
+    for &number in &plan.options.keep {
+        catalog.keep(number, true)?;
+    }
+    for &number in &plan.options.release {
+        catalog.keep(number, false)?;
+    }
+    catalog.drop_checkpoints(&plan.retention.checkpoints())?;
+    // From here on a job that runs after all records nothing that needs a file of the plan.
+    catalog.is_current()?;
+    let mut gone = Vec::new();
+    for file in &plan.files {
+        let path = plan.folder.join(&file.name);
+        match std::fs::remove_file(&path) {
+            Ok(()) => gone.push(file.name.clone()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let what = format!("removing {}, after the catalog was written", path.display());
+                return Err(Error::io(what, error));
+            }
+        }
+    }
+    drop(lock);
+    Ok(gone)
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: an aggregator's way to the blocks of a checkpoint on its nodes: through the store where it is
+//! in this process or on this host, over the network otherwise.
+//! In from: nodes' offers. Out to: `work`, which asks for blocks by where they stand.
+//! Invariants: every block that is handed on has the digest that its tree gives; pulls are of 1 MiB or
+//! more where there is as much to pull.
+
+use super::source::{NodeSource, PIECES_MAX, host};
+use crate::Payload;
+use backstay_base::clock::Pulse;
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::Device;
+use backstay_base::io::file::FileDevice;
+use backstay_format::agent::Seat;
+use backstay_format::drain::{DrainAnswer, DrainRequest, GatherPiece, Offered};
+use backstay_format::width::to_u64;
+use backstay_format::{BlockRef, CheckpointId, Digest, FormatError};
+use backstay_net::{Endpoint, ExposureId, Peer, RemoteDevice, file_exposure};
+use backstay_store::reader::StoreReader;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Bytes of one pull.
+const PULL_BYTES: usize = 4 << 20;
+
+/// A node whose blocks are drained.
+#[derive(Debug)]
+pub(super) struct Source {
+    peer: Peer,
+    checkpoint: CheckpointId,
+    pub(super) offered: Offered,
+    /// Its store, for pages; and for blocks where it is on this host.
+    pub(super) reader: Arc<StoreReader>,
+    is_here: bool,
+    endpoint: Arc<dyn Endpoint>,
+    within: Duration,
+}
+
+/// A block that is wanted: where it is, how long, and where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) block: BlockRef,
+    pub(super) length: usize,
+    /// Which segment of the window, and where in it.
+    pub(super) segment: usize,
+    pub(super) offset: usize,
+}
+
+/// Sends a request to the drain of a peer.
+pub(super) fn ask(
+    endpoint: &dyn Endpoint,
+    peer: &Peer,
+    request: &DrainRequest,
+    within: Duration,
+) -> Result<DrainAnswer> {
+    let bytes = request.encode();
+    let bytes = bytes.map_err(|error| Error::unwritable(format!("a request to {peer}"), error))?;
+    let bytes = endpoint.call(peer, &bytes, within)?;
+    DrainAnswer::decode(&bytes)
+        .map_err(|error| Error::malformed(format!("the answer of {peer}"), error))
+}
+
+impl Source {
+    /// The node at `seat`, once it has committed the checkpoint. `own` is the source of this process.
+    pub(super) fn open(
+        seat: &Seat,
+        checkpoint: CheckpointId,
+        (own, name): (Option<&NodeSource>, &str),
+        endpoint: &Arc<dyn Endpoint>,
+        (within, cancel): (Duration, &Arc<AtomicBool>),
+    ) -> Result<Self> {
+        let peer = Peer::new(seat.node.clone(), seat.address.clone());
+        let endpoint = Arc::clone(endpoint);
+        let mine = own.filter(|_| seat.address == endpoint.address());
+        if let Some(own) = mine {
+            let offered = own.offer(&seat.node, checkpoint, &*endpoint, within)?;
+            return Ok(Self {
+                peer,
+                checkpoint,
+                offered,
+                reader: own.reserve().shared_reader(),
+                is_here: true,
+                endpoint,
+                within,
+            });
+        }
+        let request = DrainRequest::Offer { checkpoint };
+        let offered = match ask(&*endpoint, &peer, &request, within)? {
+            DrainAnswer::Offered(offered) => offered,
+            other => return Err(unexpected(&peer, &other)),
+        };
+        let mapped = (offered.host == host(name))
+            .then(|| map(&offered))
+            .flatten();
+        let is_here = mapped.is_some();
+        let reader = if let Some(reader) = mapped {
+            reader
+        } else {
+            let device = RemoteDevice::new(
+                Arc::clone(&endpoint),
+                peer.clone(),
+                file_exposure(offered.store),
+                offered.length_bytes,
+                within,
+            )
+            .until(Arc::clone(cancel));
+            let reader = StoreReader::open(Arc::new(device))?;
+            reader.read_records(|_, _, _| {})?;
+            Arc::new(reader)
+        };
+        Ok(Self {
+            peer,
+            checkpoint,
+            offered,
+            reader,
+            is_here,
+            endpoint,
+            within,
+        })
+    }
+
+    /// Whether its blocks are read without asking it.
+    pub(super) fn is_here(&self) -> bool {
+        self.is_here
+    }
+
+    /// Fills the segments with `wanted` of this node's blocks.
+    pub(super) fn fill(
+        &self,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
+        if self.is_here {
+            for one in wanted {
+                let mut segment = super::lock(&segments[one.segment]);
+                let into = &mut segment[one.offset..one.offset + one.length];
+                self.reader.read(&one.block, into, "block")?;
+                pulse.beat();
+            }
+            return Ok(());
+        }
+        for some in wanted.chunks(PIECES_MAX) {
+            self.fill_by_pulls(some, segments, pulse)?;
+        }
+        Ok(())
+    }
+
+    fn fill_by_pulls(
+        &self,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
+        let piece = |one: &Wanted| GatherPiece {
+            address: one.block.address,
+            length_bytes: u32::try_from(one.length).unwrap_or(u32::MAX),
+        };
+        let request = DrainRequest::Gather {
+            checkpoint: self.checkpoint,
+            pieces: wanted.iter().map(piece).collect(),
+        };
+        let exposure = match ask(&*self.endpoint, &self.peer, &request, self.within)? {
+            DrainAnswer::Gathered { exposure, .. } => exposure,
+            other => return Err(unexpected(&self.peer, &other)),
+        };
+        let pulled = self.pull(ExposureId(exposure), wanted, segments, pulse);
+        let release = DrainRequest::Release { exposure };
+        let released = ask(&*self.endpoint, &self.peer, &release, self.within);
+        pulled.and(released.map(|_| ()))
+    }
+
+    fn pull(
+        &self,
+        exposure: ExposureId,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
+        let mut buffer = Vec::new();
+        let (mut start, mut first) = (0, 0);
+        while first < wanted.len() {
+            let mut length = 0;
+            let mut last = first;
+            while last < wanted.len()
+                && (last == first || length + wanted[last].length <= PULL_BYTES)
+            {
+                length += wanted[last].length;
+                last += 1;
+            }
+            buffer.resize(length, 0);
+            self.endpoint
+                .pull(&self.peer, exposure, start, &mut buffer, self.within)?;
+            pulse.beat();
+            let mut rest: &[u8] = &buffer;
+            for one in &wanted[first..last] {
+                let (bytes, left) = rest.split_at(one.length);
+                rest = left;
+                self.check(one, bytes)?;
+                let mut segment = super::lock(&segments[one.segment]);
+                segment[one.offset..one.offset + one.length].copy_from_slice(bytes);
+            }
+            start += to_u64(length);
+            first = last;
+        }
+        Ok(())
+    }
+
+    fn check(&self, one: &Wanted, bytes: &[u8]) -> Result<()> {
+        let found = Digest::of(bytes);
+        if found == one.block.digest {
+            return Ok(());
+        }
+        let what = FormatError::new("block", "digest", 0, one.block.digest, found);
+        Err(Error::malformed(
+            format!("{} of {}", one.block.address, self.peer),
+            what,
+        ))
+    }
+}
+
+/// The store of a node on this host, where its file can be seen.
+fn map(offered: &Offered) -> Option<Arc<StoreReader>> {
+    if offered.path.is_empty() {
+        return None;
+    }
+    let device = FileDevice::open_read_only(Path::new(&offered.path)).ok()?;
+    let device: Arc<dyn Device> = Arc::new(device);
+    let reader = StoreReader::open(device).ok()?;
+    if reader.superblock().store != offered.store {
+        return None;
+    }
+    reader.read_records(|_, _, _| {}).ok()?;
+    Some(Arc::new(reader))
+}
+
+pub(super) fn unexpected(from: &Peer, answer: &DrainAnswer) -> Error {
+    let text: String = format!("{answer:?}").chars().take(100).collect();
+    Error::new(
+        ErrorKind::PeerUnreachable,
+        format!("{from} gave an answer that was not asked for: {text}"),
+    )
+}

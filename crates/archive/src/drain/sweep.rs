@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: removes the files of an archive that takeovers left behind, once nothing needs them.
+//! In from: `coordinate`, after a checkpoint is recorded. Out to: the folder of the job.
+//! Invariants: a file goes only if no listed checkpoint and no store of one refers to it, and a newer one
+//! of the same aggregator is recorded; where that cannot be found out, none goes. The catalog before the
+//! newest one stays, to fall back to. Who was taken over from removes nothing.
+
+use super::fetch::open_device;
+use crate::Catalog;
+use backstay_base::error::Result;
+use backstay_format::width::index;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Aggregator and epoch of a store, by the name of its file.
+fn aggregate_of(name: &str) -> Option<(u32, u32)> {
+    let middle = name.strip_prefix("aggregate-")?.strip_suffix(".backstay")?;
+    let (aggregator, epoch) = middle.split_once('-')?;
+    Some((aggregator.parse().ok()?, epoch.parse().ok()?))
+}
+
+fn catalog_of(name: &str) -> Option<u32> {
+    let middle = name.strip_prefix("catalog-")?.strip_suffix(".backstay")?;
+    middle.parse().ok()
+}
+
+/// Removes what is of no use in `folder`, whose catalog is `catalog` and which so many aggregators write;
+/// the names of what went.
+pub(super) fn sweep(folder: &Path, catalog: &Catalog, aggregators: usize) -> Result<Vec<String>> {
+    let listed: Vec<String> = catalog.state().stores.into_iter().map(|s| s.name).collect();
+    let mut newest: BTreeMap<u32, u32> = BTreeMap::new();
+    for (aggregator, epoch) in listed.iter().filter_map(|name| aggregate_of(name)) {
+        let known = newest.entry(aggregator).or_default();
+        *known = epoch.max(*known);
+    }
+    let own = catalog_of(catalog.file()).unwrap_or(0);
+    let (mut stores, mut gone) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some((aggregator, epoch)) = aggregate_of(&name) {
+            let behind = newest
+                .get(&aggregator)
+                .is_some_and(|newest| epoch < *newest);
+            let idle = index(aggregator) >= aggregators && !newest.contains_key(&aggregator);
+            if (behind || idle) && !listed.contains(&name) {
+                stores.push(name);
+            }
+        } else if catalog_of(&name).is_some_and(|epoch| epoch + 1 < own) {
+            gone.push(name);
+        }
+    }
+    // A file that a successor makes is made after it took over: it cannot be among those that were listed if
+    // nobody took over until now.
+    catalog.is_current()?;
+    if !stores.is_empty() {
+        let needed = referred_to(folder, &listed)?;
+        stores.retain(|name| !needed.contains(name));
+        gone.append(&mut stores);
+    }
+    gone.retain(|name| std::fs::remove_file(folder.join(name)).is_ok());
+    Ok(gone)
+}
+
+/// Files of predecessors that the stores of listed checkpoints refer to.
+fn referred_to(folder: &Path, listed: &[String]) -> Result<BTreeSet<String>> {
+    let mut needed = BTreeSet::new();
+    for name in listed {
+        let root = open_device(folder, name)?.root();
+        needed.extend(root.files.iter().map(|file| file.name.clone()));
+    }
+    Ok(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Identity, catalog_file};
+    use backstay_format::catalog::SLOT_BYTES_DEFAULT;
+
+    #[test]
+    fn names_tell_aggregator_and_epoch() {
+        assert_eq!(aggregate_of("aggregate-12-3.backstay"), Some((12, 3)));
+        assert_eq!(aggregate_of("aggregate-12.backstay"), None);
+        assert_eq!(catalog_of(&catalog_file(7)), Some(7));
+        assert_eq!(catalog_of("catalog-x.backstay"), None);
+    }
+
+    #[test]
+    fn only_what_nobody_needs_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let identity = Identity {
+            job: "job".to_owned(),
+            run: 1,
+            aggregator: 0,
+            epoch: 0,
+            host: "host".to_owned(),
+        };
+        let catalog = Catalog::create(folder, &identity, SLOT_BYTES_DEFAULT).unwrap();
+        for name in [
+            "aggregate-0-1.backstay",
+            "aggregate-5-1.backstay",
+            "notes.txt",
+        ] {
+            std::fs::write(folder.join(name), b"").unwrap();
+        }
+        // Nothing is recorded of aggregator 0, which writes; there is no aggregator 5 any more.
+        assert_eq!(
+            sweep(folder, &catalog, 2).unwrap(),
+            ["aggregate-5-1.backstay"]
+        );
+        assert!(folder.join("aggregate-0-1.backstay").exists());
+        assert!(folder.join("notes.txt").exists());
+        assert!(folder.join(catalog_file(1)).exists());
+    }
+}

@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: every setting, with its default and its limits, in one table.
+//! In: defaults, then the file that `BACKSTAY_CONFIG` names, then `BACKSTAY_*` variables, then what
+//! the program sets. Out: a checked `Config`.
+//! Invariants: an unknown key and a value out of range are errors that name both; nothing is
+//! clamped in silence. Reference: docs/reference/config.md.
+
+mod parts;
+mod reference;
+
+pub use backstay_format::Merge;
+pub use backstay_format::drain::ArchiveCodec;
+pub use reference::{Form, REFERENCE, Setting};
+
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::limits;
+use serde::{Deserialize, Serialize, Serializer};
+use std::path::{Path, PathBuf};
+
+/// How changed blocks are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tracking {
+    /// Every block is written every time.
+    Full,
+    /// Blocks whose hash differs from the committed one are written.
+    #[default]
+    Hash,
+    /// Only pages the kernel saw written are hashed (userfaultfd, Linux 6.7); else as `hash`.
+    Pages,
+    /// Only what the program marked with `mark_dirty` is hashed, once marks have named all that
+    /// changed; a variable of at most 64 KiB, and one that is never marked, as `hash`.
+    Marked,
+}
+
+/// How checkpoints survive the loss of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Redundancy {
+    /// They do not: what a node stores dies with it.
+    #[default]
+    None,
+    /// A copy on one other node.
+    Partner,
+    /// Parity over the nodes of a group: one of them may be lost.
+    Xor,
+    /// Reed-Solomon parity: as many nodes of a group may be lost as `parity` says.
+    Rs,
+}
+
+/// Settings of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Name of the job; by default the program's name and a hash of its working directory.
+    pub job: Option<String>,
+    /// Name of the node; by default the host name.
+    pub node: Option<String>,
+    /// Folder for the store; by default on `/dev/shm` where it is large enough.
+    #[serde(serialize_with = "as_text")]
+    pub store_path: Option<PathBuf>,
+    /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
+    pub reserve_bytes: Option<u64>,
+    /// Bytes of a segment; by default chosen from the reserve.
+    pub segment_bytes: Option<u32>,
+    /// Bytes of a block: the unit of change tracking.
+    pub block_bytes: u32,
+    /// How changed blocks are found, unless a variable says otherwise.
+    pub tracking: Tracking,
+    /// Newest checkpoints to keep, at least 2.
+    pub retained: u32,
+    /// Share of the state expected to change between checkpoints, for the reserve rule.
+    pub changed_share: f64,
+    /// Threads of each rank that capture changed blocks.
+    pub capture_threads: u32,
+    /// CPUs for background threads, as in `0-3,8`; by default those of the process.
+    pub cpu_set: Option<String>,
+    /// Longest wait of ours, in milliseconds.
+    pub timeout_ms: u64,
+    /// After this time inside the communicator a watchdog reports rank and operation, in milliseconds.
+    pub watchdog_ms: u64,
+    /// Least time between two writings of `metrics.json`, in milliseconds.
+    pub metrics_interval_ms: u64,
+    /// When `Session::due` says yes: every so many seconds, or `auto`, as the planner finds best.
+    pub interval: Option<String>,
+    /// Mean time between failures of one node, in hours, for `interval = "auto"`.
+    pub node_mtbf_hours: Option<u64>,
+    /// How checkpoints survive the loss of nodes.
+    pub redundancy: Redundancy,
+    /// Lost nodes of a group that `redundancy = "rs"` covers.
+    pub parity: u32,
+    /// Nodes that protect each other.
+    pub group_size: u32,
+    /// What fails together with this node; by default the node alone.
+    pub failure_domain: Option<String>,
+    /// File that names the failure domain of each node: lines of a node's name and a domain.
+    #[serde(serialize_with = "as_text")]
+    pub failure_domains: Option<PathBuf>,
+    /// Threads of each node that gather and encode.
+    pub encode_threads: u32,
+    /// Bytes a second that each node gathers at most.
+    pub encode_rate_bytes: Option<u64>,
+    /// Niceness of the threads that encode.
+    pub encode_nice: u32,
+    /// Address at which this node's agent answers; by default any port of the host's own address.
+    pub listen_address: Option<String>,
+    /// Take SIGTERM as the wish that the program takes a last checkpoint and leaves.
+    pub leave_on_sigterm: bool,
+    /// The checkpoint that the first `restore` takes; by default the newest.
+    pub restore_checkpoint: Option<u64>,
+    /// Folder on the parallel file system that checkpoints drain to.
+    #[serde(serialize_with = "as_text")]
+    pub archive: Option<PathBuf>,
+    /// Every so many checkpoints one is drained; by default those that the planner picks.
+    pub archive_every: Option<u32>,
+    /// Checkpoints that the archive keeps.
+    pub archive_retained: u32,
+    /// How ranks are merged.
+    pub archive_merge: Merge,
+    /// Ranks that are merged with each other.
+    pub archive_group_size: u32,
+    /// How codecs are chosen.
+    pub archive_codec: ArchiveCodec,
+    /// Whether a second, general-purpose pass is tried.
+    pub archive_second_pass: bool,
+    /// Threads of each aggregator that encode.
+    pub archive_threads: u32,
+    /// Threads of each aggregator that write.
+    pub archive_write_threads: u32,
+    /// Drains for which an archived segment serves as what later ones are the difference to; by default
+    /// 8 with [`ArchiveCodec::Ratio`], else 0: none.
+    pub archive_history: Option<u32>,
+    /// Bytes a second that all aggregators of the job write at most.
+    pub archive_rate_bytes: Option<u64>,
+    /// Bytes to reserve in each aggregator's file; by default a rule applied at its first drain.
+    pub archive_reserve_bytes: Option<u64>,
+    /// Storage targets of an aggregator's file.
+    pub archive_stripe_count: Option<u32>,
+    /// Bytes on one storage target before the next.
+    pub archive_stripe_size_bytes: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            job: None,
+            node: None,
+            store_path: None,
+            reserve_bytes: None,
+            segment_bytes: None,
+            block_bytes: limits::BLOCK_BYTES_DEFAULT,
+            tracking: Tracking::default(),
+            retained: 2,
+            changed_share: 0.25,
+            capture_threads: 1,
+            cpu_set: None,
+            timeout_ms: 120_000,
+            watchdog_ms: 60_000,
+            metrics_interval_ms: 30_000,
+            interval: None,
+            node_mtbf_hours: None,
+            redundancy: Redundancy::default(),
+            parity: 2,
+            group_size: 8,
+            failure_domain: None,
+            failure_domains: None,
+            encode_threads: 2,
+            encode_rate_bytes: None,
+            encode_nice: 10,
+            listen_address: None,
+            leave_on_sigterm: false,
+            restore_checkpoint: None,
+            archive: None,
+            archive_every: None,
+            archive_retained: 2,
+            archive_merge: Merge::default(),
+            archive_group_size: 32,
+            archive_codec: ArchiveCodec::default(),
+            archive_second_pass: false,
+            archive_threads: 1,
+            archive_write_threads: 2,
+            archive_history: None,
+            archive_rate_bytes: None,
+            archive_reserve_bytes: None,
+            archive_stripe_count: None,
+            archive_stripe_size_bytes: None,
+        }
+    }
+}
+
+/// A path as it is shown: for comparing and telling, not for going there.
+#[expect(clippy::ref_option, reason = "what serde calls")]
+fn as_text<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let text = path.as_deref().map(Path::to_string_lossy);
+    text.serialize(serializer)
+}
+
+/// Limits of `key`.
+fn form(key: &str) -> Form {
+    let found = REFERENCE.iter().find(|setting| setting.key == key);
+    found.map_or(Form::Text, |setting| setting.form)
+}
+
+impl Config {
+    /// Defaults, configuration file and environment of this process.
+    pub fn from_environment() -> Result<Self> {
+        let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
+            Some(path) => read_table(Path::new(&path))?,
+            None => toml::Table::new(),
+        };
+        for setting in &REFERENCE {
+            let variable = setting.variable();
+            let Some(text) = std::env::var_os(&variable) else {
+                continue;
+            };
+            let Some(text) = text.to_str() else {
+                return Err(wrong(&format!("{variable} is not UTF-8")));
+            };
+            let value = environment_value(setting.form, text, &variable)?;
+            table.insert(setting.key.to_owned(), value);
+        }
+        Self::from_table(table, "BACKSTAY_CONFIG and BACKSTAY_* variables")
+    }
+
+    /// The settings in a TOML file over the defaults.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_table(read_table(path)?, &path.display().to_string())
+    }
+
+    fn from_table(table: toml::Table, place: &str) -> Result<Self> {
+        let config: Self = table
+            .try_into()
+            .map_err(|error| Error::caused(ErrorKind::Configuration, place.to_owned(), error))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The configured interval; `None` for `auto`.
+    pub fn interval_seconds(&self) -> Result<Option<f64>> {
+        let Some(text) = self.interval.as_deref().filter(|text| *text != "auto") else {
+            return Ok(None);
+        };
+        match text.parse::<f64>() {
+            Ok(seconds) if (0.001..=1e8).contains(&seconds) => Ok(Some(seconds)),
+            _ => Err(wrong(&format!(
+                "interval is {text:?}, not auto or 0.001 to 1e8 seconds"
+            ))),
+        }
+    }
+
+    /// Whether the planner picks the checkpoints that drain: neither they nor the interval are set.
+    pub fn plans_archive(&self) -> bool {
+        let fixed = self.interval_seconds().is_ok_and(|set| set.is_some());
+        self.archive.is_some() && self.archive_every.is_none() && !fixed
+    }
+
+    /// The same with every path absolute: the program may change its working folder later.
+    pub fn absolute(mut self) -> Result<Self> {
+        let paths = [
+            ("store_path", &mut self.store_path),
+            ("archive", &mut self.archive),
+            ("failure_domains", &mut self.failure_domains),
+        ];
+        for (key, path) in paths {
+            let Some(path) = path else { continue };
+            *path = std::path::absolute(&*path).map_err(|error| {
+                let context = format!("{key} is {:?}", path.display());
+                Error::caused(ErrorKind::Configuration, context, error)
+            })?;
+        }
+        Ok(self)
+    }
+
+    /// Key and value of every setting that all ranks of a job must have the same of, in the order of
+    /// [`REFERENCE`].
+    pub fn same_on_all_ranks(&self) -> Vec<(&'static str, String)> {
+        let known = serde_json::to_value(self).unwrap_or_default();
+        let settings = REFERENCE
+            .iter()
+            .filter(|setting| setting.is_same_on_all_ranks);
+        let value = |key: &str| match &known[key] {
+            serde_json::Value::Null => "not set".to_owned(),
+            value => value.to_string(),
+        };
+        settings
+            .map(|setting| (setting.key, value(setting.key)))
+            .collect()
+    }
+
+    /// Checks every setting against its limits.
+    pub fn validate(&self) -> Result<()> {
+        let numbers = [
+            ("retained", Some(u64::from(self.retained))),
+            ("capture_threads", Some(u64::from(self.capture_threads))),
+            ("timeout_ms", Some(self.timeout_ms)),
+            ("watchdog_ms", Some(self.watchdog_ms)),
+            ("metrics_interval_ms", Some(self.metrics_interval_ms)),
+            ("block_bytes", Some(u64::from(self.block_bytes))),
+            ("segment_bytes", self.segment_bytes.map(u64::from)),
+            ("reserve_bytes", self.reserve_bytes),
+            ("node_mtbf_hours", self.node_mtbf_hours),
+            ("parity", Some(u64::from(self.parity))),
+            ("group_size", Some(u64::from(self.group_size))),
+            ("encode_threads", Some(u64::from(self.encode_threads))),
+            ("encode_nice", Some(u64::from(self.encode_nice))),
+            ("encode_rate_bytes", self.encode_rate_bytes),
+            ("restore_checkpoint", self.restore_checkpoint),
+            ("archive_every", self.archive_every.map(u64::from)),
+            ("archive_retained", Some(u64::from(self.archive_retained))),
+            (
+                "archive_group_size",
+                Some(u64::from(self.archive_group_size)),
+            ),
+            ("archive_threads", Some(u64::from(self.archive_threads))),
+            (
+                "archive_write_threads",
+                Some(u64::from(self.archive_write_threads)),
+            ),
+            ("archive_history", self.archive_history.map(u64::from)),
+            ("archive_rate_bytes", self.archive_rate_bytes),
+            ("archive_reserve_bytes", self.archive_reserve_bytes),
+            (
+                "archive_stripe_count",
+                self.archive_stripe_count.map(u64::from),
+            ),
+            ("archive_stripe_size_bytes", self.archive_stripe_size_bytes),
+        ];
+        for (key, value) in numbers {
+            value.map_or(Ok(()), |value| in_range(key, value))?;
+        }
+        self.interval_seconds()?;
+        if let Some(list) = &self.cpu_set {
+            backstay_base::cpu::parse(list)?;
+        }
+        if !(0.0..=1.0).contains(&self.changed_share) {
+            return Err(wrong(&format!(
+                "changed_share is {}, not 0 to 1",
+                self.changed_share
+            )));
+        }
+        for (key, label) in [("job", &self.job), ("node", &self.node)] {
+            let Some(label) = label else { continue };
+            let plain = !label.contains(['/', '\0']) && label != "." && label != "..";
+            if label.is_empty() || label.len() > limits::LABEL_BYTES_MAX || !plain {
+                return Err(wrong(&format!(
+                    "{key} is {label:?}, not 1 to {} bytes without a slash",
+                    limits::LABEL_BYTES_MAX
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Variables of `backstay run` and of deployments, which are no settings of a session.
+const OTHER_VARIABLES: [&str; 9] = [
+    "BACKSTAY_CONFIG",
+    "BACKSTAY_LOG",
+    crate::leave::LEAVE_FILE,
+    "BACKSTAY_RESTARTS",
+    "BACKSTAY_HOSTFILE",
+    "BACKSTAY_PROGRAM",
+    "BACKSTAY_RENDEZVOUS",
+    "BACKSTAY_AGENT_STATE",
+    "BACKSTAY_AGENT_GRACE_S",
+];
+
+/// What is wrong with variables of this process that look like settings and are none: a sentence for each.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = names.filter_map(|name| unknown_variable(&name)).collect();
+    unknown.sort_unstable();
+    unknown
+}
+
+fn unknown_variable(name: &str) -> Option<String> {
+    let known: Vec<String> = REFERENCE.iter().map(Setting::variable).collect();
+    let is_known = OTHER_VARIABLES.contains(&name) || known.iter().any(|known| known == name);
+    if !name.starts_with("BACKSTAY_") || is_known {
+        return None;
+    }
+    let nearest = known.iter().min_by_key(|known| distance(known, name));
+    let meant = nearest
+        .filter(|nearest| distance(nearest, name) <= 2)
+        .map_or(String::new(), |nearest| format!("; is {nearest} meant?"));
+    Some(format!(
+        "{name} in the environment is no setting and has no effect{meant}"
+    ))
+}
+
+/// Letters that have to be put in, taken out or changed to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut before: Vec<usize> = (0..=other.len()).collect();
+    for (row, letter) in (1..).zip(one.chars()) {
+        let mut now = vec![row];
+        for (column, theirs) in other.iter().enumerate() {
+            let changed = before[column] + usize::from(letter != *theirs);
+            now.push(changed.min(before[column + 1] + 1).min(now[column] + 1));
+        }
+        before = now;
+    }
+    before.last().copied().unwrap_or(0)
+}
+
+/// The file whose presence asks the program to leave, as `backstay run` names it.
+pub(crate) fn leave_file() -> Option<PathBuf> {
+    let named = std::env::var_os(crate::leave::LEAVE_FILE).map(PathBuf::from)?;
+    Some(std::path::absolute(&named).unwrap_or(named))
+}
+
+/// The folder for the processes of the job to find each other, as `backstay run` names it.
+pub(crate) fn rendezvous() -> Option<PathBuf> {
+    std::env::var_os(crate::leave::RENDEZVOUS).map(PathBuf::from)
+}
+
+fn wrong(context: &str) -> Error {
+    Error::new(ErrorKind::Configuration, context)
+}
+
+fn in_range(key: &str, value: u64) -> Result<()> {
+    let (low, high, power) = match form(key) {
+        Form::Whole(low, high) => (low, high, false),
+        Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high), true),
+        Form::Text | Form::Word | Form::Share | Form::Flag => return Ok(()),
+    };
+    if !(low..=high).contains(&value) || (power && !value.is_power_of_two()) {
+        let what = if power { "a power of two from " } else { "" };
+        return Err(wrong(&format!(
+            "{key} is {value}, not {what}{low} to {high}"
+        )));
+    }
+    Ok(())
+}
+
+fn read_table(path: &Path) -> Result<toml::Table> {
+    let place = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::caused(ErrorKind::Configuration, place.clone(), error))?;
+    text.parse()
+        .map_err(|error: toml::de::Error| Error::caused(ErrorKind::Configuration, place, error))
+}
+
+fn environment_value(form: Form, text: &str, variable: &str) -> Result<toml::Value> {
+    match form {
+        Form::Text | Form::Word => Ok(toml::Value::String(text.to_owned())),
+        Form::Flag => match text {
+            "true" | "1" => Ok(toml::Value::Boolean(true)),
+            "false" | "0" => Ok(toml::Value::Boolean(false)),
+            _ => Err(wrong(&format!("{variable} is {text:?}, not true or false"))),
+        },
+        Form::Share => match text.parse() {
+            Ok(number) => Ok(toml::Value::Float(number)),
+            Err(_) => Err(wrong(&format!("{variable} is {text:?}, no number"))),
+        },
+        Form::Whole(..) | Form::PowerOfTwo(..) => match text.parse() {
+            Ok(number) => Ok(toml::Value::Integer(number)),
+            Err(_) => Err(wrong(&format!(
+                "{variable} is {text:?}, not a whole number"
+            ))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_is_no_setting_is_named() {
+        let said = |name: &str| unknown_variable(name).unwrap_or_default();
+        assert!(said("BACKSTAY_TRACKIN").ends_with("is BACKSTAY_TRACKING meant?"));
+        assert!(said("BACKSTAY_RETANED").ends_with("is BACKSTAY_RETAINED meant?"));
+        assert!(said("BACKSTAY_STORE").ends_with("no effect"));
+        for setting in &REFERENCE {
+            assert_eq!(said(&setting.variable()), "");
+        }
+        for name in ["BACKSTAY_LOG", "BACKSTAY_CONFIG", "PATH", "BACKSTAYS"] {
+            assert_eq!(said(name), "");
+        }
+    }
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_table(text.parse().unwrap(), "test")
+    }
+
+    #[test]
+    fn the_table_has_the_defaults_of_the_struct() {
+        let lines = REFERENCE.iter().filter_map(|setting| {
+            let default = setting.default?;
+            Some(format!("{} = {default}\n", setting.key))
+        });
+        let text: String = lines.collect();
+        assert_eq!(parse(&text).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_table_has_every_key_of_the_struct() {
+        let unknown = parse("no_such_key = 1").unwrap_err().to_string();
+        for setting in &REFERENCE {
+            let named = format!("`{}`", setting.key);
+            assert!(unknown.contains(&named), "{named} is not in: {unknown}");
+        }
+        let named = unknown.matches('`').count() / 2;
+        assert_eq!(named, REFERENCE.len() + 1, "{unknown}");
+    }
+
+    #[test]
+    fn every_setting_has_a_value_to_be_compared_by() {
+        let known = serde_json::to_value(Config::default()).unwrap();
+        for setting in &REFERENCE {
+            assert!(known.get(setting.key).is_some(), "{}", setting.key);
+        }
+        let compared = Config::default().same_on_all_ranks();
+        let keys: Vec<&str> = compared.iter().map(|(key, _)| *key).collect();
+        for key in ["job", "archive", "redundancy", "block_bytes", "timeout_ms"] {
+            assert!(keys.contains(&key), "{key}");
+        }
+        for key in ["node", "store_path", "cpu_set", "listen_address"] {
+            assert!(!keys.contains(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn limits_are_those_of_the_table() {
+        for setting in &REFERENCE {
+            let (low, high) = match setting.form {
+                Form::Whole(low, high) => (low, high),
+                Form::PowerOfTwo(low, high) => (u64::from(low), u64::from(high)),
+                Form::Text | Form::Word | Form::Share | Form::Flag => continue,
+            };
+            let with = |value: i128| parse(&format!("{} = {value}", setting.key));
+            for good in [low, high] {
+                assert!(with(good.into()).is_ok(), "{} {good}", setting.key);
+            }
+            for bad in [i128::from(low) - 1, i128::from(high) + 1] {
+                let message = with(bad).unwrap_err().to_string();
+                assert!(message.contains(setting.key), "{message}");
+            }
+        }
+        assert!(parse("block_bytes = 10000").is_err());
+        assert!(parse("changed_share = 1.5").is_err());
+        assert!(parse("cpu_set = \"3-1\"").is_err());
+    }
+}

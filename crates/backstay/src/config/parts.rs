@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what the configuration says to agents and to drains, in the words of each.
+
+use super::{ArchiveCodec, Config};
+use backstay_archive::drain::DrainSettings;
+use backstay_format::width::index;
+use backstay_parity::agent::AgentSettings;
+use std::time::Duration;
+
+/// Drains that a key serves where nothing is said.
+const HISTORY: u32 = 8;
+
+impl Config {
+    /// How a node's agent works.
+    pub fn agent_settings(&self) -> AgentSettings {
+        AgentSettings {
+            within: Duration::from_millis(self.timeout_ms),
+            threads: index(self.encode_threads),
+            rate_bytes: self.encode_rate_bytes,
+            cpu_set: self.cpu_set.clone(),
+            nice: self.background_nice(),
+        }
+    }
+
+    /// How the job drains.
+    pub fn drain_settings(&self) -> DrainSettings {
+        DrainSettings {
+            merge: self.archive_merge,
+            group_size: self.archive_group_size,
+            codec: self.archive_codec,
+            second_pass: self.archive_second_pass,
+            history: self.history(),
+            every: self.archive_every.unwrap_or(1),
+            threads: self.archive_threads,
+            write_threads: self.archive_write_threads,
+            rate_bytes: self.archive_rate_bytes,
+            reserve_bytes: self.archive_reserve_bytes,
+            stripe_count: self.archive_stripe_count,
+            stripe_size_bytes: self.archive_stripe_size_bytes,
+            nice: self.background_nice(),
+            cpu_set: self.cpu_set.clone(),
+            timeout_ms: self.timeout_ms,
+        }
+    }
+
+    fn background_nice(&self) -> i32 {
+        i32::try_from(self.encode_nice).unwrap_or(19)
+    }
+
+    /// How long keys serve: reading them back costs, so only where the ratio counts or it is asked for.
+    fn history(&self) -> u32 {
+        match (self.archive_codec, self.archive_history) {
+            (ArchiveCodec::Raw, _) | (ArchiveCodec::Auto, None) => 0,
+            (ArchiveCodec::Ratio, None) => HISTORY,
+            (_, Some(drains)) => drains,
+        }
+    }
+}

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: level 3 as a session uses it: what the archive has for a restart, who brings checkpoints
+//! there, and how far they are.
+//! In from: `session`. Out to: `drain`, the communicator, the words that a node's ranks share.
+//! Invariants: all ranks know of the same archived checkpoints, which are those of the catalog when it is this
+//! life's, whatever a former one did meanwhile; a life is recorded in the catalog before
+//! its first checkpoint can be; without a parallel file system that answers, the program goes on.
+
+use super::Session;
+use super::node::Node;
+use super::protection::Protection;
+use super::share::share_bytes;
+use super::vote::vote;
+use super::watch::Watched;
+use crate::config::Config;
+use backstay_archive::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
+use backstay_archive::drain::{ArchiveNode, ArchivePlan, RunningLock, STATUS_FILE, publish_secret};
+use backstay_archive::{Catalog, job_folder, private};
+use backstay_base::clock::Backoff;
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::two_slots::Unread;
+use backstay_base::notice;
+use backstay_format::width::index;
+use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError};
+use backstay_store::control::wait_until;
+use backstay_store::reader::StoreReader;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Most checkpoints that all ranks are told could not be read, the newest: none of a catalog's is left out.
+const UNREAD_MAX: usize = 64;
+const FOUND: &str = "what the archive has";
+/// Most of a text that all ranks are told.
+const LOST_CHARS_MAX: usize = 600;
+
+/// What a session has of level 3.
+#[derive(Debug, Default)]
+pub(super) struct Archive {
+    found: ArchiveFound,
+    /// Rank 0's: what the catalog listed when it was looked.
+    listed: Vec<CatalogCheckpoint>,
+    /// Rank 0's, until the first life begins.
+    begin: Option<(ArchivePlan, Option<Catalog>)>,
+    /// Rank 0's: that of the life that goes on.
+    plan: Option<ArchivePlan>,
+    /// Checkpoints that are read from here though nodes have them: those are damaged.
+    preferred: BTreeSet<CheckpointId>,
+    readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
+    /// Rank 0's, as long as the session lives.
+    lock: Option<RunningLock>,
+    is_on: bool,
+}
+
+impl Archive {
+    /// The folder of the job in the archive, if there is one.
+    pub(super) fn folder(config: &Config, node: &Node) -> Option<PathBuf> {
+        let archive = config.archive.as_ref()?;
+        Some(job_folder(archive, &node.job))
+    }
+
+    /// Rank 0 looks what the archive has; all ranks learn of it. Collective.
+    pub(super) fn look(comm: &Watched, config: &Config, node: &Node) -> Result<Self> {
+        let Some(folder) = Self::folder(config, node) else {
+            return Ok(Self::default());
+        };
+        let mut archive = Self {
+            is_on: true,
+            ..Self::default()
+        };
+        archive.find(comm, config, folder)?;
+        Ok(archive)
+    }
+
+    fn find(&mut self, comm: &Watched, config: &Config, folder: PathBuf) -> Result<()> {
+        let mut mine = Ok(ArchiveFound::default());
+        if comm.rank() == 0 {
+            let limit = Duration::from_millis(config.timeout_ms);
+            let names_one = config.restore_checkpoint.is_some();
+            mine =
+                private::make_folder(&folder).and_then(|()| look_within(limit, &folder, names_one));
+            if let Ok(found) = &mut mine {
+                found.beyond.iter().for_each(|text| notice::warn(text));
+                self.listed = std::mem::take(&mut found.listed);
+            }
+        }
+        let mine = mine.and_then(|found| {
+            let told = encode_found(&found);
+            told.map_err(|error| Error::unwritable("what the archive has", error))
+        });
+        let told = vote(comm, "looking into the archive", 0, mine)?;
+        let mine = (comm.rank() == 0).then_some(told);
+        let bytes = share_bytes(comm, "sharing what the archive has", mine)?;
+        let mut found = decode_found(&bytes)
+            .map_err(|error| Error::malformed("what the archive has".to_owned(), error))?;
+        found.folder = folder;
+        self.found = found;
+        Ok(())
+    }
+
+    /// Looks again, where a former life recorded or dropped checkpoints between the look and the moment when the
+    /// catalog became this life's. Collective.
+    fn find_what_moved_on(&mut self, comm: &Watched, config: &Config) -> Result<()> {
+        let catalog = self
+            .begin
+            .as_ref()
+            .and_then(|(_, catalog)| catalog.as_ref());
+        let moved = catalog.is_some_and(|catalog| fetch::listed(&catalog.state()) != self.listed);
+        let mut any = [i64::from(moved)];
+        comm.allreduce_max("looking whether the archive moved on", &mut any)?;
+        if any[0] == 0 {
+            return Ok(());
+        }
+        let folder = std::mem::take(&mut self.found.folder);
+        self.find(comm, config, folder)
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+    pub(super) fn found(&self) -> &ArchiveFound {
+        &self.found
+    }
+    /// Why the archive has nothing for a restart though it lists checkpoints.
+    pub(super) fn lost(&self) -> Option<Error> {
+        let why = &self.found.lost;
+        (!why.is_empty()).then(|| Error::new(ErrorKind::Corrupt, why.clone()))
+    }
+    pub(super) fn has(&self, id: CheckpointId) -> bool {
+        self.found.find(id).is_some()
+    }
+    /// Why it is not known whether the archive has a checkpoint.
+    pub(super) fn unread(&self, id: CheckpointId) -> Option<Error> {
+        let mut unread = self.found.unread.iter();
+        let (_, why) = unread.find(|(unread, _)| *unread == id)?;
+        Some(Error::new(ErrorKind::Unreadable, why.clone()))
+    }
+    /// The same of a checkpoint with this number.
+    pub(super) fn unread_number(&self, number: u64) -> Option<Error> {
+        let mut unread = self.found.unread.iter().rev();
+        let (id, _) = unread.find(|(id, _)| id.number == number)?;
+        self.unread(*id)
+    }
+    /// Ranks of the job that took a checkpoint which is read from here.
+    pub(super) fn world_size(&self, id: CheckpointId) -> Option<u32> {
+        let found = self.found.find(id)?;
+        u32::try_from(found.sources.len()).ok()
+    }
+    /// From now on `id` is read from here. False if it was before, or is not here.
+    pub(super) fn prefer(&mut self, id: CheckpointId) -> bool {
+        self.has(id) && self.preferred.insert(id)
+    }
+    pub(super) fn is_preferred(&self, id: CheckpointId) -> bool {
+        self.preferred.contains(&id)
+    }
+
+    /// The store that has `rank`'s part of a checkpoint.
+    pub(super) fn reader_for(&self, id: CheckpointId, rank: u32) -> Result<Arc<StoreReader>> {
+        let found = self.found.find(id);
+        let at = found.and_then(|found| found.sources.get(index(rank)).copied());
+        let Some((at, file)) = at.and_then(|at| Some((at, self.found.files.get(at)?))) else {
+            let context = format!("rank {rank}'s part of checkpoint {id} is not in the archive");
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let mut readers = super::lock(&self.readers);
+        if let Some(reader) = readers.get(&at) {
+            return Ok(Arc::clone(reader));
+        }
+        let unread = if self.found.gives_up {
+            Unread::GivenUp
+        } else {
+            Unread::Counts
+        };
+        let reader = fetch::open_store_as(&self.found.folder, file, unread)?;
+        let reader = Arc::new(reader);
+        readers.insert(at, Arc::clone(&reader));
+        Ok(reader)
+    }
+
+    /// The restore is over: the files are let go.
+    pub(super) fn close_readers(&self) {
+        super::lock(&self.readers).clear();
+    }
+
+    /// Makes the archive ready for this life, on rank 0. The run is known.
+    pub(super) fn prepare(
+        &mut self,
+        config: &Config,
+        node: &Node,
+        nodes: Vec<ArchiveNode>,
+        incarnation: u64,
+    ) -> Result<()> {
+        self.lock = Some(RunningLock::take(
+            &self.found.folder,
+            &node.job,
+            node.was_there,
+        )?);
+        let plan = ArchivePlan {
+            folder: self.found.folder.clone(),
+            job: node.job.clone(),
+            run: node.run,
+            incarnation,
+            from: None,
+            every: config.archive_every.map_or(1, u64::from),
+            retained: index(config.archive_retained),
+            settings: config.drain_settings(),
+            nodes,
+            status: Some(node.store_directory().join(STATUS_FILE)),
+        };
+        if self.found.gave_up_catalog {
+            // Nothing is given up before the restore.
+            self.begin = Some((plan, None));
+            return Ok(());
+        }
+        let catalog = plan.open_catalog_if_room()?;
+        if let Some(catalog) = &catalog {
+            // Two that begin at once drew the same number: one of them has it.
+            catalog.claim(incarnation, true)?;
+        }
+        self.begin = Some((plan, catalog));
+        Ok(())
+    }
+
+    /// A life began: what a slot holds that cannot be read may be of it.
+    pub(super) fn give_up_no_more(&mut self) {
+        self.found.gives_up = false;
+    }
+
+    /// What is newer than `id` is abandoned.
+    pub(super) fn abandon_after(&mut self, id: CheckpointId) {
+        self.found
+            .checkpoints
+            .retain(|found| found.checkpoint <= id);
+        self.found.unread.retain(|(unread, _)| *unread <= id);
+    }
+
+    /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
+    pub(super) fn begin(
+        &mut self,
+        incarnation: u64,
+        from: Option<CheckpointId>,
+        protection: &mut Protection,
+    ) -> Result<()> {
+        let first = self.begin.take();
+        let goes_on = self.plan.as_ref().map(|plan| plan.incarnation);
+        if first.is_none() && goes_on.is_none_or(|former| former == incarnation) {
+            return Ok(());
+        }
+        let (first, catalog) = first.unzip();
+        let Some(plan) = first.or(self.plan.take()) else {
+            return Ok(());
+        };
+        let plan = self.plan.insert(ArchivePlan {
+            incarnation,
+            from: from.map(Into::into),
+            ..plan
+        });
+        let Some(mut catalog) = catalog else {
+            return protection.archive_again(plan);
+        };
+        // From now on it is this life that writes.
+        let gave_up = std::mem::take(&mut self.found.gave_up_catalog);
+        if gave_up && from.is_some() {
+            catalog = Some(plan.open_catalog_past_unread()?);
+        }
+        if let (Some(_), Some(catalog)) = (from, &catalog) {
+            catalog.begin_life(incarnation, from)?;
+        }
+        protection.archive(plan, catalog)
+    }
+}
+
+/// Looks what the archive has, again where something could not be read, until it could or `limit` has passed.
+/// Then, where a checkpoint was named, what the slots say that can be read.
+fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<ArchiveFound> {
+    let mut again = Backoff::within(limit);
+    loop {
+        let mut found = ArchiveFound::look(folder);
+        let may_pass = found.as_ref().map_or_else(Error::may_pass, |f| f.may_pass);
+        if may_pass && again.pause() {
+            continue;
+        }
+        if may_pass && names_one {
+            found = ArchiveFound::look_as(folder, Unread::GivenUp).or(found);
+        }
+        return found.map_err(|error| {
+            if !error.kind().leaves_open() {
+                return error;
+            }
+            let context = format!(
+                "{}: what the archive has could not be found out, and it may be newer than what the nodes \
+                 have: {error}; nothing is given up for that: start again when it can be read; to go on without \
+                 it, start without `archive`, or move the file away that cannot be read; where one slot of it \
+                 can be read, restore_checkpoint goes on from that",
+                folder.display()
+            );
+            Error::new(ErrorKind::Unreadable, context)
+        });
+    }
+}
+
+/// What of `found` all ranks need.
+fn encode_found(found: &ArchiveFound) -> std::result::Result<Vec<u8>, FormatError> {
+    let clip = |text: &str| text.chars().take(LOST_CHARS_MAX).collect::<String>();
+    let unread = found.unread.iter().take(UNREAD_MAX);
+    let told = ArchiveFound {
+        run: found.run,
+        incarnation: found.incarnation,
+        files: found.files.clone(),
+        checkpoints: found.checkpoints.clone(),
+        unread: unread.map(|(id, why)| (*id, clip(why))).collect(),
+        lost: clip(&found.lost),
+        gives_up: found.gives_up,
+        gave_up_catalog: found.gave_up_catalog,
+        ..ArchiveFound::default()
+    };
+    let mut body = Encoder::new(FOUND);
+    body.u32(told.run)
+        .u64(told.incarnation)
+        .u8(u8::from(told.gives_up))
+        .u8(u8::from(told.gave_up_catalog))
+        .text(&told.lost);
+    body.count(told.files.len());
+    for file in &told.files {
+        body.text(file);
+    }
+    body.count(told.checkpoints.len());
+    for one in &told.checkpoints {
+        body.u64(one.checkpoint.incarnation)
+            .u64(one.checkpoint.number);
+        body.count(one.sources.len());
+        for &source in &one.sources {
+            body.count(source);
+        }
+    }
+    body.count(told.unread.len());
+    for (id, why) in &told.unread {
+        body.u64(id.incarnation).u64(id.number).text(why);
+    }
+    body.finish(&told, decode_found)
+}
+
+fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> {
+    let mut body = Decoder::new(FOUND, bytes);
+    let mut found = ArchiveFound {
+        run: body.u32("run")?,
+        incarnation: body.u64("incarnation")?,
+        gives_up: body.u8("gives up what cannot be read")? != 0,
+        gave_up_catalog: body.u8("gave up a slot of the catalog")? != 0,
+        lost: body.text("why nothing can be had", 4 * LOST_CHARS_MAX)?,
+        ..ArchiveFound::default()
+    };
+    for _ in 0..body.u32("files")? {
+        found.files.push(body.text("file", 255)?);
+    }
+    for _ in 0..body.u32("checkpoints")? {
+        let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        let count = body.u32("ranks")?;
+        let sources = (0..count).map(|_| Ok(index(body.u32("source")?)));
+        let sources = sources.collect::<std::result::Result<_, FormatError>>()?;
+        found.checkpoints.push(ArchivedCheckpoint {
+            checkpoint,
+            sources,
+        });
+    }
+    for _ in 0..body.u32("checkpoints that could not be read")? {
+        let id = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
+        found
+            .unread
+            .push((id, body.text("why it could not", 4 * LOST_CHARS_MAX)?));
+    }
+    body.end()?;
+    Ok(found)
+}
+
+impl Session {
+    /// Opens the catalog for this life, on rank 0. Collective.
+    pub(super) fn prepare_archive(&mut self) -> Result<()> {
+        if !self.archive.is_on() {
+            return Ok(());
+        }
+        let mine = if self.comm.rank() == 0 {
+            let nodes = self.protection.archive_nodes();
+            let prepared = self
+                .archive
+                .prepare(&self.config, &self.node, nodes, self.incarnation);
+            if prepared.is_ok() {
+                self.tell_servers();
+            }
+            prepared
+        } else {
+            Ok(())
+        };
+        vote(&self.comm, "opening the archive", 0, mine)?;
+        self.archive.find_what_moved_on(&self.comm, &self.config)?;
+        self.last_number = self.last_number.max(self.archive.found().newest_number());
+        Ok(())
+    }
+
+    /// No other life of the job runs now: staging servers are this one's from now on. Without them the
+    /// nodes drain themselves.
+    fn tell_servers(&self) {
+        let Some(secret) = self.protection.secret() else {
+            return;
+        };
+        if let Err(error) = publish_secret(&self.archive.found().folder, secret) {
+            notice::warn(&format!("staging servers cannot take part: {error}"));
+        }
+    }
+
+    /// A life begins without a restore: nothing is abandoned. Rank 0's affair: the program goes on without
+    /// an archive that fails.
+    pub(super) fn begin_archive(&mut self) {
+        let from = self.policy.complete.last().copied();
+        self.archive.give_up_no_more();
+        let begun = if self.archive.found().gave_up_catalog {
+            let context = "a slot of the catalog cannot be read, and what may stand there is given up only by \
+                           restoring the checkpoint that restore_checkpoint names";
+            Err(Error::new(ErrorKind::Unreadable, context))
+        } else {
+            self.archive
+                .begin(self.incarnation, from, &mut self.protection)
+        };
+        if let Err(error) = begun {
+            notice::warn(&format!("nothing is drained to the archive: {error}"));
+            let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);
+            self.node.control.set_archive_outcome(kind);
+        }
+    }
+
+    /// Waits until checkpoint `id`, which is committed, or a newer one, is in the archive. Local.
+    pub(super) fn wait_archived(&self, id: CheckpointId) -> Result<()> {
+        if !self.archive.is_on() {
+            let context = "checkpoints of this job stay on its nodes: set archive";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let control = &self.node.control;
+        // One that is not due drains because somebody waits for it.
+        if control.archive_wanted() < id {
+            control.set_archive_wanted(id);
+        }
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let over = || control.archived() >= id || self.archive_failed(id);
+        wait_until("the checkpoint to be archived", limit, over)?;
+        if control.archived() >= id {
+            return Ok(());
+        }
+        let kind = i32::try_from(control.archive_outcome()).ok();
+        let kind = kind
+            .and_then(ErrorKind::from_code)
+            .unwrap_or(ErrorKind::StoreIo);
+        let context = format!("checkpoint {id} is not in the archive; rank 0's log says why");
+        Err(Error::new(kind, context).second_hand())
+    }
+
+    fn archive_failed(&self, id: CheckpointId) -> bool {
+        let control = &self.node.control;
+        // One that was overtaken by a newer one is not a failure: the newer one counts.
+        let overtaken = u64::try_from(ErrorKind::NotRetained.code()).unwrap_or(u64::MAX);
+        // In this order: who begins a drain clears the outcome of the one before first.
+        if control.archiving() < id {
+            return false;
+        }
+        let outcome = control.archive_outcome();
+        outcome != 0 && outcome != overtaken
+    }
+
+    /// Whether nothing more comes of draining `id`.
+    pub(super) fn archiving_is_over(&self, id: CheckpointId) -> bool {
+        let control = &self.node.control;
+        !self.archive.is_on() || control.archived() >= id || self.archive_failed(id)
+    }
+
+    /// The newest checkpoint in the archive, as far as this node knows.
+    pub fn archived_checkpoint(&self) -> Option<CheckpointId> {
+        let id = self.node.control.archived();
+        let newest = self
+            .archive
+            .found()
+            .checkpoints
+            .first()
+            .map(|c| c.checkpoint);
+        newest
+            .max((id.number > 0).then_some(id))
+            .filter(|_| self.archive.is_on())
+    }
+}

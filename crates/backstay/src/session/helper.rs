@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: the agent of a node as its leader uses it: a process that was there before, or threads of
+//! this rank.
+//! In from: `session::protection`. Out to: `agent`.
+//! Invariants: an agent process that cannot begin a life is ended and replaced by threads, loudly.
+
+use super::node::Node;
+use crate::agent::Draining;
+use crate::config::Config;
+use backstay_archive::Catalog;
+use backstay_archive::drain::{ArchivePlan, ArchiveThread, DrainPoint};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::notice;
+use backstay_format::StoreId;
+use backstay_format::agent::Seat;
+use backstay_format::local::{LocalAnswer, LocalRequest};
+use backstay_format::width::index;
+use backstay_net::{Endpoint, Secret};
+use backstay_parity::agent::coordinate::{Coordinator, CoordinatorThread, NodeSeat};
+use backstay_parity::agent::local::AgentClient;
+use backstay_parity::agent::process::scheme_numbers;
+use backstay_parity::agent::{Agent, Ask, Asker};
+use backstay_parity::group::Scheme;
+use backstay_store::reserve::Reserve;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is asked of an agent process that is done at once.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// The agent of this node.
+#[derive(Debug)]
+pub(super) enum NodeAgent {
+    /// In threads of this rank.
+    Here {
+        agent: Arc<Agent>,
+        /// Its part in draining.
+        drains: Arc<DrainPoint>,
+        coordinator: Option<CoordinatorThread>,
+        archive: Option<ArchiveThread>,
+    },
+    /// A process.
+    Process {
+        client: AgentClient,
+        address: String,
+        endpoint: Arc<dyn Endpoint>,
+        timeout: Duration,
+    },
+}
+
+/// What an agent has to know of the life of the job.
+pub(super) struct Known<'a> {
+    pub(super) secret: &'a Secret,
+    /// Where to listen, if it is said.
+    pub(super) listen: Option<&'a str>,
+}
+
+/// A store on this node.
+#[derive(Debug)]
+pub(super) struct StoreHere {
+    pub(super) store: StoreId,
+    pub(super) directory: PathBuf,
+    pub(super) rebuilt: bool,
+}
+
+impl NodeAgent {
+    /// Begins a life: in the agent process of the node, if there is one.
+    pub(super) fn begin(
+        config: &Config,
+        node: &Node,
+        known: &Known<'_>,
+        endpoint: &Arc<dyn Endpoint>,
+    ) -> Self {
+        if let Some(client) = node.agent.borrow_mut().take() {
+            match Self::begin_process(client, config, node, known, endpoint) {
+                Ok(agent) => return agent,
+                Err(error) => notice::warn(&format!(
+                    "the agent process of this node does not take part, threads of rank {} do: \
+                     {error}",
+                    node.ranks.first().copied().unwrap_or(0)
+                )),
+            }
+        }
+        let directory = node.store_directory();
+        let drains = Arc::new(DrainPoint::new(Arc::clone(endpoint), &node.name));
+        let draining = Arc::new(Draining(Arc::clone(&drains)));
+        let agent = Agent::start(
+            Arc::clone(endpoint),
+            config.agent_settings(),
+            &node.name,
+            &directory,
+            Some(draining),
+        );
+        Self::Here {
+            agent,
+            drains,
+            coordinator: None,
+            archive: None,
+        }
+    }
+
+    fn begin_process(
+        client: AgentClient,
+        config: &Config,
+        node: &Node,
+        known: &Known<'_>,
+        endpoint: &Arc<dyn Endpoint>,
+    ) -> Result<Self> {
+        let request = LocalRequest::Begin {
+            secret: *known.secret.bytes(),
+            job: node.job.clone(),
+            node: node.name.clone(),
+            listen: known.listen.unwrap_or_default().to_owned(),
+            threads: config.encode_threads,
+            rate_bytes: config.encode_rate_bytes.unwrap_or(0),
+            nice: config.encode_nice,
+            cpu_set: config.cpu_set.clone().unwrap_or_default(),
+            timeout_ms: config.timeout_ms,
+        };
+        let LocalAnswer::Ready { address } = client.ask(&request, PROMPT)? else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "an answer of another version",
+            ));
+        };
+        let agent = Self::Process {
+            client,
+            address,
+            endpoint: Arc::clone(endpoint),
+            timeout: Duration::from_millis(config.timeout_ms),
+        };
+        // It looks where the store is, or is going to be.
+        agent.tell(&attach(node))?;
+        Ok(agent)
+    }
+
+    fn tell(&self, request: &LocalRequest) -> Result<LocalAnswer> {
+        match self {
+            Self::Here { .. } => Ok(LocalAnswer::Done),
+            Self::Process { client, .. } => client.ask(request, PROMPT),
+        }
+    }
+
+    /// Where others reach it.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Here { agent, .. } => agent.endpoint().address(),
+            Self::Process { address, .. } => address.clone(),
+        }
+    }
+
+    /// What asks other agents in its place.
+    pub(super) fn asker(&self) -> Box<dyn Ask + '_> {
+        match self {
+            Self::Here { agent, .. } => Box::new(Arc::clone(agent)),
+            Self::Process { endpoint, .. } => Box::new(Asker(Arc::clone(endpoint))),
+        }
+    }
+
+    /// Takes the store, which is open.
+    pub(super) fn attach(&self, reserve: &Reserve, node: &Node) -> Result<()> {
+        match self {
+            Self::Here { agent, .. } => agent.attach(reserve, &node.store_directory()),
+            Self::Process { .. } => self.tell(&attach(node)).map(|_| ()),
+        }
+    }
+
+    /// An agent process copies the store that it holds to `home`, where it was deleted. False where there
+    /// is no such process, or it cannot.
+    pub(super) fn put_back(&self, node: &Node, home: &Path) -> bool {
+        let Self::Process {
+            client, timeout, ..
+        } = self
+        else {
+            return false;
+        };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let request = LocalRequest::Attach {
+            directory: text(&node.directory),
+            store_directory: text(home.parent().unwrap_or(&node.directory)),
+        };
+        let asked = client.ask(&request, *timeout);
+        let done = asked.is_ok() && home.exists();
+        said(asked);
+        done
+    }
+
+    /// Coordinates the rounds of the job.
+    pub(super) fn coordinate(
+        &mut self,
+        nodes: &[NodeSeat],
+        scheme: Scheme,
+        config: &Config,
+    ) -> Result<()> {
+        if let Self::Here {
+            agent, coordinator, ..
+        } = self
+        {
+            let work = Coordinator::new(
+                Arc::clone(agent),
+                nodes.to_vec(),
+                scheme,
+                index(config.group_size),
+            );
+            *coordinator = CoordinatorThread::start(Arc::clone(agent), work);
+            return Ok(());
+        }
+        let (number, parity) = scheme_numbers(scheme);
+        let seat = |node: &NodeSeat| Seat {
+            store: StoreId::default(),
+            node: node.name.clone(),
+            domain: node.domain.clone(),
+            address: node.address.clone(),
+        };
+        self.tell(&LocalRequest::Coordinate {
+            scheme: number,
+            parity,
+            group_size: config.group_size,
+            nodes: nodes.iter().map(seat).collect(),
+        })
+        .map(|_| ())
+    }
+
+    /// Coordinates the archive of the job.
+    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
+        if let Self::Here {
+            drains, archive, ..
+        } = self
+        {
+            let drains = Arc::clone(drains);
+            *archive = Some(ArchiveThread::start(drains, plan.clone(), catalog)?);
+            return Ok(());
+        }
+        // The process opens it for itself.
+        drop(catalog);
+        let plan = serde_json::to_vec(plan).unwrap_or_default();
+        self.tell(&LocalRequest::Archive { plan }).map(|_| ())
+    }
+
+    /// Coordinates the archive of a later life of the session: the catalog knows of it on return.
+    pub(super) fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
+        let mut catalog = None;
+        if let Self::Here { archive, .. } = self {
+            if let Some(former) = archive.take() {
+                former.end();
+            }
+            catalog = plan.open_catalog_if_room()?;
+        }
+        self.archive(plan, catalog)
+    }
+
+    /// The stores on this node.
+    pub(super) fn stores(&self) -> Vec<StoreHere> {
+        match self {
+            Self::Here { agent, .. } => {
+                let stores = agent.local_stores().into_iter();
+                stores
+                    .map(|found| StoreHere {
+                        store: found.survey.store,
+                        directory: found.directory,
+                        rebuilt: found.survey.rebuilt,
+                    })
+                    .collect()
+            }
+            Self::Process { .. } => match self.tell(&LocalRequest::Stores) {
+                Ok(LocalAnswer::Stores(stores)) => stores
+                    .into_iter()
+                    .map(|entry| StoreHere {
+                        store: entry.store,
+                        directory: PathBuf::from(entry.directory),
+                        rebuilt: entry.rebuilt,
+                    })
+                    .collect(),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    /// Removes stores that were made again for reading.
+    pub(super) fn drop_rebuilt(&self) {
+        match self {
+            Self::Here { agent, .. } => agent.drop_rebuilt(),
+            Self::Process { .. } => said(self.tell(&LocalRequest::DropRebuilt)),
+        }
+    }
+
+    /// Ends the coordination: when what is committed is protected, or after `limit`.
+    pub(super) fn stop(&mut self, limit: Duration) {
+        match self {
+            Self::Here {
+                coordinator,
+                archive,
+                ..
+            } => {
+                if let Some(coordinator) = coordinator.take() {
+                    coordinator.stop(limit);
+                }
+                if let Some(archive) = archive.take() {
+                    archive.stop(limit);
+                }
+            }
+            Self::Process {
+                client, timeout, ..
+            } => {
+                let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+                said(client.ask(&LocalRequest::Stop { limit_ms }, limit * 2 + *timeout));
+            }
+        }
+    }
+
+    /// The job is over: an agent process ends.
+    pub(super) fn goodbye(&self) {
+        said(self.tell(&LocalRequest::Goodbye));
+    }
+
+    /// The session ends without a goodbye: threads end with it, a process goes on.
+    pub(super) fn leave(&mut self) {
+        if matches!(self, Self::Here { .. }) {
+            self.stop(Duration::ZERO);
+        }
+    }
+}
+
+/// To an agent process that the life had no use for.
+pub(super) fn say_goodbye(client: &AgentClient) {
+    said(client.ask(&LocalRequest::Goodbye, PROMPT));
+}
+
+fn attach(node: &Node) -> LocalRequest {
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    LocalRequest::Attach {
+        directory: text(node.directory.clone()),
+        store_directory: text(node.store_directory()),
+    }
+}
+
+fn said(outcome: Result<LocalAnswer>) {
+    if let Err(error) = outcome {
+        notice::warn(&format!("this node's agent: {error}"));
+    }
+}

@@ -1,0 +1,753 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a program calls: open, protect, checkpoint, restore, close.
+//! In from: the program (one session a rank). Out to: all stages, which meet only here.
+//! Invariants: collective calls have one outcome for all ranks; a failed call leaves the session, the
+//! program's memory (but that being restored) and the last checkpoint as they were.
+
+mod archive;
+mod assemble;
+mod changes;
+mod checkpoint;
+mod deleted;
+mod helper;
+mod memory;
+mod node;
+mod pace;
+mod process;
+mod protection;
+mod restore;
+mod retention;
+mod scrub;
+mod settings;
+mod share;
+mod unread;
+mod variable;
+mod vote;
+mod watch;
+
+pub use crate::schedule::Level;
+pub use assemble::assemble;
+pub use backstay_store::place::STORE_FILE;
+pub use checkpoint::{Handle, Report};
+pub use restore::Restored;
+pub use scrub::Scrubbed;
+pub use variable::Variable;
+
+use crate::config::Config;
+use crate::leave::LeaveWish;
+use crate::schedule::Pacer;
+use archive::Archive;
+use backstay_base::Communicator;
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::notice;
+use backstay_format::CheckpointId;
+use backstay_format::limits::NAME_BYTES_MAX;
+use backstay_metrics::{MetricsFile, VariableTracking};
+use backstay_net::Endpoint;
+use backstay_parity::locate::Choice;
+use backstay_store::commit::{NodeStore, Policy};
+use backstay_store::control::Owner;
+use backstay_store::recover::{FoundRevision, recover_node, recover_rank};
+use backstay_store::reserve::Reserve;
+use backstay_store::revision::RankStore;
+use backstay_store::space::Reuse;
+use backstay_store::track::pages::PageTracker;
+use checkpoint::Underway;
+use memory::MemoryLook;
+use node::Node;
+use process::{OfProcess, Process};
+use protection::Protection;
+pub use protection::ProtectionStatus;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use variable::Registered;
+use vote::{agree, as_checkpoint, as_number, united, vote};
+use watch::Watched;
+
+/// A rank's session with Backstay.
+///
+/// Every rank of the communicator opens one and makes the same collective calls in the same order:
+/// `open`, `restore`, `due`, `checkpoint`, `checkpoint_start`, `wait`, `pin`, `unpin`, `close`.
+///
+/// A child made by fork has no part in it: its calls are refused, and dropping the session there tells
+/// nobody.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what was said, tried or begun in this life: independent of each other"
+)]
+pub struct Session {
+    process: Process,
+    comm: OfProcess<Watched>,
+    config: Config,
+    node: Node,
+    store: Option<Stores>,
+    variables: BTreeMap<String, Registered>,
+    /// Counts the changes of `variables`.
+    generation: u64,
+    pages: Option<PageTracker>,
+    memory: MemoryLook,
+    /// Why pages cannot be tracked, once it was said.
+    no_pages: bool,
+    found: Vec<FoundRevision>,
+    /// Why nothing can be restored though something was stored.
+    lost: Option<Error>,
+    /// Why nothing is restored without its number being named: what is newer could not be looked at.
+    doubt: Option<Error>,
+    /// Why a root slot of this node's store could not be read, where what may stand there was given up.
+    gave_up: Option<Error>,
+    policy: Policy,
+    incarnation: u64,
+    /// This incarnation has tried a checkpoint, or began with a restore.
+    life_begun: bool,
+    last_number: u64,
+    /// Commits tried in this life.
+    turn: u64,
+    /// The last of them that failed.
+    abandoned_turn: u64,
+    /// The root that this leader wrote may name a checkpoint that failed.
+    root_names_failed: bool,
+    /// Commits tried before this life began, and those of this life that failed.
+    turns_before: u64,
+    failed_turns: Vec<Range<u64>>,
+    /// It failed for want of space, and older checkpoints were given up for it.
+    made_room: bool,
+    underway: Option<Underway>,
+    protection: OfProcess<Protection>,
+    archive: Archive,
+    leave: LeaveWish,
+    /// All ranks know that it is time to leave.
+    leaving: bool,
+    metrics: Option<MetricsFile>,
+    /// Rank 0's.
+    pacer: Option<Pacer>,
+    /// Calls of `due` since rank 0 was asked last, and until it is asked again.
+    due_calls: i64,
+    due_skip: i64,
+}
+
+/// The store as this rank writes it.
+#[derive(Debug)]
+struct Stores {
+    rank: RankStore,
+    node: Arc<Mutex<NodeStore>>,
+}
+
+impl Session {
+    /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
+    /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
+    pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
+        Self::open_on(comm, config, None)
+    }
+
+    /// As [`Session::open`] with settings that may be wrong on some ranks: all learn of the same error.
+    pub fn open_with(comm: Box<dyn Communicator>, config: Result<Config>) -> Result<Self> {
+        Self::open_settled(comm, config, None)
+    }
+
+    /// As [`Session::open`]; the node's leader reaches other nodes by `endpoint` instead of TCP.
+    pub fn open_on(
+        comm: Box<dyn Communicator>,
+        config: Config,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        Self::open_settled(comm, Ok(config), endpoint)
+    }
+
+    fn open_settled(
+        comm: Box<dyn Communicator>,
+        config: Result<Config>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        let rank = comm.rank();
+        Self::open_all(comm, config, endpoint).map_err(|error| unread::tell(rank, error))
+    }
+
+    fn open_all(
+        comm: Box<dyn Communicator>,
+        config: Result<Config>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+    ) -> Result<Self> {
+        backstay_base::io::on_demand::raise_file_limit();
+        let comm = watched(comm, config.as_ref().ok());
+        let config = settings::agree_on_settings(&comm, config)?;
+        let node = Node::join(&comm, &config)?;
+        let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
+        let archive = Archive::look(&comm, &config, &node)?;
+        let folder = Archive::folder(&config, &node);
+        let protection = Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;
+        let protection = OfProcess::new(protection);
+        if node.leads() {
+            node.control.set_redundant(protection.is_on());
+        }
+        let reserve = node.open_store(&comm)?;
+        let mut session = Self {
+            policy: Policy {
+                retained: backstay_format::width::index(config.retained),
+                complete: BTreeSet::new(),
+                pinned: BTreeSet::new(),
+                protected: None,
+                encoding: None,
+                archiving: None,
+            },
+            process: Process::this(),
+            comm,
+            config,
+            node,
+            store: None,
+            variables: BTreeMap::new(),
+            generation: 0,
+            pages: None,
+            memory: MemoryLook::default(),
+            no_pages: false,
+            found: Vec::new(),
+            lost: None,
+            doubt: None,
+            gave_up: None,
+            incarnation: 1,
+            life_begun: false,
+            last_number: 0,
+            turn: 0,
+            abandoned_turn: 0,
+            root_names_failed: false,
+            turns_before: 0,
+            failed_turns: Vec::new(),
+            made_room: false,
+            underway: None,
+            protection,
+            archive,
+            leave,
+            leaving: false,
+            metrics: None,
+            pacer: None,
+            due_calls: 0,
+            due_skip: 0,
+        };
+        let unread = session.recover_all(reserve, "recovering the store")?;
+        session.look_until_read(unread)?;
+        session.repair_damaged_parts()?;
+        let attached = session.attach_agent();
+        vote(&session.comm, "attaching the agent", 0, attached)?;
+        let (known_complete, logged) = session.agree_on_the_life()?;
+        session.prepare_archive()?;
+        session.agree_on_checkpoints(known_complete, logged)?;
+        session.open_metrics();
+        let paced = session.open_pacer();
+        vote(&session.comm, "planning", 0, paced)?;
+        Ok(session)
+    }
+
+    /// Where some rank's part is damaged, parity may have what it was.
+    fn repair_damaged_parts(&mut self) -> Result<()> {
+        if !self.protection.is_on() {
+            return Ok(());
+        }
+        let damaged = self
+            .found
+            .iter()
+            .any(|found| matches!(found.part, Some(Err(_))) || found.ranks.is_err());
+        let mut any = [i64::from(damaged)];
+        self.comm.allreduce_max("looking for damage", &mut any)?;
+        if any[0] == 0 {
+            return Ok(());
+        }
+        match self.protection.repair(&self.comm, &self.config) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.recover_again().map(|_| ()),
+            Err(error) if error.kind().leaves_open() => {
+                let damaged = |found: &&mut FoundRevision| {
+                    found.ranks.is_err() || matches!(found.part, Some(Err(_)))
+                };
+                for found in self.found.iter_mut().filter(damaged) {
+                    found.unread = Some(error.again());
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Recovers the store once more; whether something still could not be read. Collective.
+    fn recover_again(&mut self) -> Result<bool> {
+        let reserve = self.store.take().map(|stores| {
+            let reserve = stores.rank.reserve().clone();
+            reserve
+                .control()
+                .free_slots_of(Owner::Rank(self.node.local));
+            if self.node.leads() {
+                reserve.control().free_slots_of(Owner::Node);
+                reserve.control().free_slots_of(Owner::Former);
+            }
+            reserve
+        });
+        self.recover_all(reserve, "recovering the store again")
+    }
+
+    /// From now on parity may cover what is in the store: only whole segments are written again, and
+    /// the agent has it.
+    fn attach_agent(&mut self) -> Result<()> {
+        let Some(stores) = &self.store else {
+            return Ok(());
+        };
+        if self.node.leads() && (self.protection.is_on() || self.archive.is_on()) {
+            self.protection.attach(stores.rank.reserve(), &self.node)?;
+        }
+        if !self.protection.is_on() {
+            return Ok(());
+        }
+        stores.rank.set_reuse(Reuse::Segments);
+        if self.node.leads() {
+            lock(&stores.node).set_reuse(Reuse::Segments);
+        }
+        self.protection.coordinate(&self.config, self.comm.rank())
+    }
+
+    /// Derives this rank's state, and the leader the node's, from the newest root.
+    fn recover(&mut self, reserve: Reserve) -> Result<()> {
+        let roots = self.read_roots(&reserve)?;
+        let root = roots.state().clone();
+        if let (Some(damage), true) = (roots.damaged(), self.node.leads()) {
+            notice::warn(&format!("{damage}; the other root slot is used"));
+        }
+        let control = reserve.control();
+        control.set_next_segment(control.next_segment().max(root.next_segment));
+        let owner = Owner::Rank(self.node.local);
+        let (space, mut found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
+        // What was given up may be of a life more.
+        self.incarnation = root.incarnation + 1 + u64::from(self.gave_up.is_some());
+        self.last_number = root
+            .revisions
+            .last()
+            .map_or(0, |last| last.checkpoint.number);
+        let pinned = root.revisions.iter().filter(|revision| revision.pinned);
+        self.policy.pinned = pinned.map(|revision| revision.checkpoint).collect();
+        let node = if self.node.leads() {
+            let here = self.node.ranks.iter().copied().collect();
+            let node = recover_node(&reserve, &root, &here);
+            for (id, error) in node.unread {
+                let mut of_it = found.iter_mut().filter(|found| found.id() == id);
+                let sound = of_it.find(|found| found.ranks.is_ok() && found.unread.is_none());
+                if let Some(found) = sound {
+                    found.unread = Some(error);
+                }
+            }
+            NodeStore::new(reserve.clone(), roots, node.tables, node.former)
+        } else {
+            NodeStore::successor(reserve.clone(), roots)
+        };
+        self.found = found;
+        self.set_store(reserve, space, node);
+        Ok(())
+    }
+
+    fn set_store(
+        &mut self,
+        reserve: Reserve,
+        space: backstay_store::space::Space,
+        node: NodeStore,
+    ) {
+        let rank = RankStore::new(
+            reserve,
+            self.node.local,
+            self.comm.rank(),
+            self.comm.size(),
+            backstay_format::width::index(self.config.capture_threads),
+            space,
+        );
+        self.store = Some(Stores {
+            rank,
+            node: Arc::new(Mutex::new(node)),
+        });
+    }
+
+    /// Which life this is, and which number comes next; returns the newest known to have been complete, and the
+    /// oldest and the newest that stripe logs protect.
+    fn agree_on_the_life(&mut self) -> Result<(i64, [i64; 2])> {
+        let known_complete = self.found.iter().filter(|found| found.revision.complete);
+        let known_complete = known_complete.map(|found| as_number(found.id())).max();
+        let run = self.store.as_ref().map(|store| {
+            let superblock = store.rank.reserve().reader().superblock();
+            i64::from(superblock.run)
+        });
+        let logged = as_number(self.node.control.logged());
+        let archived = self.archive.found();
+        self.incarnation = self.incarnation.max(archived.incarnation + 1);
+        self.last_number = self.last_number.max(archived.newest_number());
+        let mut newest = [
+            to_i64(self.incarnation),
+            to_i64(self.last_number),
+            known_complete.unwrap_or(0),
+            run.unwrap_or(0),
+            run.map_or(i64::MIN, |run| -run),
+            i64::from(self.node.draw_run()),
+            logged,
+            if logged > 0 { -logged } else { i64::MIN },
+        ];
+        self.comm
+            .allreduce_max("agreeing on the life of the job", &mut newest)?;
+        let [
+            incarnation,
+            last_number,
+            known_complete,
+            newest_run,
+            lowest_run,
+            drawn,
+            newest_logged,
+            oldest_logged,
+        ] = newest;
+        self.incarnation = u64::try_from(incarnation).unwrap_or(1);
+        self.last_number = u64::try_from(last_number).unwrap_or(0);
+        let archived_run = i64::from(self.archive.found().run);
+        let agreed_run = match (newest_run, archived_run) {
+            (0, 0) => drawn,
+            (0, archived) => archived,
+            (run, _) => run,
+        };
+        self.node.run = u32::try_from(agreed_run).unwrap_or(1);
+        self.node.was_there = newest_run > 0;
+        if newest_run > 0 && newest_run != -lowest_run {
+            let mine = self.same_run(run, newest_run);
+            vote(&self.comm, "comparing the stores", 0, mine)?;
+        }
+        if newest_run > 0 && archived_run > 0 && newest_run != archived_run {
+            return Err(self.other_archive());
+        }
+        let oldest_logged = oldest_logged.checked_neg().unwrap_or(0);
+        Ok((known_complete, [oldest_logged, newest_logged]))
+    }
+
+    /// Until this life has protected one, what every group's log protects is all that survives the loss of a
+    /// node: the oldest of them, unless its log is one of an earlier time. With what it is of, a round protects
+    /// what is older.
+    fn keep_what_is_protected(&mut self, logged: [i64; 2]) {
+        let complete = &self.policy.complete;
+        let up_to = |id| complete.iter().rev().find(|one| **one <= id).copied();
+        let mut logged = logged.into_iter().filter_map(as_checkpoint);
+        self.policy.protected = logged.find_map(up_to);
+        let control = &self.node.control;
+        if let (Some(id), true) = (self.policy.protected, self.node.leads())
+            && control.protected() < id
+        {
+            control.set_protected(id);
+        }
+    }
+
+    fn other_archive(&self) -> Error {
+        let context = format!(
+            "{} holds the archive of another run of job {:?} than the stores on the nodes: set another \
+             archive or job name, or remove the folder if it is of no use any more",
+            self.archive.found().folder.display(),
+            self.node.job
+        );
+        Error::new(ErrorKind::Configuration, context)
+    }
+
+    fn same_run(&self, run: Option<i64>, other: i64) -> Result<()> {
+        if run.is_none_or(|run| run == other) {
+            return Ok(());
+        }
+        let context = format!(
+            "{} is of another run of job {:?} than the store of another node; put the right one back, \
+             or set another job name or store_path",
+            self.node.store_path().display(),
+            self.node.job
+        );
+        Err(Error::new(ErrorKind::Configuration, context))
+    }
+
+    /// Which checkpoints every rank can have; `known_complete` is the newest that was complete, `logged` the oldest
+    /// and the newest that a stripe log protects.
+    fn agree_on_checkpoints(&mut self, known_complete: i64, logged: [i64; 2]) -> Result<()> {
+        let size = self.comm.size();
+        let elsewhere = |id| self.protection.choice(id).is_some() || self.archive.has(id);
+        let usable = |found: &&FoundRevision| {
+            // What could not be read may be there: whoever restores tries again.
+            if found.unread().is_some() {
+                true
+            } else if found.revision.world_size == size && found.part.is_some() {
+                matches!(found.part, Some(Ok(_)))
+            } else {
+                found.holds_all_ranks() && found.revision.world_size != size
+                    || elsewhere(found.id())
+            }
+        };
+        let here = self.found.iter().filter(usable).map(FoundRevision::id);
+        let unknown = |choice: &&Choice| {
+            let mut found = self.found.iter();
+            !found.any(|found| found.id() == choice.checkpoint)
+        };
+        let there = self.protection.choices().filter(unknown);
+        let archived = self.archive.found().checkpoints.iter();
+        let mut mine: Vec<CheckpointId> = here
+            .chain(there.map(|c| c.checkpoint))
+            .chain(archived.map(|c| c.checkpoint))
+            .collect();
+        mine.sort_unstable();
+        mine.dedup();
+        for found in &self.found {
+            if let (Err(error), true) = (&found.ranks, self.node.leads()) {
+                notice::warn(&format!("checkpoint {} is unusable: {error}", found.id()));
+            }
+            if let Some(error) = &found.unread {
+                notice::warn(&format!("checkpoint {}: {error}", found.id()));
+            }
+            if let Some(Err(error)) = &found.part {
+                notice::warn(&format!(
+                    "rank {}: its part of checkpoint {} is unusable: {error}",
+                    self.comm.rank(),
+                    found.id()
+                ));
+            }
+        }
+        let agreed = agree(&self.comm, &mine)?;
+        // The first checkpoint of a job is known to be complete by its stripe logs only.
+        let known_complete = if agreed.is_empty() {
+            known_complete.max(logged[1])
+        } else {
+            known_complete
+        };
+        if known_complete > agreed.last().map_or(0, |&id| as_number(id)) {
+            let missing = self.why_not(known_complete);
+            if agreed.is_empty() {
+                self.lost = vote(&self.comm, "finding a complete checkpoint", 0, missing).err();
+            } else if let Err(error) = missing {
+                notice::warn(&format!("rank {}: {error}", self.comm.rank()));
+            }
+        }
+        if agreed.is_empty() && self.lost.is_none() {
+            self.lost = self.archive.lost();
+        }
+        // A node that is new to the job knows of no pin.
+        self.policy.pinned = united(&self.comm, "pins", &agreed, &self.policy.pinned)?;
+        self.policy.complete = agreed.into_iter().collect();
+        self.keep_what_is_protected(logged);
+        self.settle_what_is_given_up()?;
+        self.doubt_what_is_newer(self.policy.complete.last().copied())
+    }
+
+    /// What keeps this rank from having a checkpoint that was complete.
+    fn why_not(&self, number: i64) -> Result<()> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let path = self.node.store_path();
+        let path = path.display();
+        let needs = if self.protection.is_on() {
+            "; not recoverable from the nodes, needs level 3"
+        } else {
+            ""
+        };
+        let Some(found) = self.found.iter().find(|f| as_number(f.id()) == number) else {
+            let there = if self.store.is_some() {
+                let ids = self.found.iter().map(|found| found.id().to_string());
+                format!("it has {:?}", ids.collect::<Vec<_>>())
+            } else {
+                "there is no such file".to_owned()
+            };
+            let context = format!(
+                "{path} (rank {rank}, node {}) is without checkpoint {}, which was complete; \
+                 {there}{needs}",
+                self.node.name,
+                number >> 20
+            );
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        };
+        let (id, world) = (found.id(), found.revision.world_size);
+        match (&found.ranks, &found.part) {
+            (Err(error), _) | (_, Some(Err(error))) => Err(Error::new(
+                error.kind(),
+                format!("checkpoint {id}, part of rank {rank}: {error}"),
+            )),
+            (Ok(_), None) if world == size => Err(Error::new(
+                ErrorKind::NotRetained,
+                format!(
+                    "{path} has other ranks' parts of checkpoint {id}, and not that of rank {rank}{needs}"
+                ),
+            )),
+            (Ok(ranks), _) if world != size && !found.holds_all_ranks() => Err(Error::new(
+                ErrorKind::NotRetained,
+                format!(
+                    "checkpoint {id} is of {world} ranks, this job has {size}, and {path} has the \
+                     parts of {} of them: another number of ranks needs them all on each node",
+                    ranks.len()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn open_metrics(&mut self) {
+        if !self.node.leads() {
+            return;
+        }
+        let interval = Duration::from_millis(self.config.metrics_interval_ms);
+        let mut file = MetricsFile::open(&self.node.store_directory(), interval);
+        file.metrics.job.clone_from(&self.node.job);
+        file.metrics.node.clone_from(&self.node.name);
+        file.metrics.nodes = self.node.nodes;
+        file.metrics.ranks = self.comm.size();
+        file.metrics.incarnation = self.incarnation;
+        self.metrics = Some(file);
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.comm.rank()
+    }
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.comm.size()
+    }
+    /// Where the node's store is.
+    pub fn directory(&self) -> std::path::PathBuf {
+        self.node.store_directory()
+    }
+    /// Collective calls made on the communicator so far.
+    pub fn communicator_calls(&self) -> u64 {
+        self.comm.calls()
+    }
+    /// Bytes of memory held for change tracking and the map of space.
+    pub fn memory_bytes(&self) -> u64 {
+        let marks = self.variables.values().map(|v| v.changes.memory_bytes());
+        let store = self.store.as_ref();
+        marks.sum::<u64>() + store.map_or(0, |store| store.rank.memory_bytes())
+    }
+
+    /// Protects a variable: from now on it is part of every checkpoint, and of a restore. Calling it
+    /// again for a name gives the variable another address, size or type.
+    ///
+    /// # Safety
+    /// `address` is valid for reads and writes of all its bytes until it is protected with another
+    /// address, unprotected, or the session ends; no other thread writes it during `checkpoint`,
+    /// `checkpoint_start` or `restore`.
+    #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
+    pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
+        self.process.check()?;
+        let registered = Registered::new(variable, address, &self.config)?;
+        // From here on nothing fails, so that the former one is as it was if anything did.
+        self.generation += 1;
+        if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
+            former.changes.unwatch(self.pages.as_mut());
+        }
+        if registered.changes.wants_pages() {
+            self.open_page_tracker();
+        }
+        self.variables
+            .insert(registered.descriptor.name.clone(), registered);
+        Ok(())
+    }
+
+    /// The tracker of pages; without kernel support or permission none, which is said once.
+    fn open_page_tracker(&mut self) {
+        if self.pages.is_none() && !self.no_pages {
+            match PageTracker::new() {
+                Ok(tracker) => self.pages = Some(tracker),
+                Err(error) => {
+                    self.no_pages = true;
+                    notice::info(&error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Takes a variable out of the checkpoints to come.
+    pub fn unprotect(&mut self, name: &str) -> Result<()> {
+        self.process.check()?;
+        self.generation += 1;
+        match self.variables.remove(name) {
+            Some(mut variable) => {
+                variable.changes.unwatch(self.pages.as_mut());
+                Ok(())
+            }
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// Says that `bytes` of a variable changed. Under [`crate::config::Tracking::Marked`] only what was
+    /// marked is looked at, once marks have named all that changed; under the others it is a hint.
+    pub fn mark_dirty(&mut self, name: &str, bytes: Range<u64>) -> Result<()> {
+        self.process.check()?;
+        match self.variables.get_mut(name) {
+            Some(variable) => variable.mark(&bytes),
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// How changes of each variable are found now; see [`crate::config::Tracking`].
+    pub fn tracking(&self) -> BTreeMap<String, VariableTracking> {
+        let variables = self.variables.iter();
+        variables
+            .map(|(name, variable)| (name.clone(), variable.changes.now()))
+            .collect()
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let known: Vec<&str> = self.variables.keys().take(8).map(|name| &**name).collect();
+        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
+        let context = format!("no variable {name:?} is protected; there are {known:?}");
+        Error::new(ErrorKind::InvalidArgument, context)
+    }
+
+    /// The checkpoints that every rank can have back, oldest first. Where there is none, though something
+    /// was stored, it is the error that [`Session::restore`] would be: only an empty list says that this is
+    /// the first life of the job.
+    pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
+        let wrong = self.doubt.as_ref().or(self.lost.as_ref());
+        match wrong.filter(|_| self.policy.complete.is_empty()) {
+            Some(error) => Err(error.again()),
+            None => Ok(self.policy.complete.iter().copied().collect()),
+        }
+    }
+
+    /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.
+    pub fn close(mut self) -> Result<()> {
+        self.process.check()?;
+        let settled = self.settle_underway().map(|_| ());
+        self.protection
+            .stop(Duration::from_millis(self.config.timeout_ms));
+        let noted = match (&self.store, self.node.leads()) {
+            (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
+            _ => Ok(()),
+        };
+        self.keep_learnt();
+        let tracking = self.tracking();
+        if let Some(metrics) = &mut self.metrics {
+            metrics.metrics.tracking = tracking;
+            metrics.metrics.closed = true;
+            if let Err(error) = metrics.write() {
+                notice::warn(&error.to_string());
+            }
+        }
+        let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
+        if closed.is_ok() {
+            self.protection.goodbye(&self.node);
+        }
+        closed
+    }
+}
+
+/// The communicator under the watch that the settings ask for; rank 0 says which variables are none.
+fn watched(comm: Box<dyn Communicator>, config: Option<&Config>) -> OfProcess<Watched> {
+    let limit = config.map_or_else(
+        || Config::default().watchdog_ms,
+        |config| config.watchdog_ms,
+    );
+    let cpu_set = config.and_then(|config| config.cpu_set.clone());
+    if comm.rank() == 0 {
+        for unknown in crate::config::unknown_variables() {
+            notice::warn(&unknown);
+        }
+    }
+    OfProcess::new(Watched::new(comm, Duration::from_millis(limit), cpu_set))
+}
+
+/// No panic happens while these locks are held that would leave their contents half changed.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn to_i64(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: `due`: when a program should take a checkpoint and to which level, and what of it rank 0 tells
+//! those who drain.
+//! In from: the program. Out to: `schedule`, the communicator, the words that a node's ranks share.
+//! Invariants: all ranks get the same answer, rank 0's; no call waits for a drain.
+
+use super::Session;
+use crate::schedule::{Beyond, Far, Learnt, Level, Pacer};
+use backstay_base::error::Result;
+use backstay_format::CheckpointId;
+use backstay_store::control::Control;
+
+fn look(pacer: &mut Pacer, control: &Control) {
+    let (there, under_way, seconds) = match pacer.top() {
+        None | Some(Level::Node) => return,
+        Some(Level::Protected) => (
+            control.protected(),
+            control.encoding(),
+            control.protect_seconds(),
+        ),
+        Some(Level::Archive) => (
+            control.archived(),
+            control.archiving(),
+            control.drain_seconds(),
+        ),
+    };
+    pacer.look(Far {
+        there,
+        under_way,
+        seconds,
+    });
+}
+
+impl Session {
+    /// What rank 0 decides by, with what earlier lives learnt.
+    pub(super) fn open_pacer(&mut self) -> Result<()> {
+        if self.comm.rank() != 0 {
+            return Ok(());
+        }
+        let learnt = self.metrics.as_mut().and_then(|file| {
+            let memory = file.metrics.schedule.take()?;
+            let levels = std::mem::take(&mut file.metrics.schedule_levels);
+            Some(Learnt { memory, levels })
+        });
+        let beyond = Beyond {
+            protects: self.protection.is_on(),
+            drains: self.archive.is_on() && self.config.plans_archive(),
+            is_empty: self.archive.found().checkpoints.is_empty(),
+        };
+        let mut pacer = Pacer::new(&self.config, self.node.nodes, beyond, learnt)?;
+        if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
+            pacer.failed();
+        }
+        self.pacer = Some(pacer);
+        Ok(())
+    }
+
+    /// Keeps what the schedule learnt for the next life; on rank 0's node alone.
+    pub(super) fn keep_learnt(&mut self) {
+        let learnt = self.pacer.as_mut().and_then(Pacer::learnt);
+        let Some(file) = &mut self.metrics else {
+            return;
+        };
+        let (memory, levels) = learnt.map_or((None, Vec::new()), |learnt| {
+            (Some(learnt.memory), learnt.levels)
+        });
+        (file.metrics.schedule, file.metrics.schedule_levels) = (memory, levels);
+    }
+
+    /// Checkpoint `id` begins: where the planner picks, those who drain learn whether it is one of theirs.
+    pub(super) fn pick(&mut self, id: CheckpointId) {
+        let Some(pacer) = &mut self.pacer else { return };
+        look(pacer, &self.node.control);
+        if pacer.begin() == Level::Archive && pacer.picks() {
+            self.node.control.set_archive_wanted(id);
+        }
+    }
+
+    /// The checkpoint that was begun blocked the program so long.
+    pub(super) fn paid(&mut self, id: CheckpointId, blocking_seconds: f64) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.committed(id, blocking_seconds);
+        }
+    }
+
+    /// The job goes on from a checkpoint, which some rank had from `level` and none from a higher one.
+    pub(super) fn pace_from(&mut self, id: CheckpointId, level: Level, seconds: f64) {
+        let is_archived = self.archive.has(id);
+        let Some(pacer) = &mut self.pacer else { return };
+        if pacer.restored(id, level, is_archived, seconds) {
+            // The drain that ended with the life before goes on with it.
+            self.node.control.set_archive_wanted(id);
+        }
+    }
+
+    /// Whether it is time for a checkpoint, and to which level; to be asked once a step, say. Follows
+    /// the setting `interval`: by default the planner's, from measured costs and failures. A checkpoint to
+    /// [`Level::Archive`] drains in the background, as any other: nothing else is to be done for it.
+    /// Collective, but most calls ask nobody.
+    pub fn due(&mut self) -> Result<Option<Level>> {
+        self.process.check()?;
+        self.due_calls += 1;
+        if self.due_skip > 0 {
+            self.due_skip -= 1;
+            return Ok(None);
+        }
+        let calls = std::mem::take(&mut self.due_calls);
+        let (mut due, mut skip) = (None, 0);
+        if let Some(pacer) = &mut self.pacer {
+            look(pacer, &self.node.control);
+            (due, skip) = pacer.ask(calls);
+            if pacer.picks() {
+                self.node.control.set_archive_planned();
+            }
+        }
+        let wish = i64::from(self.leave.is_there());
+        let due = due.map_or(0, |level| i64::from(level as u8));
+        let mut answer = [due, skip, wish];
+        self.comm
+            .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
+        self.due_skip = answer[1];
+        let first = answer[2] > 0 && !self.leaving;
+        self.leaving |= answer[2] > 0;
+        Ok(Level::of(answer[0]).or(first.then_some(Level::Node)))
+    }
+
+    /// Whether the program should take a last checkpoint, close the session and leave: the scheduler or
+    /// `backstay run` asked for it. Known after [`Session::due`], which then says yes once, and after each
+    /// checkpoint; the same on all ranks. Local.
+    pub fn should_leave(&self) -> bool {
+        self.leaving
+    }
+}

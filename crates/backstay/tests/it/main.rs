@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the engine from outside: whole jobs of threads, their stores in a temporary folder.
+#![expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test may stop where it fails"
+)]
+
+mod agreement;
+mod archive;
+mod archive_history;
+mod job;
+mod collision;
+mod drain_follow;
+mod deleted;
+mod later_versions;
+mod lives;
+mod memory;
+mod nodes;
+mod pins;
+mod process;
+mod ranks;
+mod repeated;
+mod rounds;
+mod settings;
+mod speakers;
+mod tracking;
+mod transport;
+mod unread;
+mod unread_archive;
+mod unread_log;
+mod unread_rebuild;
+mod unread_slots;
+mod versions;

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a job measures of itself, kept over its lives in `metrics.json` beside its store.
+//! In from: `session`. Out to: the planner and people. Schema: docs/format/metrics.md.
+//! Invariants: written to a new file and renamed, at most once an interval, so that no checkpoint
+//! pays for it; a file that cannot be read is started anew.
+
+use backstay_base::clock::Stopwatch;
+use backstay_base::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Version of the schema.
+pub const VERSION: u32 = 1;
+/// Values kept of each quantity: the newest so many.
+const KEPT: usize = 256;
+
+/// The newest values of one measured quantity.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// How often it was measured, over all lives.
+    pub count: u64,
+    /// Sum of all values.
+    pub sum: f64,
+    /// Least of the newest values.
+    pub min: f64,
+    /// A tenth of the newest values is not above this.
+    pub p10: f64,
+    /// Half of the newest values is not above this.
+    pub p50: f64,
+    /// Nine tenths of the newest values are not above this.
+    pub p90: f64,
+    /// Greatest of the newest values.
+    pub max: f64,
+    /// The newest values, oldest first.
+    pub newest: Vec<f64>,
+}
+
+impl Measured {
+    /// Takes a value.
+    pub fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum += value;
+        if self.newest.len() == KEPT {
+            self.newest.remove(0);
+        }
+        self.newest.push(value);
+        let mut sorted = self.newest.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |tenth: usize| sorted[(sorted.len() * tenth).div_ceil(10).max(1) - 1];
+        (self.min, self.p10, self.p50, self.p90, self.max) = (at(0), at(1), at(5), at(9), at(10));
+    }
+}
+
+/// Costs of a checkpoint, in seconds and bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointCosts {
+    /// Time the application was blocked.
+    pub blocking_seconds: Measured,
+    /// Time to find, copy and hash changed blocks.
+    pub capture_seconds: Measured,
+    /// Time to make the revision durable on the node.
+    pub commit_seconds: Measured,
+    /// Bytes of all variables of the node's ranks.
+    pub bytes_total: Measured,
+    /// Bytes of the blocks written by the node's ranks.
+    pub bytes_changed: Measured,
+}
+
+/// How the changes of a variable are found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VariableTracking {
+    /// How: `full`, `hash`, `pages` or `marked`.
+    pub now: String,
+    /// How the program or the settings want it.
+    pub asked: String,
+    /// Why it is another way, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a job measured of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// Version of the schema.
+    pub version: u32,
+    /// The job.
+    pub job: String,
+    /// The node that wrote this file.
+    pub node: String,
+    /// The newest life.
+    pub incarnation: u64,
+    /// Nodes of the job.
+    pub nodes: u32,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Seconds the job has run, over all lives.
+    pub exposure_seconds: f64,
+    /// Lives that ended without saying goodbye.
+    pub failures: u64,
+    /// Lives that went on from a checkpoint.
+    pub restarts: u64,
+    /// Checkpoints committed by all ranks, over all lives.
+    pub checkpoints: u64,
+    /// Checkpoints that failed, over all lives.
+    pub checkpoints_failed: u64,
+    /// Checkpoints that waited for an earlier one to be protected, over all lives.
+    pub protection_waits: u64,
+    /// How long they waited, in seconds.
+    pub protection_wait_seconds: f64,
+    /// Whether the newest life said goodbye.
+    pub closed: bool,
+    /// Changed bytes over all bytes, of the newest checkpoints.
+    pub changed_share: f64,
+    /// The same for each rank of this node, of the newest checkpoint.
+    pub changed_share_by_rank: BTreeMap<u32, f64>,
+    /// How the changes of each variable of the node's leader are found.
+    pub tracking: BTreeMap<String, VariableTracking>,
+    /// What a checkpoint costs.
+    pub checkpoint: CheckpointCosts,
+    /// Time of a restore.
+    pub restore_seconds: Measured,
+    /// Bytes of the store.
+    pub store_bytes: u64,
+    /// What the schedule learnt, on the node of rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<backstay_model::schedule::Memory>,
+    /// The levels that it learnt of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schedule_levels: Vec<u8>,
+}
+
+/// Keeps the metrics of a node and writes them now and then.
+#[derive(Debug)]
+pub struct MetricsFile {
+    path: PathBuf,
+    interval: Duration,
+    life: Stopwatch,
+    exposure_before: f64,
+    written: Option<Stopwatch>,
+    /// The life before this one ended without saying goodbye.
+    pub failed_before: bool,
+    /// What was measured.
+    pub metrics: Metrics,
+}
+
+impl MetricsFile {
+    /// Continues the file in `directory`; a life that ended without goodbye counts as a failure.
+    pub fn open(directory: &Path, interval: Duration) -> Self {
+        let path = directory.join("metrics.json");
+        let earlier = std::fs::read(&path).ok();
+        let earlier = earlier.and_then(|bytes| serde_json::from_slice::<Metrics>(&bytes).ok());
+        let mut metrics = earlier
+            .filter(|metrics| metrics.version == VERSION)
+            .unwrap_or_default();
+        let failed_before = metrics.incarnation > 0 && !metrics.closed;
+        metrics.failures += u64::from(failed_before);
+        metrics.version = VERSION;
+        metrics.closed = false;
+        let exposure_before = metrics.exposure_seconds;
+        Self {
+            path,
+            interval,
+            life: Stopwatch::start(),
+            exposure_before,
+            written: None,
+            failed_before,
+            metrics,
+        }
+    }
+
+    /// Whether the last writing is long enough ago.
+    pub fn is_due(&self) -> bool {
+        let written = self.written.as_ref();
+        written.is_none_or(|written| written.elapsed() >= self.interval)
+    }
+
+    /// Writes the file if the last writing is long enough ago.
+    pub fn write_when_due(&mut self) -> Result<()> {
+        if self.is_due() { self.write() } else { Ok(()) }
+    }
+
+    /// Writes the file.
+    pub fn write(&mut self) -> Result<()> {
+        self.metrics.exposure_seconds = self.exposure_before + self.life.seconds();
+        self.written = Some(Stopwatch::start());
+        let text = serde_json::to_string_pretty(&self.metrics)
+            .map_err(|error| Error::caused(backstay_base::ErrorKind::Internal, "metrics", error))?;
+        backstay_base::io::open::replace(&self.path, &(text + "\n"))
+            .map_err(|error| Error::io(format!("writing {}", self.path.display()), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn page() -> String {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/metrics.md");
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    fn keys(value: &Value, found: &mut Vec<String>) {
+        for (key, inner) in value.as_object().into_iter().flatten() {
+            // The keys of shares by rank are ranks.
+            if key.parse::<u32>().is_err() {
+                found.push(key.clone());
+            }
+            keys(inner, found);
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_what_is_written() {
+        let page = page();
+        let example = page.split("```json").nth(1).unwrap();
+        let example = example.split("```").next().unwrap();
+        let metrics: Metrics = serde_json::from_str(example).unwrap();
+        assert_eq!(metrics.version, VERSION);
+        let shown: Value = serde_json::from_str(example).unwrap();
+        assert_eq!(serde_json::to_value(&metrics).unwrap(), shown);
+    }
+
+    #[test]
+    fn the_page_explains_every_key() {
+        let (page, mut found) = (page(), Vec::new());
+        keys(
+            &serde_json::to_value(Metrics::default()).unwrap(),
+            &mut found,
+        );
+        for key in found {
+            assert!(page.contains(&format!("| `{key}`")), "{key}");
+        }
+    }
+
+    #[test]
+    fn shares_of_few_values_are_not_above_theirs() {
+        let mut measured = Measured::default();
+        for value in [3.0, 1.0, 2.0] {
+            measured.add(value);
+        }
+        let Measured {
+            min,
+            p10,
+            p50,
+            p90,
+            max,
+            ..
+        } = measured;
+        assert_eq!(vec![min, p10, p50, p90, max], vec![1.0, 1.0, 2.0, 3.0, 3.0]);
+        (4..=10).for_each(|value| measured.add(f64::from(value)));
+        assert_eq!(vec![measured.p10, measured.p90], vec![1.0, 9.0]);
+    }
+
+    #[test]
+    fn a_life_without_goodbye_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || MetricsFile::open(folder.path(), Duration::ZERO);
+        let mut first = open();
+        first.metrics.incarnation = 1;
+        first.metrics.checkpoint.commit_seconds.add(0.5);
+        first.write().unwrap();
+        let mut second = open();
+        assert_eq!(
+            (second.metrics.failures, second.metrics.incarnation),
+            (1, 1)
+        );
+        assert_eq!(second.metrics.checkpoint.commit_seconds.newest, [0.5]);
+        second.metrics.closed = true;
+        second.write().unwrap();
+        assert_eq!(open().metrics.failures, 1);
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: before a restart opens any store: looks what all nodes have, and makes lost stores again
+//! where the newest checkpoint that can be had needs them.
+//! In from: `session`, on the node of rank 0. Out to: all agents. The decisions are `restart::locate`'s.
+//! Invariants: a store is set aside only where a newer copy of it is here; logs of one group agree
+//! before anybody writes; what is proven to be lost is left out, and the next choice is tried.
+
+use super::coordinate::NodeSeat;
+use super::round::each;
+use super::{Ask, SLOWEST_BYTES_A_SECOND, peer, record};
+use crate::locate::{Choice, Here, Located, Rebuild, is_behind, locate, newest_groups};
+use backstay_base::clock::{Backoff, Stopwatch};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::notice;
+use backstay_format::agent::{Answer, Request, Seat, Survey};
+use backstay_format::{CheckpointId, StoreId};
+use std::time::Duration;
+
+/// So often lost stores are made again before what is here has to do.
+const TRIES_MAX: usize = 3;
+
+/// What all nodes have after lost stores were made again. `named` is the checkpoint that somebody wants to go on
+/// from, whatever is newer.
+pub fn prepare(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    named: Option<u64>,
+    within: Duration,
+) -> Result<Located> {
+    let mut given_up: Vec<StoreId> = Vec::new();
+    let mut count = 0;
+    let mut again = Backoff::within(within);
+    for _ in 0..TRIES_MAX {
+        let located = look(agent, nodes, named, (within, &mut again))?;
+        let is_named = |choice: &&Choice| named == Some(choice.checkpoint.number);
+        let wanted = located.choices.iter().find(is_named);
+        let choice = wanted
+            .into_iter()
+            .chain(&located.choices)
+            .find(|choice| !choice.rebuilds.iter().any(|r| given_up.contains(&r.lost)));
+        let Some(choice) = choice.filter(|choice| !choice.rebuilds.is_empty()) else {
+            return Ok(only_here(located, count));
+        };
+        let watch = Stopwatch::start();
+        let made = each(&choice.rebuilds, |_, rebuild| {
+            let named = is_named(&choice);
+            make(agent, nodes, rebuild, (choice.checkpoint, named), within)
+        });
+        let mut open = None;
+        for (outcome, rebuild) in made.iter().zip(&choice.rebuilds) {
+            if let Err(error) = outcome {
+                if !error.kind().proves_loss() {
+                    open.get_or_insert_with(|| not_made(rebuild, error));
+                }
+                notice::warn(&format!(
+                    "the store of node {} cannot be made again for checkpoint {}: {error}",
+                    rebuild.was_on, choice.checkpoint
+                ));
+                given_up.push(rebuild.lost);
+            }
+        }
+        count += made.iter().filter(|made| made.is_ok()).count();
+        if open.is_some() {
+            // Nothing older takes its place.
+            let mut located = only_here(look(agent, nodes, named, (within, &mut again))?, count);
+            located.unread = located.unread.or(open);
+            return Ok(located);
+        }
+        if made.iter().all(Result::is_ok) {
+            notice::info(&format!(
+                "{} lost stores were made again for checkpoint {} in {:.3} s",
+                made.len(),
+                choice.checkpoint,
+                watch.seconds()
+            ));
+        }
+    }
+    let located = look(agent, nodes, named, (within, &mut again))?;
+    Ok(only_here(located, count))
+}
+
+fn not_made(rebuild: &Rebuild, error: &Error) -> String {
+    let was_on = &rebuild.was_on;
+    format!("the store of node {was_on} cannot be made again: {error}")
+}
+
+/// Surveys all nodes, again where something could not be read, sets aside what is stale, and brings the logs of
+/// each group to one state.
+fn look(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    named: Option<u64>,
+    (within, again): (Duration, &mut Backoff),
+) -> Result<Located> {
+    let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+    let mut surveys = survey_all(agent, nodes, within)?;
+    while surveys.iter().flatten().any(|s| s.unread.is_some()) && again.pause() {
+        surveys = survey_all(agent, nodes, within)?;
+    }
+    let located = locate(&surveys, &names, named);
+    for stale in &located.stale {
+        let request = Request::SetAside { store: stale.store };
+        agent.ask(&nodes[stale.node].peer(), &request, within)?;
+    }
+    align_logs(agent, nodes, &surveys, &located, within)?;
+    Ok(located)
+}
+
+fn survey_all(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Vec<Vec<Survey>>> {
+    each(nodes, |_, node| {
+        match agent.ask(&node.peer(), &Request::Survey, within)? {
+            Answer::Surveys(surveys) => Ok(surveys),
+            other => Err(Error::new(
+                ErrorKind::PeerUnreachable,
+                format!("{} was asked what it has: {other:?}", node.peer()),
+            )),
+        }
+    })
+    .into_iter()
+    .collect()
+}
+
+/// A member that missed its group's last record does not know what parity it keeps: it is told before
+/// anybody writes there. Of a store that is behind it is not true.
+fn align_logs(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    surveys: &[Vec<Survey>],
+    located: &Located,
+    within: Duration,
+) -> Result<()> {
+    // What cannot be read and does not count is not written either.
+    let is_written = |node: usize, survey: &Survey| {
+        let is_here = |here: &Here| (here.node, here.store) == (node, survey.store);
+        let is_read = survey.unread.as_ref().is_none_or(|unread| !unread.root);
+        is_read || located.here.iter().any(is_here)
+    };
+    let stale = &located.stale;
+    let own = || {
+        let each = surveys.iter().enumerate();
+        let own = each.filter_map(|(node, found)| {
+            let mut own = found.iter().filter(|survey| !survey.rebuilt);
+            Some((node, own.find(|survey| is_written(node, survey))?))
+        });
+        // What was set aside just now is there no longer.
+        own.filter(|(node, survey)| {
+            let mut stale = stale.iter();
+            !stale.any(|stale| stale.node == *node && stale.store == survey.store)
+        })
+    };
+    let newest = newest_groups(own().map(|(_, survey)| survey));
+    for (node, survey) in own() {
+        let Some(&(group, authority)) = newest.get(&survey.store) else {
+            continue;
+        };
+        if is_behind(survey, group) {
+            continue;
+        }
+        let known = survey.group.as_ref().map_or((0, 0), |g| (g.epoch, g.round));
+        let has = own().find(|(_, survey)| survey.store == authority);
+        let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {
+            continue;
+        };
+        let of = (authority, group.epoch);
+        let table = record::fetch(agent, &nodes[has].peer(), of, within)?;
+        record::send(agent, &nodes[node].peer(), &table.whole(0), within)?;
+    }
+    Ok(())
+}
+
+fn make(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    rebuild: &Rebuild,
+    (checkpoint, named): (CheckpointId, bool),
+    within: Duration,
+) -> Result<()> {
+    let target = &nodes[rebuild.target];
+    let request = Request::Rebuild {
+        lost: rebuild.lost,
+        authority: rebuild.authority,
+        epoch: rebuild.epoch,
+        checkpoint,
+        own: rebuild.own,
+        named,
+        seats: seats(nodes, &rebuild.survivors),
+    };
+    notice::info(&format!(
+        "the store of node {} is made again on node {}",
+        rebuild.was_on, target.name
+    ));
+    // The lost store was about as long as the others.
+    let longest = rebuild.survivors.iter().map(|here| here.length_bytes).max();
+    let patience = Duration::from_secs(longest.unwrap_or(0) / SLOWEST_BYTES_A_SECOND);
+    agent
+        .ask(&target.peer(), &request, within + patience)
+        .map(|_| ())
+}
+
+fn seats(nodes: &[NodeSeat], here: &[Here]) -> Vec<Seat> {
+    let seat = |here: &Here| Seat {
+        store: here.store,
+        node: nodes[here.node].name.clone(),
+        domain: nodes[here.node].domain.clone(),
+        address: nodes[here.node].address.clone(),
+    };
+    here.iter().map(seat).collect()
+}
+
+/// Leaves out what would need a rebuild.
+fn only_here(mut located: Located, made: usize) -> Located {
+    located.choices.retain(|choice| choice.rebuilds.is_empty());
+    located.made = made;
+    located
+}
+
+/// Has every node read what its stripes say it holds, and make damaged extents again from the others.
+pub fn repair_all(
+    agent: &dyn Ask,
+    nodes: &[NodeSeat],
+    located: &Located,
+    within: Duration,
+) -> Result<()> {
+    let own: Vec<Here> = located
+        .here
+        .iter()
+        .filter(|h| !h.rebuilt)
+        .cloned()
+        .collect();
+    let seats = seats(nodes, &own);
+    let answers = each(&seats, |_, seat| {
+        let request = Request::Repair {
+            seats: seats.clone(),
+        };
+        agent.ask(&peer(seat), &request, within)
+    });
+    for answer in answers {
+        match answer {
+            Err(error) if error.kind() != ErrorKind::NotRetained => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}

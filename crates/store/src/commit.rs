@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: makes a revision durable on its node: table of ranks, sync, root in the other slot, sync.
+//! In from: what the node's ranks posted. Out: a root on the device.
+//! Invariants: one process of the node commits at a time; the previous root and all it retains are
+//! untouched until the new root is durable; at most two syncs.
+
+use super::capture::Capturer;
+use super::control::{Owner, Post};
+use super::reader::RootSlots;
+use super::reserve::Reserve;
+use super::space::{Reuse, Space};
+use super::tree::Tree;
+use crate::track::Candidates;
+use backstay_base::clock::unix_ns;
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::two_slots::TwoSlots;
+use backstay_format::limits::{INTERNAL_BLOCK_BYTES, REVISIONS_MAX};
+use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StreamRoot};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// What a commit must know of the job.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Newest checkpoints to keep.
+    pub retained: usize,
+    /// Checkpoints known to be committed by every rank.
+    pub complete: BTreeSet<CheckpointId>,
+    /// Kept until unpinned.
+    pub pinned: BTreeSet<CheckpointId>,
+    /// The newest that survives the loss of nodes: kept until a newer one does.
+    pub protected: Option<CheckpointId>,
+    /// The one that is being encoded: kept until it is protected.
+    pub encoding: Option<CheckpointId>,
+    /// The one that is being drained: kept until it is in the archive.
+    pub archiving: Option<CheckpointId>,
+}
+
+/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, the one that is
+/// being encoded, the one that is being drained.
+const LAGGING_MAX: usize = 3;
+
+impl Policy {
+    /// Most checkpoints that may be pinned where the newest `retained` stay: a root has room for them and
+    /// for all that it must name besides.
+    pub fn pins_max(retained: usize) -> usize {
+        REVISIONS_MAX.saturating_sub(retained.max(1) + LAGGING_MAX)
+    }
+
+    /// What stays once `newest` is being committed, or is committed: it, the pinned ones, those that
+    /// protection and draining need, and the newest complete ones, `retained` with it. Never more than a
+    /// root has room for: with the pins of a life that retained fewer, fewer are retained.
+    pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
+        let mut keep: BTreeSet<CheckpointId> = newest.into_iter().collect();
+        keep.extend(self.pinned.intersection(&self.complete));
+        for id in [self.protected, self.encoding, self.archiving]
+            .into_iter()
+            .flatten()
+        {
+            keep.extend(self.complete.get(&id));
+        }
+        let others = self.retained.saturating_sub(usize::from(newest.is_some()));
+        let complete = self.complete.iter().rev().filter(|id| Some(**id) != newest);
+        for id in complete.take(others) {
+            if keep.len() < REVISIONS_MAX {
+                keep.insert(*id);
+            }
+        }
+        keep
+    }
+}
+
+/// The durable state of a node's store, and the space of its tables of ranks.
+#[derive(Debug)]
+pub struct NodeStore {
+    reserve: Reserve,
+    roots: TwoSlots<RootSlots>,
+    space: Mutex<Space>,
+    former: Space,
+}
+
+impl NodeStore {
+    /// The store as recovery found it.
+    pub fn new(
+        reserve: Reserve,
+        roots: TwoSlots<RootSlots>,
+        mut space: Space,
+        former: Space,
+    ) -> Self {
+        space.begin_from(None);
+        Self {
+            reserve,
+            roots,
+            space: Mutex::new(space),
+            former,
+        }
+    }
+
+    /// The store as a rank sees it that may have to take over the leader's commit.
+    pub fn successor(reserve: Reserve, roots: TwoSlots<RootSlots>) -> Self {
+        let segment_bytes = reserve.geometry().segment_bytes;
+        Self::new(
+            reserve,
+            roots,
+            Space::new(segment_bytes),
+            Space::new(segment_bytes),
+        )
+    }
+
+    /// From now on only so much of the node's own space is written again.
+    pub fn set_reuse(&mut self, reuse: Reuse) {
+        let mut space = self.space();
+        space.set_reuse(reuse);
+        space.publish(&self.reserve.pool(Owner::Node));
+        drop(space);
+        self.former.set_reuse(reuse);
+        self.former.publish(&self.reserve.pool(Owner::Former));
+    }
+
+    /// What stands in the store is durable: says so of each segment, and of checkpoint `id`.
+    pub fn seal(&self, id: CheckpointId) -> Result<()> {
+        self.reserve.seal()?;
+        self.reserve.control().set_committed(id);
+        Ok(())
+    }
+
+    /// The newest durable root.
+    pub fn root(&self) -> &RootSlot {
+        self.roots.state()
+    }
+
+    /// The same store seen by a rank that takes over: its root is read again, and made durable, since who
+    /// wrote it may have come no further.
+    pub fn reload(&mut self) -> Result<()> {
+        let reader = self.reserve.reader();
+        self.roots = TwoSlots::open_as(&self.reserve, reader.root_slots(), reader.unread())?;
+        Ok(())
+    }
+
+    /// Commits the posted parts as checkpoint `id`; durable on return. `still_mine` is asked last
+    /// before the root is written.
+    pub fn commit(
+        &mut self,
+        id: CheckpointId,
+        world_size: u32,
+        posts: &[Post],
+        policy: &Policy,
+        still_mine: impl Fn() -> bool,
+    ) -> Result<()> {
+        let ranks = self.table(posts)?;
+        self.space().publish(&self.reserve.pool(Owner::Node));
+        self.reserve.seal()?;
+        let keep = policy.keeps(Some(id));
+        let mut revisions: Vec<RevisionEntry> = self
+            .root()
+            .revisions
+            .iter()
+            .filter(|revision| keep.contains(&revision.checkpoint) && revision.checkpoint < id)
+            .map(|revision| RevisionEntry {
+                complete: true,
+                pinned: policy.pinned.contains(&revision.checkpoint),
+                ..*revision
+            })
+            .collect();
+        revisions.push(RevisionEntry {
+            checkpoint: id,
+            pinned: policy.pinned.contains(&id),
+            complete: false,
+            world_size,
+            committed_unix_ns: unix_ns(),
+            bytes_total: posts.iter().map(|post| post.bytes_total).sum(),
+            bytes_changed: posts.iter().map(|post| post.bytes_changed).sum(),
+            ranks,
+        });
+        if !still_mine() {
+            let context = "another rank of this node took over the commit";
+            return Err(Error::new(ErrorKind::Timeout, context));
+        }
+        self.write_root(id.incarnation, revisions, false)?;
+        self.reserve.control().set_committed(id);
+        Ok(())
+    }
+
+    /// Opens a new life at checkpoint `from`, which was restored: durably abandons every later revision, every one
+    /// that is not complete, and those that this life does not keep, whose space it writes again.
+    pub fn begin_life(
+        &mut self,
+        incarnation: u64,
+        from: CheckpointId,
+        policy: &Policy,
+    ) -> Result<()> {
+        let keep = policy.keeps(None);
+        let revisions = self
+            .root()
+            .revisions
+            .iter()
+            .filter(|revision| revision.checkpoint <= from)
+            .filter(|revision| keep.contains(&revision.checkpoint))
+            .map(|revision| RevisionEntry {
+                complete: true,
+                ..*revision
+            })
+            .collect();
+        self.roots.write_over_given_up();
+        self.write_root(incarnation, revisions, false)?;
+        // From now on it is this life's newest that a slot may hold.
+        self.reserve.reader().give_up_unread(false);
+        self.reserve.control().set_life(incarnation);
+        Ok(())
+    }
+
+    /// Opens a new life that goes on from nothing, and gives nothing up.
+    pub fn name_life(&mut self, incarnation: u64) -> Result<()> {
+        let revisions = self.root().revisions.clone();
+        self.write_root(incarnation, revisions, false)?;
+        self.reserve.control().set_life(incarnation);
+        Ok(())
+    }
+
+    /// Writes the state again with what is known by now: completeness, pins, the goodbye.
+    pub fn note(&mut self, policy: &Policy, closed: bool) -> Result<()> {
+        if closed && self.roots.given_up().is_some() {
+            // Nothing was restored, so nothing is given up for a goodbye.
+            return Ok(());
+        }
+        let keep = policy.keeps(None);
+        let revisions = self
+            .root()
+            .revisions
+            .iter()
+            .filter(|revision| keep.contains(&revision.checkpoint))
+            .map(|revision| RevisionEntry {
+                complete: true,
+                pinned: policy.pinned.contains(&revision.checkpoint),
+                ..*revision
+            })
+            .collect();
+        self.write_root(self.root().incarnation, revisions, closed)
+    }
+
+    fn write_root(
+        &mut self,
+        incarnation: u64,
+        revisions: Vec<RevisionEntry>,
+        closed: bool,
+    ) -> Result<()> {
+        let root = RootSlot {
+            store: self.root().store,
+            sequence: self.roots.next_sequence(),
+            incarnation: self.root().incarnation.max(incarnation),
+            next_segment: self.reserve.control().next_segment(),
+            closed,
+            revisions,
+        };
+        self.roots.write(&self.reserve, root)
+    }
+
+    fn space(&self) -> std::sync::MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table of the posted ranks: the newest revision's if it is the same, else written anew.
+    fn table(&mut self, posts: &[Post]) -> Result<StreamRoot> {
+        let mut entries: Vec<RankEntry> = posts
+            .iter()
+            .map(|post| RankEntry {
+                rank: post.rank,
+                root: post.root,
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.rank);
+        // A table that another rank wrote when it took over is in its space, not in ours.
+        if let Some(newest) = self.root().revisions.last()
+            && self.space().owns(newest.ranks.top.address.segment())
+            && super::revision::read_ranks(self.reserve.reader(), newest)
+                .is_ok_and(|committed| committed == entries)
+        {
+            let (newest, ranks) = (newest.checkpoint, newest.ranks);
+            self.space().begin_from(Some(newest));
+            return Ok(ranks);
+        }
+        self.space().begin_from(None);
+        let bytes = RankEntry::encode_table(&entries).map_err(|error| {
+            let name = self.reserve.reader().device().name();
+            Error::unwritable(format!("{name}: the table of ranks"), error)
+        })?;
+        let capturer = Capturer {
+            reserve: &self.reserve,
+            space: &self.space,
+            owner: Owner::Node,
+            threads: 1,
+            vacate: &[],
+        };
+        let empty = Tree::empty(INTERNAL_BLOCK_BYTES);
+        let (change, _) = capturer.capture(&empty, &bytes.as_slice(), &Candidates::All)?;
+        Ok(change.root)
+    }
+
+    /// Commit `id` is complete everywhere, or given up: what no retained revision uses is free, and whole
+    /// segments of it after [`NodeStore::release`].
+    pub fn settle(&mut self, id: CheckpointId, complete: bool, keep: &BTreeSet<CheckpointId>) {
+        let mut space = self.space();
+        if complete {
+            space.commit(id);
+        }
+        space.retain(|id| keep.contains(&id));
+        space.begin_from(None);
+        drop(space);
+        self.former.retain(|id| keep.contains(&id));
+    }
+
+    /// Gives segments that nothing uses back to the node. The durable root must name nothing of them.
+    pub fn release(&mut self) {
+        self.space().release_empty(&self.reserve.pool(Owner::Node));
+        self.former.release_empty(&self.reserve.pool(Owner::Former));
+    }
+
+    /// Whether the root on the device may name `id`.
+    pub fn may_name(&self, id: CheckpointId) -> bool {
+        let named = self.root().revisions.last();
+        self.roots.in_doubt() || named.is_some_and(|last| last.checkpoint == id)
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: reads a store: superblock, roots, and blocks by their reference, each verified.
+//! In: a device. Out: checked structures, or errors that name file, structure and offset.
+//! Invariants: takes no lock and writes nothing, so that it can look at a store in use.
+
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::Device;
+use backstay_base::io::two_slots::{self, Copied, SlotFormat, Slots, Unread, read};
+use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::width::to_usize;
+use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
+use backstay_format::{SegmentId, SegmentRecord, StoreId, Superblock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The root slots of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct RootSlots(pub StoreId);
+
+impl SlotFormat for RootSlots {
+    type State = RootSlot;
+    fn what(&self) -> &'static str {
+        "root"
+    }
+    fn offset(&self, slot: usize) -> u64 {
+        ROOT_OFFSETS[slot]
+    }
+    fn slot_bytes(&self) -> usize {
+        ROOT_BYTES
+    }
+    fn sequence(&self, root: &RootSlot) -> u64 {
+        root.sequence
+    }
+    fn encode(&self, root: &RootSlot) -> std::result::Result<Vec<u8>, FormatError> {
+        root.encode()
+    }
+    fn decode(&self, bytes: &[u8]) -> std::result::Result<RootSlot, FormatError> {
+        RootSlot::decode(bytes, self.0)
+    }
+    fn is_first(&self, root: &RootSlot) -> bool {
+        root.sequence == 1
+    }
+}
+
+/// A store, for reading.
+#[derive(Debug)]
+pub struct StoreReader {
+    device: Arc<dyn Device>,
+    /// It, and what is wrong with its first copy, if the second had to be taken.
+    superblock: Copied<Superblock>,
+    geometry: Geometry,
+    slots: RwLock<BTreeMap<SegmentId, u64>>,
+    /// What may stand in a root slot that cannot be read was given up.
+    gives_up: AtomicBool,
+}
+
+impl StoreReader {
+    /// Reads the superblock, from either copy.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
+        let superblock = two_slots::first_copy(&*device, places, "superblock", Superblock::decode)?;
+        Ok(Self {
+            geometry: superblock.value.geometry(),
+            device,
+            superblock,
+            slots: RwLock::default(),
+            gives_up: AtomicBool::new(false),
+        })
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+    /// What the store says of itself.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock.value
+    }
+    /// What is wrong with the superblock's first copy, where the second was taken.
+    pub fn damaged_copy(&self) -> Option<&Error> {
+        self.superblock.damaged.as_ref()
+    }
+    /// Where things stand.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// How its root slots are read.
+    pub fn root_slots(&self) -> RootSlots {
+        RootSlots(self.superblock.value.store)
+    }
+
+    /// Both root slots: each the root it holds, or what is wrong with it.
+    pub fn roots(&self) -> Slots<RootSlot> {
+        two_slots::look(&*self.device, &self.root_slots())
+    }
+
+    /// The newest valid root and which slot holds it.
+    pub fn newest_root(&self) -> Result<(RootSlot, usize)> {
+        two_slots::newest(&*self.device, &self.root_slots(), self.unread())
+    }
+
+    /// Takes the other root slot where one cannot be read, or no longer. For a restart to which somebody named
+    /// the checkpoint, as long as it has written nothing.
+    pub fn give_up_unread(&self, gives_up: bool) {
+        self.gives_up.store(gives_up, Ordering::Release);
+    }
+    /// What counts of a root slot that cannot be read.
+    pub fn unread(&self) -> Unread {
+        if self.gives_up.load(Ordering::Acquire) {
+            Unread::GivenUp
+        } else {
+            Unread::Counts
+        }
+    }
+
+    /// The record of `slot`: of its good copies the one with the later segment, since a torn write may
+    /// have reached only one. If none is good, one that could not be read tells more than a damaged one.
+    pub fn record(&self, slot: u64) -> Result<SegmentRecord> {
+        let (mut newest, mut wrong) = (None::<SegmentRecord>, None::<Error>);
+        for copy in 0..RECORD_COPIES {
+            match self.record_copy(slot, copy) {
+                Ok(record) if newest.is_some_and(|other| other.segment >= record.segment) => {}
+                Ok(record) => newest = Some(record),
+                Err(error) => {
+                    let tells_more = |former: &Error| former.kind() == ErrorKind::Corrupt;
+                    if wrong.as_ref().is_none_or(tells_more) {
+                        wrong = Some(error);
+                    }
+                }
+            }
+        }
+        let none = || Error::new(ErrorKind::Internal, "a slot has no record");
+        newest.ok_or_else(|| wrong.unwrap_or_else(none))
+    }
+
+    /// One copy of the record of `slot`.
+    pub fn record_copy(&self, slot: u64, copy: u64) -> Result<SegmentRecord> {
+        let mut bytes = [0; to_usize(RECORD_BYTES)];
+        let offset = self.geometry.record_offset(slot, copy);
+        read(&*self.device, &mut bytes, offset, "segment record")?;
+        SegmentRecord::decode(&bytes, self.superblock.value.store).map_err(|error| {
+            let place = format!("{}: segment record at byte {offset}", self.device.name());
+            Error::malformed(place, error)
+        })
+    }
+
+    /// A writer leaves a store alone whose superblock names a later minor version; of roots,
+    /// [`two_slots::TwoSlots`] sees to it.
+    pub fn refuse_later_version(&self) -> Result<()> {
+        self.superblock.refuse_later(&*self.device)
+    }
+
+    /// Reads all records; calls `found` for each slot that names a segment, with what is wrong with its
+    /// first copy if that is damaged. Without a good copy a slot holds no segment; but one that could not
+    /// be read may, and is an error: its slot would be taken for free.
+    pub fn read_records(
+        &self,
+        mut found: impl FnMut(u64, SegmentRecord, Option<Error>),
+    ) -> Result<u64> {
+        let length = self.device.length_bytes().map_err(|error| {
+            Error::io(
+                format!("{}: asking for the length", self.device.name()),
+                error,
+            )
+        })?;
+        let slots = self
+            .geometry
+            .slots_in(length)
+            .min(backstay_format::limits::SEGMENTS_MAX);
+        for slot in 0..slots {
+            match self.record(slot) {
+                Ok(record) => {
+                    self.place_segment(record.segment, slot);
+                    found(slot, record, self.record_copy(slot, 0).err());
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Takes note that `segment` stands in `slot`.
+    pub fn place_segment(&self, segment: SegmentId, slot: u64) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.insert(segment, slot);
+    }
+    /// Forgets what stood where.
+    pub fn forget_segments(&self) {
+        self.slots
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+    /// The slot of `segment`.
+    pub fn slot_of(&self, segment: SegmentId) -> Option<u64> {
+        self.slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&segment)
+            .copied()
+    }
+
+    /// File offset of `length` bytes at `address`.
+    pub fn offset_of(&self, address: Address, length: usize) -> Result<u64> {
+        let end = to_usize(u64::from(address.offset_bytes())) + length;
+        let Some(slot) = self.slot_of(address.segment()) else {
+            let what = FormatError::new("segment", "record", 0, "a slot that holds it", "none");
+            return Err(Error::malformed(
+                format!("{}: {address}", self.device.name()),
+                what,
+            ));
+        };
+        if end > to_usize(u64::from(self.geometry.segment_bytes)) {
+            let most = self.geometry.segment_bytes;
+            let what = FormatError::new("address", "end", 0, format!("at most {most}"), end);
+            return Err(Error::malformed(
+                format!("{}: {address}", self.device.name()),
+                what,
+            ));
+        }
+        Ok(self.geometry.address_offset(slot, address))
+    }
+
+    /// Fills `buffer` with what `block` refers to, and checks its digest; `what` names it in errors.
+    pub fn read(&self, block: &BlockRef, buffer: &mut [u8], what: &'static str) -> Result<()> {
+        let offset = self.offset_of(block.address, buffer.len())?;
+        read(&*self.device, buffer, offset, what)?;
+        let found = Digest::of(buffer);
+        if found == block.digest {
+            return Ok(());
+        }
+        let damage = FormatError::new(what, "digest", 0, block.digest, found);
+        let place = format!(
+            "{}: {} at byte {offset} of the file",
+            self.device.name(),
+            block.address
+        );
+        Err(Error::malformed(place, damage))
+    }
+
+    /// The class of `segment`, from its record.
+    pub fn class_of(&self, segment: SegmentId) -> Option<SegmentClass> {
+        self.record(self.slot_of(segment)?)
+            .ok()
+            .map(|record| record.class)
+    }
+}
