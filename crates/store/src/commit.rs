@@ -2,7 +2,8 @@
 //! Purpose: makes a revision durable on its node: table of ranks, sync, root in the other slot, sync.
 //! In from: what the node's ranks posted. Out: a root on the device.
 //! Invariants: one process of the node commits at a time; the previous root and all it retains are
-//! untouched until the new root is durable; at most two syncs.
+//! untouched until the new root is durable; at most two syncs; what a root drops for a checkpoint is named
+//! again when that one is given up.
 
 use super::capture::Capturer;
 use super::control::{Owner, Post};
@@ -16,7 +17,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::two_slots::TwoSlots;
 use backstay_format::limits::{INTERNAL_BLOCK_BYTES, REVISIONS_MAX};
 use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StreamRoot};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 /// What a commit must know of the job.
@@ -77,6 +78,8 @@ pub struct NodeStore {
     roots: TwoSlots<RootSlots>,
     space: Mutex<Space>,
     former: Space,
+    /// What the root named before the checkpoint that is not decided yet: it stays where it is until then.
+    dropped: BTreeMap<CheckpointId, RevisionEntry>,
 }
 
 impl NodeStore {
@@ -93,6 +96,7 @@ impl NodeStore {
             roots,
             space: Mutex::new(space),
             former,
+            dropped: BTreeMap::new(),
         }
     }
 
@@ -133,7 +137,9 @@ impl NodeStore {
     /// wrote it may have come no further.
     pub fn reload(&mut self) -> Result<()> {
         let reader = self.reserve.reader();
-        self.roots = TwoSlots::open_as(&self.reserve, reader.root_slots(), reader.unread())?;
+        let roots = TwoSlots::open_as(&self.reserve, reader.root_slots(), reader.unread())?;
+        let before = std::mem::replace(&mut self.roots, roots);
+        self.may_drop(&before.state().revisions);
         Ok(())
     }
 
@@ -150,18 +156,11 @@ impl NodeStore {
         let ranks = self.table(posts)?;
         self.space().publish(&self.reserve.pool(Owner::Node));
         self.reserve.seal()?;
-        let keep = policy.keeps(Some(id));
-        let mut revisions: Vec<RevisionEntry> = self
-            .root()
-            .revisions
-            .iter()
-            .filter(|revision| keep.contains(&revision.checkpoint) && revision.checkpoint < id)
-            .map(|revision| RevisionEntry {
-                complete: true,
-                pinned: policy.pinned.contains(&revision.checkpoint),
-                ..*revision
-            })
-            .collect();
+        let mut revisions = self.kept(&policy.keeps(Some(id)), |of| RevisionEntry {
+            pinned: policy.pinned.contains(&of.checkpoint),
+            ..of
+        });
+        revisions.retain(|revision| revision.checkpoint < id);
         revisions.push(RevisionEntry {
             checkpoint: id,
             pinned: policy.pinned.contains(&id),
@@ -176,7 +175,9 @@ impl NodeStore {
             let context = "another rank of this node took over the commit";
             return Err(Error::new(ErrorKind::Timeout, context));
         }
+        let before = self.root().revisions.clone();
         self.write_root(id.incarnation, revisions, false)?;
+        self.may_drop(&before);
         self.reserve.control().set_committed(id);
         Ok(())
     }
@@ -189,20 +190,11 @@ impl NodeStore {
         from: CheckpointId,
         policy: &Policy,
     ) -> Result<()> {
-        let keep = policy.keeps(None);
-        let revisions = self
-            .root()
-            .revisions
-            .iter()
-            .filter(|revision| revision.checkpoint <= from)
-            .filter(|revision| keep.contains(&revision.checkpoint))
-            .map(|revision| RevisionEntry {
-                complete: true,
-                ..*revision
-            })
-            .collect();
+        let mut revisions = self.kept(&policy.keeps(None), |of| of);
+        revisions.retain(|revision| revision.checkpoint <= from);
         self.roots.write_over_given_up();
         self.write_root(incarnation, revisions, false)?;
+        self.dropped.clear();
         // From now on it is this life's newest that a slot may hold.
         self.reserve.reader().give_up_unread(false);
         self.reserve.control().set_life(incarnation);
@@ -223,19 +215,36 @@ impl NodeStore {
             // Nothing was restored, so nothing is given up for a goodbye.
             return Ok(());
         }
-        let keep = policy.keeps(None);
-        let revisions = self
-            .root()
-            .revisions
-            .iter()
-            .filter(|revision| keep.contains(&revision.checkpoint))
-            .map(|revision| RevisionEntry {
-                complete: true,
-                pinned: policy.pinned.contains(&revision.checkpoint),
-                ..*revision
-            })
-            .collect();
+        let revisions = self.kept(&policy.keeps(None), |of| RevisionEntry {
+            pinned: policy.pinned.contains(&of.checkpoint),
+            ..of
+        });
         self.write_root(self.root().incarnation, revisions, closed)
+    }
+
+    /// What of the root, and of what it named before a checkpoint that is not decided, is complete and stays: in
+    /// order.
+    fn kept(
+        &self,
+        keep: &BTreeSet<CheckpointId>,
+        as_entry: impl Fn(RevisionEntry) -> RevisionEntry,
+    ) -> Vec<RevisionEntry> {
+        let all = self.dropped.values().chain(&self.root().revisions);
+        let kept: BTreeMap<CheckpointId, RevisionEntry> = all
+            .filter(|revision| keep.contains(&revision.checkpoint))
+            .map(|revision| (revision.checkpoint, *revision))
+            .collect();
+        let complete = |of| RevisionEntry {
+            complete: true,
+            ..as_entry(of)
+        };
+        kept.into_values().map(complete).collect()
+    }
+
+    /// `revisions` were named until now.
+    fn may_drop(&mut self, revisions: &[RevisionEntry]) {
+        let entries = revisions.iter().map(|of| (of.checkpoint, *of));
+        self.dropped.extend(entries);
     }
 
     fn write_root(
@@ -299,6 +308,9 @@ impl NodeStore {
     /// Commit `id` is complete everywhere, or given up: what no retained revision uses is free, and whole
     /// segments of it after [`NodeStore::release`].
     pub fn settle(&mut self, id: CheckpointId, complete: bool, keep: &BTreeSet<CheckpointId>) {
+        if complete {
+            self.dropped.clear();
+        }
         let mut space = self.space();
         if complete {
             space.commit(id);

@@ -3,6 +3,7 @@
 
 use crate::job::{Rank, config};
 use backstay::{CheckpointId, Communicator, Config, ErrorKind};
+use backstay_base::io::fault::{self, Access, Fault};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use std::path::Path;
 
@@ -72,6 +73,53 @@ fn checkpoints_of_two_lives_are_never_mixed() {
         assert_eq!(rank.step, 6);
         rank.check();
     });
+}
+
+/// The next checkpoint fails on node 1; node 0 has it durable by then, in place of the oldest retained.
+fn fail_on_one_node(rank: &mut Rank, path: &Path) {
+    let of_one = path.join("test job").join("node1");
+    let is_one = rank.session.rank() == 1;
+    let failing = is_one.then(|| {
+        fault::watch(&of_one, |attempt| {
+            (attempt.access == Access::Write).then_some(Fault::Fails(5))
+        })
+    });
+    rank.compute();
+    let error = rank.session.checkpoint().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
+    drop(failing);
+}
+
+#[test]
+fn a_checkpoint_that_fails_on_one_node_takes_no_older_one_off_the_others() {
+    let ids = |numbers: &[u64]| -> Vec<CheckpointId> {
+        let ids = numbers.iter().map(|&number| CheckpointId::new(1, number));
+        ids.collect()
+    };
+    for goes_back in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        two_nodes(folder.path(), |rank| {
+            for _ in 1..=3 {
+                rank.compute();
+                rank.session.checkpoint().unwrap();
+            }
+            fail_on_one_node(rank, folder.path());
+            assert_eq!(rank.session.stored_checkpoints().unwrap(), ids(&[2, 3]));
+            if goes_back {
+                rank.session.restore_from(2).unwrap();
+                assert_eq!(rank.step, 2);
+            }
+        });
+        // Killed there.
+        two_nodes(folder.path(), |rank| {
+            let stored = rank.session.stored_checkpoints().unwrap();
+            let wanted: &[u64] = if goes_back { &[2] } else { &[2, 3] };
+            assert_eq!(stored, ids(wanted));
+            rank.session.restore_from(2).unwrap();
+            assert_eq!(rank.step, 2);
+            rank.check();
+        });
+    }
 }
 
 #[test]
