@@ -7,10 +7,15 @@ SEEDS_FROM ?= 1
 lint: ## Formatting, clippy, tidiness
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --package backstay --package backstay-c --no-default-features --locked -- -D warnings
 	$(CARGO) run -q --locked -p xtask -- tidy
 
 test-rust: ## Unit, property, crash and simulation tests
 	$(CARGO) test --workspace --locked
+	$(CARGO) test --package backstay --no-default-features --locked --test without_archive
+	@! $(CARGO) tree --locked --package backstay-c --no-default-features --edges normal | \
+	    grep -E 'zstd|pco|lz4_flex|backstay-(codec|archive)' || \
+	    { echo "without archives nothing of their compression is linked" >&2; exit 1; }
 
 test: setup lint test-rust ## All tests; installs what they need
 

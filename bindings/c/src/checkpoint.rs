@@ -7,8 +7,8 @@ use crate::pointer;
 use crate::session::{Session, State};
 use crate::sized;
 use crate::status::invalid;
-use engine::session::{Handle, Level};
 use engine::{CheckpointId, Result};
+use engine::{Handle, Level};
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
 use std::ptr;
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn backstay_scrub(session: *mut Session, scrubbed: *mut Sc
     })
 }
 
-fn reported(report: &engine::session::Report) -> Report {
+fn reported(report: &engine::Report) -> Report {
     Report {
         struct_size: size_of::<Report>(),
         checkpoint: report.checkpoint.into(),

@@ -7,10 +7,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`session`] | open, protect, checkpoint, restore, close: what a program calls |
+//! | [`Session`] | open, protect, checkpoint, restore, close: what a program calls |
 //! | [`agent`] | the agent of a node: protection, and its part in draining |
 //! | [`config`] | every setting |
-//! | [`schedule`] | when the next checkpoint is due |
 //! | [`leave`] | the wish that the program takes a last checkpoint and leaves |
 //! | [`comm`], [`error`] | the communicator that a program brings, and what a call may say |
 //!
@@ -68,9 +67,14 @@
 //! Programs that run on many processes hand in a [`Communicator`]; C programs under MPI get theirs
 //! from `backstay_mpi.h`. The collective calls of [`Session`] are made by every rank in one order.
 
-pub mod session;
+mod session;
 pub mod agent;
-pub mod schedule;
+#[cfg(feature = "archive")]
+mod draining;
+#[cfg(not(feature = "archive"))]
+#[path = "draining_off.rs"]
+mod draining;
+mod schedule;
 pub mod leave;
 pub mod config;
 

@@ -54,7 +54,7 @@ impl Level {
 
 /// How far the newest checkpoints of a running job are.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Far {
+pub(crate) struct Far {
     /// The newest that is protected, or archived.
     pub there: CheckpointId,
     /// The one that is on its way, or was last.
@@ -65,7 +65,7 @@ pub struct Far {
 
 /// What a job has beside the stores of its nodes.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beyond {
+pub(crate) struct Beyond {
     /// Checkpoints are protected across nodes.
     pub protects: bool,
     /// The planner picks checkpoints that drain to an archive.
@@ -85,7 +85,7 @@ impl Beyond {
 
 /// What earlier lives learnt, and of which levels.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Learnt {
+pub(crate) struct Learnt {
     /// Rates and costs.
     pub memory: Memory,
     /// The levels that they are of, in their order.
@@ -94,7 +94,7 @@ pub struct Learnt {
 
 /// Rank 0's view of when a checkpoint is due.
 #[derive(Debug)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     schedule: Option<Schedule>,
     /// The archive is one of them if the planner picks what drains there.
     levels: Vec<Level>,
@@ -119,7 +119,7 @@ pub struct Pacer {
 
 impl Pacer {
     /// A pacer for a job of `nodes`, going on with what earlier lives learnt.
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         nodes: u32,
         beyond: Beyond,
@@ -149,13 +149,13 @@ impl Pacer {
     }
 
     /// A life ended without goodbye.
-    pub fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.failed = true;
     }
 
     /// The job goes on from checkpoint `id`, which it had from `level`. Whether it is to be drained now: it
     /// is not in the archive, and the planner picks what drains there.
-    pub fn restored(
+    pub(crate) fn restored(
         &mut self,
         id: CheckpointId,
         level: Level,
@@ -179,7 +179,7 @@ impl Pacer {
     }
 
     /// A checkpoint begins; the level that it is to reach.
-    pub fn begin(&mut self) -> Level {
+    pub(crate) fn begin(&mut self) -> Level {
         self.tell_failure(1);
         self.learn();
         let next = self.next_level();
@@ -188,7 +188,7 @@ impl Pacer {
     }
 
     /// The checkpoint that was begun is committed, or will be in the background.
-    pub fn committed(&mut self, id: CheckpointId, blocking_seconds: f64) {
+    pub(crate) fn committed(&mut self, id: CheckpointId, blocking_seconds: f64) {
         self.since_seconds = self.life.seconds();
         let level = self.place(self.taking);
         if level == self.levels.len() && level > 1 {
@@ -202,12 +202,12 @@ impl Pacer {
     }
 
     /// The level above the node, if there is one, whose progress [`Pacer::look`] takes.
-    pub fn top(&self) -> Option<Level> {
+    pub(crate) fn top(&self) -> Option<Level> {
         self.levels.last().copied().filter(|top| *top > Level::Node)
     }
 
     /// Takes how far checkpoints are on the top level.
-    pub fn look(&mut self, far: Far) {
+    pub(crate) fn look(&mut self, far: Far) {
         if let Some((id, since)) = self.in_flight {
             if far.there >= id {
                 let waited = self.life.seconds() - since;
@@ -223,7 +223,7 @@ impl Pacer {
     }
 
     /// What was learnt, to be kept over lives.
-    pub fn learnt(&mut self) -> Option<Learnt> {
+    pub(crate) fn learnt(&mut self) -> Option<Learnt> {
         self.learn();
         let schedule = self.schedule.as_ref()?;
         Some(Learnt {
@@ -233,19 +233,19 @@ impl Pacer {
     }
 
     /// Whether only what is picked is to be drained: the program goes by the planner.
-    pub fn picks(&self) -> bool {
+    pub(crate) fn picks(&self) -> bool {
         self.drains() && self.asked
     }
 
     /// Seconds between two checkpoints at present.
-    pub fn interval_seconds(&self) -> f64 {
+    pub(crate) fn interval_seconds(&self) -> f64 {
         let planned = self.schedule.as_ref().map(Schedule::interval_seconds);
         self.fixed_seconds.or(planned).unwrap_or(f64::INFINITY)
     }
 
     /// The level to which a checkpoint is due, and for how many calls nobody need ask again, given
     /// that `calls` were made since this was asked last.
-    pub fn ask(&mut self, calls: i64) -> (Option<Level>, i64) {
+    pub(crate) fn ask(&mut self, calls: i64) -> (Option<Level>, i64) {
         self.asked = true;
         self.tell_failure(1);
         let now = self.life.seconds();

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what the configuration says to agents and to drains, in the words of each.
 
-use super::{ArchiveCodec, Config};
+#[cfg(feature = "archive")]
+use super::ArchiveCodec;
+use super::Config;
+#[cfg(feature = "archive")]
 use backstay_archive::drain::DrainSettings;
 use backstay_format::width::index;
 use backstay_parity::agent::AgentSettings;
 use std::time::Duration;
 
 /// Drains that a key serves where nothing is said.
+#[cfg(feature = "archive")]
 const HISTORY: u32 = 8;
 
 impl Config {
@@ -23,6 +27,7 @@ impl Config {
     }
 
     /// How the job drains.
+    #[cfg(feature = "archive")]
     pub fn drain_settings(&self) -> DrainSettings {
         DrainSettings {
             merge: self.archive_merge,
@@ -48,6 +53,7 @@ impl Config {
     }
 
     /// How long keys serve: reading them back costs, so only where the ratio counts or it is asked for.
+    #[cfg(feature = "archive")]
     fn history(&self) -> u32 {
         match (self.archive_codec, self.archive_history) {
             (ArchiveCodec::Raw, _) | (ArchiveCodec::Auto, None) => 0,

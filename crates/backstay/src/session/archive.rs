@@ -7,6 +7,7 @@
 //! its first checkpoint can be; without a parallel file system that answers, the program goes on.
 
 use super::Session;
+use super::helper::NodeAgent;
 use super::node::Node;
 use super::protection::Protection;
 use super::share::share_bytes;
@@ -20,9 +21,10 @@ use backstay_base::clock::Backoff;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::two_slots::Unread;
 use backstay_base::notice;
+use backstay_format::local::LocalRequest;
 use backstay_format::width::index;
 use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError};
-use backstay_store::control::wait_until;
+use backstay_parity::agent::coordinate::NodeSeat;
 use backstay_store::reader::StoreReader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -119,8 +121,29 @@ impl Archive {
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
-    pub(super) fn found(&self) -> &ArchiveFound {
+    fn found(&self) -> &ArchiveFound {
         &self.found
+    }
+    /// The newest life that the archive knows of, 0 where there is none.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.found.incarnation
+    }
+    /// The highest number of a checkpoint that it lists.
+    pub(super) fn newest_number(&self) -> u64 {
+        self.found.newest_number()
+    }
+    /// Which run of the job it is of, 0 where there is none.
+    pub(super) fn run(&self) -> u32 {
+        self.found.run
+    }
+    /// The checkpoints that it has.
+    pub(super) fn checkpoints(&self) -> impl Iterator<Item = CheckpointId> {
+        self.found.checkpoints.iter().map(|found| found.checkpoint)
+    }
+    /// The newest checkpoint of which it is not known whether it is there, and why.
+    pub(super) fn newest_unread(&self) -> Option<(CheckpointId, String)> {
+        let unread = self.found.unread.first();
+        unread.map(|(id, why)| (*id, why.clone()))
     }
     /// Why the archive has nothing for a restart though it lists checkpoints.
     pub(super) fn lost(&self) -> Option<Error> {
@@ -257,7 +280,7 @@ impl Archive {
             ..plan
         });
         let Some(mut catalog) = catalog else {
-            return protection.archive_again(plan);
+            return coordinating(protection)?.archive_again(plan);
         };
         // From now on it is this life that writes.
         let gave_up = std::mem::take(&mut self.found.gave_up_catalog);
@@ -267,8 +290,52 @@ impl Archive {
         if let (Some(_), Some(catalog)) = (from, &catalog) {
             catalog.begin_life(incarnation, from)?;
         }
-        protection.archive(plan, catalog)
+        coordinating(protection)?.archive(plan, catalog)
     }
+}
+
+impl NodeAgent {
+    /// Coordinates the archive of the job.
+    fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
+        if let Self::Here {
+            drains, archive, ..
+        } = self
+        {
+            *archive = Some(drains.start(plan.clone(), catalog)?);
+            return Ok(());
+        }
+        // The process opens it for itself.
+        drop(catalog);
+        let plan = serde_json::to_vec(plan).unwrap_or_default();
+        self.tell(&LocalRequest::Archive { plan }).map(|_| ())
+    }
+
+    /// Coordinates the archive of a later life of the session: the catalog knows of it on return.
+    fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
+        let mut catalog = None;
+        if let Self::Here { archive, .. } = self {
+            if let Some(former) = archive.take() {
+                former.end();
+            }
+            catalog = plan.open_catalog_if_room()?;
+        }
+        self.archive(plan, catalog)
+    }
+}
+
+/// Rank 0's node, which coordinates the archive.
+fn coordinating(protection: &mut Protection) -> Result<&mut NodeAgent> {
+    let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
+    protection.agent_mut().ok_or_else(none)
+}
+
+/// The nodes, as those who drain know them.
+fn archive_nodes(protection: &Protection) -> Vec<ArchiveNode> {
+    let node = |seat: &NodeSeat| ArchiveNode {
+        name: seat.name.clone(),
+        address: seat.address.clone(),
+    };
+    protection.nodes().iter().map(node).collect()
 }
 
 /// Looks what the archive has, again where something could not be read, until it could or `limit` has passed.
@@ -381,7 +448,7 @@ impl Session {
             return Ok(());
         }
         let mine = if self.comm.rank() == 0 {
-            let nodes = self.protection.archive_nodes();
+            let nodes = archive_nodes(&self.protection);
             let prepared = self
                 .archive
                 .prepare(&self.config, &self.node, nodes, self.incarnation);
@@ -427,62 +494,5 @@ impl Session {
             let kind = u64::try_from(error.kind().code()).unwrap_or(u64::MAX);
             self.node.control.set_archive_outcome(kind);
         }
-    }
-
-    /// Waits until checkpoint `id`, which is committed, or a newer one, is in the archive. Local.
-    pub(super) fn wait_archived(&self, id: CheckpointId) -> Result<()> {
-        if !self.archive.is_on() {
-            let context = "checkpoints of this job stay on its nodes: set archive";
-            return Err(Error::new(ErrorKind::Unsupported, context));
-        }
-        let control = &self.node.control;
-        // One that is not due drains because somebody waits for it.
-        if control.archive_wanted() < id {
-            control.set_archive_wanted(id);
-        }
-        let limit = Duration::from_millis(self.config.timeout_ms);
-        let over = || control.archived() >= id || self.archive_failed(id);
-        wait_until("the checkpoint to be archived", limit, over)?;
-        if control.archived() >= id {
-            return Ok(());
-        }
-        let kind = i32::try_from(control.archive_outcome()).ok();
-        let kind = kind
-            .and_then(ErrorKind::from_code)
-            .unwrap_or(ErrorKind::StoreIo);
-        let context = format!("checkpoint {id} is not in the archive; rank 0's log says why");
-        Err(Error::new(kind, context).second_hand())
-    }
-
-    fn archive_failed(&self, id: CheckpointId) -> bool {
-        let control = &self.node.control;
-        // One that was overtaken by a newer one is not a failure: the newer one counts.
-        let overtaken = u64::try_from(ErrorKind::NotRetained.code()).unwrap_or(u64::MAX);
-        // In this order: who begins a drain clears the outcome of the one before first.
-        if control.archiving() < id {
-            return false;
-        }
-        let outcome = control.archive_outcome();
-        outcome != 0 && outcome != overtaken
-    }
-
-    /// Whether nothing more comes of draining `id`.
-    pub(super) fn archiving_is_over(&self, id: CheckpointId) -> bool {
-        let control = &self.node.control;
-        !self.archive.is_on() || control.archived() >= id || self.archive_failed(id)
-    }
-
-    /// The newest checkpoint in the archive, as far as this node knows.
-    pub fn archived_checkpoint(&self) -> Option<CheckpointId> {
-        let id = self.node.control.archived();
-        let newest = self
-            .archive
-            .found()
-            .checkpoints
-            .first()
-            .map(|c| c.checkpoint);
-        newest
-            .max((id.number > 0).then_some(id))
-            .filter(|_| self.archive.is_on())
     }
 }

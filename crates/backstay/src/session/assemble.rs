@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A variable of one rank as it is stored.
 #[derive(Debug)]
-pub struct StoredSlab {
+pub(super) struct StoredSlab {
     /// The store that has it.
     pub reader: Arc<StoreReader>,
     /// What it is.
@@ -23,7 +23,7 @@ pub struct StoredSlab {
 }
 
 /// Puts the slab `wanted` of a global array together from stored `parts`; returns the bytes it has.
-pub fn assemble(
+pub(super) fn assemble(
     parts: impl Iterator<Item = Result<Option<StoredSlab>>>,
     wanted: &VariableDescriptor,
     sink: &mut dyn Sink,

@@ -5,10 +5,8 @@
 //! Invariants: an agent process that cannot begin a life is ended and replaced by threads, loudly.
 
 use super::node::Node;
-use crate::agent::Draining;
 use crate::config::Config;
-use backstay_archive::Catalog;
-use backstay_archive::drain::{ArchivePlan, ArchiveThread, DrainPoint};
+use crate::draining::{ArchiveThread, NodeDrains};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::StoreId;
@@ -36,7 +34,8 @@ pub(super) enum NodeAgent {
     Here {
         agent: Arc<Agent>,
         /// Its part in draining.
-        drains: Arc<DrainPoint>,
+        #[cfg(feature = "archive")]
+        drains: NodeDrains,
         coordinator: Option<CoordinatorThread>,
         archive: Option<ArchiveThread>,
     },
@@ -83,17 +82,17 @@ impl NodeAgent {
             }
         }
         let directory = node.store_directory();
-        let drains = Arc::new(DrainPoint::new(Arc::clone(endpoint), &node.name));
-        let draining = Arc::new(Draining(Arc::clone(&drains)));
+        let drains = NodeDrains::new(endpoint, &node.name);
         let agent = Agent::start(
             Arc::clone(endpoint),
             config.agent_settings(),
             &node.name,
             &directory,
-            Some(draining),
+            drains.for_agent(),
         );
         Self::Here {
             agent,
+            #[cfg(feature = "archive")]
             drains,
             coordinator: None,
             archive: None,
@@ -135,7 +134,7 @@ impl NodeAgent {
         Ok(agent)
     }
 
-    fn tell(&self, request: &LocalRequest) -> Result<LocalAnswer> {
+    pub(super) fn tell(&self, request: &LocalRequest) -> Result<LocalAnswer> {
         match self {
             Self::Here { .. } => Ok(LocalAnswer::Done),
             Self::Process { client, .. } => client.ask(request, PROMPT),
@@ -220,34 +219,6 @@ impl NodeAgent {
             nodes: nodes.iter().map(seat).collect(),
         })
         .map(|_| ())
-    }
-
-    /// Coordinates the archive of the job.
-    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
-        if let Self::Here {
-            drains, archive, ..
-        } = self
-        {
-            let drains = Arc::clone(drains);
-            *archive = Some(ArchiveThread::start(drains, plan.clone(), catalog)?);
-            return Ok(());
-        }
-        // The process opens it for itself.
-        drop(catalog);
-        let plan = serde_json::to_vec(plan).unwrap_or_default();
-        self.tell(&LocalRequest::Archive { plan }).map(|_| ())
-    }
-
-    /// Coordinates the archive of a later life of the session: the catalog knows of it on return.
-    pub(super) fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
-        let mut catalog = None;
-        if let Self::Here { archive, .. } = self {
-            if let Some(former) = archive.take() {
-                former.end();
-            }
-            catalog = plan.open_catalog_if_room()?;
-        }
-        self.archive(plan, catalog)
     }
 
     /// The stores on this node.

@@ -4,7 +4,12 @@
 //! Invariants: collective calls have one outcome for all ranks; a failed call leaves the session, the
 //! program's memory (but that being restored) and the last checkpoint as they were.
 
+#[cfg(feature = "archive")]
 mod archive;
+#[cfg(not(feature = "archive"))]
+#[path = "archive_off.rs"]
+mod archive;
+mod archived;
 mod assemble;
 mod changes;
 mod checkpoint;
@@ -26,8 +31,6 @@ mod vote;
 mod watch;
 
 pub use crate::schedule::Level;
-pub use assemble::assemble;
-pub use backstay_store::place::STORE_FILE;
 pub use checkpoint::{Handle, Report};
 pub use restore::Restored;
 pub use scrub::Scrubbed;
@@ -372,9 +375,8 @@ impl Session {
             i64::from(superblock.run)
         });
         let logged = as_number(self.node.control.logged());
-        let archived = self.archive.found();
-        self.incarnation = self.incarnation.max(archived.incarnation + 1);
-        self.last_number = self.last_number.max(archived.newest_number());
+        self.incarnation = self.incarnation.max(self.archive.incarnation() + 1);
+        self.last_number = self.last_number.max(self.archive.newest_number());
         let mut newest = [
             to_i64(self.incarnation),
             to_i64(self.last_number),
@@ -399,7 +401,7 @@ impl Session {
         ] = newest;
         self.incarnation = u64::try_from(incarnation).unwrap_or(1);
         self.last_number = u64::try_from(last_number).unwrap_or(0);
-        let archived_run = i64::from(self.archive.found().run);
+        let archived_run = i64::from(self.archive.run());
         let agreed_run = match (newest_run, archived_run) {
             (0, 0) => drawn,
             (0, archived) => archived,
@@ -435,10 +437,11 @@ impl Session {
     }
 
     fn other_archive(&self) -> Error {
+        let folder = Archive::folder(&self.config, &self.node);
         let context = format!(
             "{} holds the archive of another run of job {:?} than the stores on the nodes: set another \
              archive or job name, or remove the folder if it is of no use any more",
-            self.archive.found().folder.display(),
+            folder.unwrap_or_default().display(),
             self.node.job
         );
         Error::new(ErrorKind::Configuration, context)
@@ -479,10 +482,9 @@ impl Session {
             !found.any(|found| found.id() == choice.checkpoint)
         };
         let there = self.protection.choices().filter(unknown);
-        let archived = self.archive.found().checkpoints.iter();
         let mut mine: Vec<CheckpointId> = here
             .chain(there.map(|c| c.checkpoint))
-            .chain(archived.map(|c| c.checkpoint))
+            .chain(self.archive.checkpoints())
             .collect();
         mine.sort_unstable();
         mine.dedup();

@@ -45,7 +45,7 @@ impl Session {
         let beyond = Beyond {
             protects: self.protection.is_on(),
             drains: self.archive.is_on() && self.config.plans_archive(),
-            is_empty: self.archive.found().checkpoints.is_empty(),
+            is_empty: self.archive.checkpoints().next().is_none(),
         };
         let mut pacer = Pacer::new(&self.config, self.node.nodes, beyond, learnt)?;
         if self.metrics.as_ref().is_some_and(|file| file.failed_before) {

@@ -12,8 +12,6 @@ use super::vote::{vote, vote_with};
 use super::watch::Watched;
 use super::{Level, Session, lock};
 use crate::config::{Config, Redundancy};
-use backstay_archive::Catalog;
-use backstay_archive::drain::{ArchiveNode, ArchivePlan};
 use backstay_base::clock::{Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::file::FileDevice;
@@ -349,29 +347,21 @@ impl Protection {
     }
 
     /// The secret of this life, where nodes talk to each other.
+    #[cfg(feature = "archive")]
     pub(super) fn secret(&self) -> Option<&Secret> {
         self.way.as_ref().map(|way| &way.secret)
     }
 
-    /// Brings checkpoints to the archive from now on, on rank 0's node.
-    pub(super) fn archive(&mut self, plan: &ArchivePlan, catalog: Option<Catalog>) -> Result<()> {
-        let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
-        self.agent.as_mut().ok_or_else(none)?.archive(plan, catalog)
+    /// The nodes of the job.
+    #[cfg(feature = "archive")]
+    pub(super) fn nodes(&self) -> &[NodeSeat] {
+        &self.nodes
     }
 
-    /// The same, in a later life of the session.
-    pub(super) fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
-        let none = || Error::new(ErrorKind::Internal, "rank 0's node has no agent");
-        self.agent.as_mut().ok_or_else(none)?.archive_again(plan)
-    }
-
-    /// The nodes, as those who drain know them.
-    pub(super) fn archive_nodes(&self) -> Vec<ArchiveNode> {
-        let node = |seat: &NodeSeat| ArchiveNode {
-            name: seat.name.clone(),
-            address: seat.address.clone(),
-        };
-        self.nodes.iter().map(node).collect()
+    /// This node's agent, which its leader has.
+    #[cfg(feature = "archive")]
+    pub(super) fn agent_mut(&mut self) -> Option<&mut NodeAgent> {
+        self.agent.as_mut()
     }
 
     /// Takes the node's store, now that its ranks have claimed what is theirs.

@@ -121,7 +121,10 @@ fn many_checkpoints_stay_in_the_same_space() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let lengths = life(3, &config, |rank| {
-        let path = rank.session.directory().join(backstay::session::STORE_FILE);
+        let path = rank
+            .session
+            .directory()
+            .join(backstay_store::place::STORE_FILE);
         let mut lengths = Vec::new();
         for _ in 0..200 {
             rank.compute();
@@ -365,7 +368,10 @@ fn a_scrub_heals_damage_from_application_memory() {
         assert_eq!((whole.healed, whole.beyond), (0, 0));
         assert!(whole.blocks >= 20, "{whole:?}");
         // One word of this rank, which stands once in the store: both checkpoints share its block.
-        let store = rank.session.directory().join(backstay::session::STORE_FILE);
+        let store = rank
+            .session
+            .directory()
+            .join(backstay_store::place::STORE_FILE);
         let word = rank.memory[30_000].to_le_bytes();
         let bytes = std::fs::read(&store).unwrap();
         let at = bytes.windows(8).position(|window| window == word).unwrap();

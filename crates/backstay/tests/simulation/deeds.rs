@@ -8,7 +8,7 @@ use crate::ledger::Event;
 use crate::model::Expect;
 use crate::rank::Program;
 use crate::scenario::{Deed, Device, Fate, How, Take, Trouble};
-use backstay::session::Handle;
+use backstay::Handle;
 use backstay::{CheckpointId, ErrorKind, Level};
 use std::time::{Duration, Instant};
 
