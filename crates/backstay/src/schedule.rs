@@ -54,7 +54,7 @@ impl Level {
 
 /// How far the newest checkpoints of a running job are.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Far {
+pub(crate) struct LevelProgress {
     /// The newest that is protected, or archived.
     pub there: CheckpointId,
     /// The one that is on its way, or was last.
@@ -65,7 +65,7 @@ pub(crate) struct Far {
 
 /// What a job has beside the stores of its nodes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Beyond {
+pub(crate) struct LevelsBeside {
     /// Checkpoints are protected across nodes.
     pub protects: bool,
     /// The planner picks checkpoints that drain to an archive.
@@ -74,7 +74,7 @@ pub(crate) struct Beyond {
     pub is_empty: bool,
 }
 
-impl Beyond {
+impl LevelsBeside {
     fn levels(self) -> Vec<Level> {
         let mut levels = vec![Level::Node];
         levels.extend(self.protects.then_some(Level::Protected));
@@ -122,11 +122,11 @@ impl Pacer {
     pub(crate) fn new(
         config: &Config,
         nodes: u32,
-        beyond: Beyond,
+        levels_beside: LevelsBeside,
         learnt: Option<Learnt>,
     ) -> Result<Self> {
         let fixed_seconds = config.interval_seconds()?;
-        let levels = beyond.levels();
+        let levels = levels_beside.levels();
         let schedule = match fixed_seconds {
             Some(_) => None,
             None => Some(schedule(config, nodes, &levels, learnt)?),
@@ -134,7 +134,7 @@ impl Pacer {
         Ok(Self {
             schedule,
             levels,
-            is_empty: beyond.is_empty,
+            is_empty: levels_beside.is_empty,
             fixed_seconds,
             life: Stopwatch::start(),
             since_seconds: 0.0,
@@ -207,18 +207,18 @@ impl Pacer {
     }
 
     /// Takes how far checkpoints are on the top level.
-    pub(crate) fn look(&mut self, far: Far) {
+    pub(crate) fn look(&mut self, progress: LevelProgress) {
         if let Some((id, since)) = self.in_flight {
-            if far.there >= id {
+            if progress.there >= id {
                 let waited = self.life.seconds() - since;
-                let latency_seconds = far.seconds.unwrap_or(waited);
+                let latency_seconds = progress.seconds.unwrap_or(waited);
                 self.news.push(Observation::Durable { latency_seconds });
                 self.in_flight = None;
             }
-        } else if self.drains() && far.under_way > far.there {
+        } else if self.drains() && progress.under_way > progress.there {
             // Somebody waits for it: it is as good as one that was picked.
             self.learn();
-            self.begin_period(far.under_way, true);
+            self.begin_period(progress.under_way, true);
         }
     }
 
@@ -407,15 +407,15 @@ fn fitting(fresh: &Memory, levels: &[u8], learnt: Learnt) -> Memory {
 mod tests {
     use super::*;
 
-    fn pacer(beyond: Beyond) -> Pacer {
-        Pacer::new(&Config::default(), 1000, beyond, None).unwrap()
+    fn pacer(levels_beside: LevelsBeside) -> Pacer {
+        Pacer::new(&Config::default(), 1000, levels_beside, None).unwrap()
     }
 
     /// With an archive that has a checkpoint of an earlier life.
-    fn draining() -> Beyond {
-        Beyond {
+    fn draining() -> LevelsBeside {
+        LevelsBeside {
             drains: true,
-            ..Beyond::default()
+            ..LevelsBeside::default()
         }
     }
 
@@ -441,14 +441,14 @@ mod tests {
     /// The levels of the next `count` checkpoints; each drain is over when `drain` more were taken.
     fn levels(pacer: &mut Pacer, count: u64, drain: u64) -> Vec<Level> {
         pacer.ask(1);
-        let mut far = 0;
+        let mut newest = 0;
         (1..=count)
             .map(|number| {
                 if let Some((id, _)) = pacer
                     .in_flight
                     .filter(|(id, _)| id.number + drain <= number)
                 {
-                    far = id.number;
+                    newest = id.number;
                     pacer.in_flight = None;
                     pacer.news.push(Observation::Durable {
                         latency_seconds: 60.0,
@@ -458,7 +458,7 @@ mod tests {
                 let in_flight = pacer.in_flight.is_some();
                 assert!(
                     level < Level::Archive || !in_flight,
-                    "two drains; {far} is there"
+                    "two drains; {newest} is there"
                 );
                 pacer.committed(CheckpointId::new(1, number), 2.0);
                 level
@@ -493,13 +493,13 @@ mod tests {
 
     #[test]
     fn auto_learns_that_checkpoints_are_cheap_and_remembers_it() {
-        let mut first = pacer(Beyond::default());
+        let mut first = pacer(LevelsBeside::default());
         let before = first.interval_seconds();
         for number in 1..=20 {
             first.committed(CheckpointId::new(1, number), 0.001);
         }
         let learnt = first.learnt();
-        let none = Beyond::default();
+        let none = LevelsBeside::default();
         let later = Pacer::new(&Config::default(), 1000, none, learnt).unwrap();
         assert!(
             later.interval_seconds() < before / 5.0,
@@ -527,12 +527,12 @@ mod tests {
 
     #[test]
     fn without_an_archive_none_is_picked_for_it() {
-        let protects = Beyond {
+        let protects = LevelsBeside {
             protects: true,
-            ..Beyond::default()
+            ..LevelsBeside::default()
         };
-        for beyond in [Beyond::default(), protects] {
-            assert_eq!(drained(&levels(&mut pacer(beyond), 30, 1)), 0);
+        for levels_beside in [LevelsBeside::default(), protects] {
+            assert_eq!(drained(&levels(&mut pacer(levels_beside), 30, 1)), 0);
         }
         // All are protected: they cost the same, and protecting is quick.
         let levels = levels(&mut pacer(protects), 10, 1);
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn an_empty_archive_gets_the_first_and_one_that_is_not_asked_all() {
-        let empty = Beyond {
+        let empty = LevelsBeside {
             is_empty: true,
             ..draining()
         };
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_failure_counts_on_the_level_that_it_took() {
-        let all = Beyond {
+        let all = LevelsBeside {
             protects: true,
             ..draining()
         };
@@ -593,14 +593,14 @@ mod tests {
     fn what_was_learnt_serves_a_job_of_other_levels() {
         let learnt = learnt(60.0);
         assert_eq!(learnt.levels, [1, 3]);
-        let with = |beyond, learnt| {
-            let pacer = Pacer::new(&Config::default(), 1000, beyond, Some(learnt));
+        let with = |levels_beside, learnt| {
+            let pacer = Pacer::new(&Config::default(), 1000, levels_beside, Some(learnt));
             pacer.unwrap().learnt().unwrap()
         };
         assert_eq!(with(draining(), learnt.clone()), learnt);
-        let protects = Beyond {
+        let protects = LevelsBeside {
             protects: true,
-            ..Beyond::default()
+            ..LevelsBeside::default()
         };
         // As many levels, and not the same.
         let other = with(protects, learnt.clone());
@@ -608,7 +608,7 @@ mod tests {
         assert_eq!(other.memory.checkpoint_seconds[0].len(), 30);
         assert!(other.memory.checkpoint_seconds[1].is_empty());
         assert!(other.memory.latency_seconds.is_empty());
-        let all = Beyond {
+        let all = LevelsBeside {
             protects: true,
             ..draining()
         };
@@ -616,7 +616,10 @@ mod tests {
         assert_eq!(more.levels, [1, 2, 3]);
         assert_eq!(more.memory.latency_seconds, learnt.memory.latency_seconds);
         assert_eq!(
-            with(Beyond::default(), more).memory.checkpoint_seconds[0].len(),
+            with(LevelsBeside::default(), more)
+                .memory
+                .checkpoint_seconds[0]
+                .len(),
             30
         );
         // Of a version that said no levels, and one that is damaged.

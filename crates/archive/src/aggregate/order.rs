@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 
 /// A variable of a rank, by their places in the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct RankVariable {
     pub(super) rank: u32,
     pub(super) variable: u32,
 }
 
-impl Member {
+impl RankVariable {
     pub(super) fn blocks<'a>(self, ranks: &[RankBlocks<'a>]) -> &'a [Block] {
         let variables = ranks[index(self.rank)].variables;
         variables[index(self.variable)].blocks
@@ -28,14 +28,14 @@ impl Member {
 pub(super) struct Batch<'a> {
     pub(super) content: Content<'a>,
     /// The members of each kind, in order of their ranks.
-    pub(super) kinds: VecDeque<VecDeque<Member>>,
+    pub(super) kinds: VecDeque<VecDeque<RankVariable>>,
 }
 
 /// Gives out the blocks of a batch, one after the other.
 #[derive(Debug)]
 pub(super) struct Cursor<'a> {
     pub(super) content: Content<'a>,
-    kinds: VecDeque<VecDeque<Member>>,
+    kinds: VecDeque<VecDeque<RankVariable>>,
     /// Place of the next block among those of the first member.
     turn: usize,
     /// Members of the first kind that are still to give their block of this turn.
@@ -58,7 +58,7 @@ impl<'a> Cursor<'a> {
         &mut self,
         ranks: &[RankBlocks<'_>],
         merge: Merge,
-    ) -> Option<(Member, Block)> {
+    ) -> Option<(RankVariable, Block)> {
         loop {
             let members = self.kinds.front_mut()?;
             let Some(&member) = members.front() else {

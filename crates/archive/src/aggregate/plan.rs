@@ -6,7 +6,7 @@
 
 use super::input::{self, Block, Options, RankBlocks};
 use super::kind::Kind;
-use super::order::{Batch, Cursor, Member};
+use super::order::{Batch, Cursor, RankVariable};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{Address, ElementType, Merge};
@@ -114,7 +114,7 @@ pub struct Plan<'a> {
     batches: VecDeque<Batch<'a>>,
     cursor: Option<Cursor<'a>>,
     /// A block that did not fit into the last segment.
-    held: Option<(Member, Block)>,
+    held: Option<(RankVariable, Block)>,
 }
 
 impl<'a> Plan<'a> {
@@ -138,7 +138,7 @@ impl<'a> Plan<'a> {
 
     /// The kinds of the group: large ones by themselves, then small ones by element type.
     fn batches_of_group(&self) -> VecDeque<Batch<'a>> {
-        let mut kinds: BTreeMap<Kind<'a>, (u64, VecDeque<Member>)> = BTreeMap::new();
+        let mut kinds: BTreeMap<Kind<'a>, (u64, VecDeque<RankVariable>)> = BTreeMap::new();
         for rank in self.first_rank..self.next_rank {
             for (place, variable) in self.ranks[rank].variables.iter().enumerate() {
                 if variable.blocks.is_empty() {
@@ -147,7 +147,7 @@ impl<'a> Plan<'a> {
                 let lengths = variable.blocks.iter().map(|block| u64::from(block.length));
                 let (bytes, members) = kinds.entry(Kind::of(variable.descriptor)).or_default();
                 *bytes = bytes.saturating_add(lengths.sum());
-                members.push_back(Member {
+                members.push_back(RankVariable {
                     rank: narrow(rank),
                     variable: narrow(place),
                 });
@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
         batches
     }
 
-    fn next_block(&mut self) -> Option<(Member, Block)> {
+    fn next_block(&mut self) -> Option<(RankVariable, Block)> {
         let cursor = self.cursor.as_mut()?;
         cursor.next(self.ranks, self.options.merge)
     }

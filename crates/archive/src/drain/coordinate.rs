@@ -6,7 +6,7 @@
 //! listed is freed by a later drain, never before; an aggregator that is gone is replaced by one that is
 //! there, which goes on where it stood; the application is never waited for, nor kept waiting.
 
-use super::follow::{Aggregator, Failed, Following, Outcome};
+use super::follow::{AggregatorSeat, Failed, Following, Outcome};
 use super::point::DrainPoint;
 use super::running::GRACE;
 use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
@@ -166,12 +166,12 @@ enum Tried {
 
 /// Coordinates the archive of a job.
 #[derive(Debug)]
-struct Coordinator {
+struct DrainCoordinator {
     point: Arc<DrainPoint>,
     plan: ArchivePlan,
     /// None after it failed: opened again when it is needed.
     catalog: Option<Catalog>,
-    aggregators: Vec<Aggregator>,
+    aggregators: Vec<AggregatorSeat>,
     /// Servers that were left out, by their address, and when.
     gone: Vec<(String, Stopwatch)>,
     /// The files that were written when it was last looked for others, and drains since they changed.
@@ -181,7 +181,7 @@ struct Coordinator {
     stop: Arc<AtomicBool>,
 }
 
-impl Coordinator {
+impl DrainCoordinator {
     fn new(
         point: Arc<DrainPoint>,
         plan: ArchivePlan,
@@ -226,11 +226,11 @@ impl Coordinator {
 
     /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
     /// servers each node drains itself.
-    fn assign(&self) -> Vec<Aggregator> {
+    fn assign(&self) -> Vec<AggregatorSeat> {
         let servers = servers::find(&self.plan.folder);
         let nodes = &self.plan.nodes;
         if servers.is_empty() {
-            let own = nodes.iter().map(|node| Aggregator {
+            let own = nodes.iter().map(|node| AggregatorSeat {
                 peer: node.peer(),
                 nodes: vec![node.clone()],
                 failures: 0,
@@ -241,7 +241,7 @@ impl Coordinator {
         let share = |at: usize| at * nodes.len() / count;
         let parts = servers.into_iter().take(count).enumerate();
         parts
-            .map(|(at, peer)| Aggregator {
+            .map(|(at, peer)| AggregatorSeat {
                 peer,
                 nodes: nodes[share(at)..share(at + 1)].to_vec(),
                 failures: 0,
@@ -614,7 +614,7 @@ impl ArchiveThread {
             keep_going("draining to the archive", &stopped, AGAIN, || {
                 let (point, plan) = (Arc::clone(&point), plan.clone());
                 let stopped = Arc::clone(&stopped);
-                Coordinator::new(point, plan, catalog.take(), stopped).run(&last);
+                DrainCoordinator::new(point, plan, catalog.take(), stopped).run(&last);
             });
         };
         let thread = std::thread::Builder::new()

@@ -32,7 +32,7 @@ const HELD_BACK_BYTES: u64 = 16 << 20;
 
 /// One aggregator: who it is, and which nodes it drains.
 #[derive(Debug, Clone)]
-pub(super) struct Aggregator {
+pub(super) struct AggregatorSeat {
     pub(super) peer: Peer,
     pub(super) nodes: Vec<ArchiveNode>,
     /// Drains of it that failed, one after the other.
@@ -96,7 +96,7 @@ pub(super) type Outcome = std::result::Result<DrainProgress, Failed>;
 /// Follows the aggregators of one checkpoint.
 pub(super) struct Following<'a> {
     pub(super) point: &'a DrainPoint,
-    pub(super) aggregators: &'a [Aggregator],
+    pub(super) aggregators: &'a [AggregatorSeat],
     pub(super) id: CheckpointId,
     /// The life that drains.
     pub(super) incarnation: u64,

@@ -30,7 +30,7 @@ pub struct DrainPoint {
     endpoint: Arc<dyn Endpoint>,
     name: String,
     source: Mutex<Option<Arc<NodeSource>>>,
-    aggregator: Arc<Aggregator>,
+    aggregator: Arc<AggregatorState>,
     threads: Mutex<Threads>,
     /// The latest life that began a drain.
     latest: Mutex<Option<Latest>>,
@@ -72,7 +72,7 @@ impl Life {
 
 /// What drains share, one after the other.
 #[derive(Debug, Default)]
-struct Aggregator {
+struct AggregatorState {
     /// Held by the drain that is at work.
     open: Mutex<Option<OpenStore>>,
     encoders: Encoders,
@@ -81,7 +81,7 @@ struct Aggregator {
     pulse: Pulse,
 }
 
-impl Aggregator {
+impl AggregatorState {
     fn latest(&self) -> Arc<Run> {
         Arc::clone(&lock(&self.latest))
     }
@@ -419,7 +419,7 @@ struct DrainRun {
     endpoint: Arc<dyn Endpoint>,
     name: String,
     own: Option<Arc<NodeSource>>,
-    aggregator: Arc<Aggregator>,
+    aggregator: Arc<AggregatorState>,
     run: Arc<Run>,
     job: DrainJob,
     settings: DrainSettings,

@@ -2,7 +2,7 @@
 //! The archive after a crash at every write and every sync: the state that was acknowledged last, or the
 //! one under way, whole and verified; and it goes on from there.
 
-use crate::archive_store::{Shelf, append, content, id, identity, options, reading};
+use crate::archive_store::{DeviceFolder, append, content, id, identity, options, reading};
 use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, NewCheckpoint,
 };
@@ -32,7 +32,7 @@ struct Mark {
 struct History {
     log: Vec<Operation>,
     initial: SharedBytes,
-    shelf: Shelf,
+    folder: DeviceFolder,
     marks: Vec<Mark>,
 }
 
@@ -47,7 +47,7 @@ fn mark(store: &ArchiveStore, device: &SimDevice, segments: &Segments) -> Mark {
 
 impl History {
     fn record(takeover: bool) -> Self {
-        let shelf = Shelf::default();
+        let folder = DeviceFolder::default();
         let mut live = Segments::new();
         let device = Arc::new(SimDevice::new());
         if takeover {
@@ -57,13 +57,13 @@ impl History {
                 live.insert(append(&store, 1, length), length);
             }
             store.commit(&Commit::default()).unwrap();
-            shelf.put(&store_file(3, 1), &former);
+            folder.put(&store_file(3, 1), &former);
         }
         let initial = device.start_log();
         let store = if takeover {
             let (former, identity) = (store_file(3, 1), identity(2));
             let device = device.clone();
-            ArchiveStore::take_over_on(device, &shelf, &former, &identity, &options()).unwrap()
+            ArchiveStore::take_over_on(device, &folder, &former, &identity, &options()).unwrap()
         } else {
             ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap()
         };
@@ -96,7 +96,7 @@ impl History {
         Self {
             log,
             initial,
-            shelf,
+            folder,
             marks,
         }
     }
@@ -107,7 +107,7 @@ impl History {
         let due = self
             .marks
             .partition_point(|mark| mark.operations <= image.ops_applied);
-        let opened = ArchiveDevice::open_on(device.clone(), &self.shelf, &reading());
+        let opened = ArchiveDevice::open_on(device.clone(), &self.folder, &reading());
         let reader = match opened {
             Ok(reader) => reader,
             // It was not made yet; a file with a superblock is a whole one.
@@ -131,7 +131,7 @@ impl History {
             return Ok(());
         }
         // The store goes on: what its root has is not written over.
-        let store = ArchiveStore::open_on(device, &self.shelf, &options()).map_err(said)?;
+        let store = ArchiveStore::open_on(device, &self.folder, &options()).map_err(said)?;
         let unfinished = store.unfinished().map_err(said)?;
         if unfinished
             .iter()

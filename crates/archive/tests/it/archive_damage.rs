@@ -2,7 +2,7 @@
 //! The archive store when bytes of its file are flipped or cut off: what is damaged is named, and what is
 //! not is read.
 
-use crate::archive_store::{Shelf, append, identity, options, reading};
+use crate::archive_store::{DeviceFolder, append, identity, options, reading};
 use backstay_archive::{ArchiveDevice, ArchiveStore, Commit};
 use backstay_base::ErrorKind;
 use backstay_format::{Address, BlockRef, Digest, SegmentId};
@@ -31,7 +31,7 @@ fn damage_is_named_and_the_other_root_taken() {
         for &offset in flips {
             assert!(device.flip(offset, 4));
         }
-        ArchiveDevice::open_on(Arc::new(device), &Shelf::default(), &reading())
+        ArchiveDevice::open_on(Arc::new(device), &DeviceFolder::default(), &reading())
     };
     // The state is in slot 0, the root before it in slot 1.
     assert_eq!(open(&[]).unwrap().root().sequence, 3);
@@ -107,9 +107,12 @@ fn a_file_that_was_cut_is_damage_where_it_is_read() {
     for length in lengths {
         let device = SimDevice::from_bytes(image.clone());
         device.truncate(length);
-        let opened =
-            ArchiveDevice::open_on(Arc::new(device.clone()), &Shelf::default(), &reading());
-        let writer = ArchiveStore::open_on(Arc::new(device), &Shelf::default(), &options());
+        let opened = ArchiveDevice::open_on(
+            Arc::new(device.clone()),
+            &DeviceFolder::default(),
+            &reading(),
+        );
+        let writer = ArchiveStore::open_on(Arc::new(device), &DeviceFolder::default(), &options());
         if length > table.offset + 10 {
             assert!(opened.unwrap().segment(segments[7]).is_ok());
             assert!(writer.is_ok());

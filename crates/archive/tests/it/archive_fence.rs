@@ -2,7 +2,7 @@
 //! Two lives of one job on one archive, each stalled and let go on at every read, write and sync: what the
 //! catalog lists is whole at every instant, and nobody is told of what another life does not know.
 
-use crate::archive_store::{Shelf, content, identity, key, options, reading};
+use crate::archive_store::{DeviceFolder, content, identity, key, options, reading};
 use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, Identity, NewCheckpoint, NewPart,
     Place, catalog_file, store_file,
@@ -33,7 +33,7 @@ struct Turn {
 
 /// The archive, and who may use it at the moment.
 struct World {
-    files: Shelf,
+    files: DeviceFolder,
     turn: Mutex<Turn>,
     changed: Condvar,
     /// What the archive has to have of each checkpoint: written down before it is recorded.
@@ -49,7 +49,7 @@ impl World {
         Arc::new(Self {
             looks,
             wrong: Mutex::default(),
-            files: Shelf::default(),
+            files: DeviceFolder::default(),
             turn: Mutex::new(Turn {
                 life: 0,
                 left: 40,

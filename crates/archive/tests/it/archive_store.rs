@@ -25,9 +25,9 @@ use std::sync::{Arc, Mutex};
 
 /// Files in memory, by name.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shelf(Arc<Mutex<BTreeMap<String, SimDevice>>>);
+pub(crate) struct DeviceFolder(Arc<Mutex<BTreeMap<String, SimDevice>>>);
 
-impl Shelf {
+impl DeviceFolder {
     pub(crate) fn put(&self, name: &str, device: &SimDevice) {
         let mut files = self.0.lock().unwrap();
         files.insert(name.to_owned(), device.clone());
@@ -40,7 +40,7 @@ impl Shelf {
     }
 }
 
-impl Place for Shelf {
+impl Place for DeviceFolder {
     fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
         match self.0.lock().unwrap().get(name) {
             Some(device) => Ok(Arc::new(device.clone())),
@@ -243,7 +243,7 @@ fn a_store_reader_reads_an_archive_as_if_it_were_a_store() {
     let device = Arc::new(SimDevice::new());
     let bytes = content(1, 300_000);
     let (store, root) = with_stream(&device, &bytes);
-    let opened = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    let opened = ArchiveDevice::open_on(device, &DeviceFolder::default(), &reading()).unwrap();
     for device in [opened, store.device()] {
         let reader = StoreReader::open(device.clone()).unwrap();
         let mut found = 0;
@@ -363,7 +363,7 @@ fn a_difference_is_read_with_its_base_and_a_difference_to_a_difference_is_refuse
         assert!(error.to_string().contains(text), "{error}");
     }
     store.commit(&Commit::default()).unwrap();
-    let read = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    let read = ArchiveDevice::open_on(device, &DeviceFolder::default(), &reading()).unwrap();
     for reader in [read, store.device()] {
         assert!(*reader.segment(segment).unwrap() == bytes);
         let header = reader.header(segment).unwrap();
@@ -434,7 +434,7 @@ fn many_threads_append_and_many_read() {
         cache_bytes: 64 << 20,
         ..reading()
     };
-    let read = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &roomy).unwrap();
+    let read = ArchiveDevice::open_on(device.clone(), &DeviceFolder::default(), &roomy).unwrap();
     let segments = segments.into_inner().unwrap();
     let reads = device.read_count();
     std::thread::scope(|scope| {
@@ -480,7 +480,7 @@ fn space_is_used_again_only_when_the_root_without_it_is_durable() {
     let mut live = vec![append(&store, 1, 60_000)];
     store.commit(&Commit::default()).unwrap();
     for round in 2..60 {
-        let before = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &reading());
+        let before = ArchiveDevice::open_on(device.clone(), &DeviceFolder::default(), &reading());
         let before = before.unwrap();
         let new = append(&store, round, 60_000);
         store.device().segment(new).unwrap();
@@ -518,7 +518,7 @@ fn a_reader_that_is_left_behind_is_told_so() {
     let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
     let first = append(&store, 1, 100_000);
     store.commit(&Commit::default()).unwrap();
-    let reader = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    let reader = ArchiveDevice::open_on(device, &DeviceFolder::default(), &reading()).unwrap();
     let free = vec![first];
     store
         .commit(&Commit {
@@ -563,7 +563,7 @@ fn a_full_device_is_an_error_and_the_store_goes_on() {
     device.set_unlimited();
     let next = append(&store, 2, 40_000);
     store.commit(&Commit::default()).unwrap();
-    let read = ArchiveDevice::open_on(device, &Shelf::default(), &reading()).unwrap();
+    let read = ArchiveDevice::open_on(device, &DeviceFolder::default(), &reading()).unwrap();
     for (segment, length) in [(kept, 50_000), (next, 40_000)] {
         assert!(*read.segment(segment).unwrap() == content(segment.0, length));
     }
@@ -605,7 +605,7 @@ fn a_write_that_fails_is_rolled_back_and_a_failed_sync_ends_the_store() {
             ErrorKind::StoreFull
         );
         store.commit(&Commit::default()).unwrap();
-        let read = ArchiveDevice::open_on(device.clone(), &Shelf::default(), &reading());
+        let read = ArchiveDevice::open_on(device.clone(), &DeviceFolder::default(), &reading());
         assert!(read.unwrap().segment(next).is_ok());
     }
     let before = store.root();
@@ -625,7 +625,7 @@ fn a_write_that_fails_is_rolled_back_and_a_failed_sync_ends_the_store() {
 
 #[test]
 fn a_takeover_reads_the_former_files_and_writes_its_own() {
-    let (shelf, mut devices) = (Shelf::default(), Vec::new());
+    let (folder, mut devices) = (DeviceFolder::default(), Vec::new());
     let mut kept = Vec::new();
     for epoch in 1..=4 {
         let device = Arc::new(SimDevice::new());
@@ -637,7 +637,7 @@ fn a_takeover_reads_the_former_files_and_writes_its_own() {
             let too_low = identity(epoch - 1);
             let made = |identity: &Identity| {
                 let device = Arc::new(SimDevice::new());
-                ArchiveStore::take_over_on(device, &shelf, &former, identity, &options())
+                ArchiveStore::take_over_on(device, &folder, &former, identity, &options())
             };
             assert_eq!(
                 made(&too_low).unwrap_err().kind(),
@@ -649,10 +649,10 @@ fn a_takeover_reads_the_former_files_and_writes_its_own() {
             };
             assert_eq!(made(&other).unwrap_err().kind(), ErrorKind::StoreBusy);
             let device: Arc<SimDevice> = device.clone();
-            ArchiveStore::take_over_on(device, &shelf, &former, &identity(epoch), &options())
+            ArchiveStore::take_over_on(device, &folder, &former, &identity(epoch), &options())
                 .unwrap()
         };
-        shelf.put(&name, &device);
+        folder.put(&name, &device);
         let draining = Some(id(u64::from(epoch)));
         if epoch > 1 {
             // The drain that its predecessor began goes on.
@@ -680,8 +680,8 @@ fn a_takeover_reads_the_former_files_and_writes_its_own() {
         let before = device.log_length();
         devices.push((device, before));
         let last = devices.last().unwrap().0.clone();
-        let again = ArchiveStore::open_on(last.clone(), &shelf, &options()).unwrap();
-        let read = ArchiveDevice::open_on(last, &shelf, &reading()).unwrap();
+        let again = ArchiveStore::open_on(last.clone(), &folder, &options()).unwrap();
+        let read = ArchiveDevice::open_on(last, &folder, &reading()).unwrap();
         for reader in [again.device(), read] {
             assert_eq!(reader.root().sequence, 2 * u64::from(epoch));
             for &(segment, length) in &kept {
@@ -723,7 +723,8 @@ fn stores_share_a_file_by_regions() {
     assert_eq!(error.kind(), ErrorKind::StoreFull);
     drop(stores);
     for number in 0..3 {
-        let read = ArchiveDevice::open_on(region(number), &Shelf::default(), &reading()).unwrap();
+        let read =
+            ArchiveDevice::open_on(region(number), &DeviceFolder::default(), &reading()).unwrap();
         let entries = read.entries();
         assert_eq!(entries.len(), 1);
         assert!(*read.segment(entries[0].segment).unwrap() == content(1, 100_000));

@@ -3,7 +3,7 @@
 //! catalog. Crashes at every write and every sync, also after a process that was killed before its sync;
 //! slots that are damaged, torn just now, or cannot be read; syncs that fail.
 
-use crate::archive_store::{Shelf, append, content, identity, options, reading};
+use crate::archive_store::{DeviceFolder, append, content, identity, options, reading};
 use backstay_archive::{ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit};
 use backstay_base::io::Device;
 use backstay_base::io::shared::SharedWords;
@@ -118,7 +118,7 @@ impl User for ArchiveRoot {
         ArchiveStore::create_on(device, &identity(1), &options()).map(Self)
     }
     fn open(device: Arc<dyn Device>) -> Result<Self> {
-        ArchiveStore::open_on(device, &Shelf::default(), &options()).map(Self)
+        ArchiveStore::open_on(device, &DeviceFolder::default(), &options()).map(Self)
     }
     fn change(&mut self, value: u64) -> Result<()> {
         let store = &self.0;
@@ -141,7 +141,7 @@ impl User for ArchiveRoot {
         self.0.root().incarnation
     }
     fn read(device: Arc<dyn Device>) -> Result<u64> {
-        let device = ArchiveDevice::open_on(device, &Shelf::default(), &reading())?;
+        let device = ArchiveDevice::open_on(device, &DeviceFolder::default(), &reading())?;
         for entry in device.entries() {
             let length = usize::try_from(entry.decoded_bytes).unwrap();
             assert!(*device.segment(entry.segment)? == content(entry.segment.0, length));

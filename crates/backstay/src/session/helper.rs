@@ -14,7 +14,7 @@ use backstay_format::agent::Seat;
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::width::index;
 use backstay_net::{Endpoint, Secret};
-use backstay_parity::agent::coordinate::{Coordinator, CoordinatorThread, NodeSeat};
+use backstay_parity::agent::coordinate::{NodeSeat, RoundCoordinator, RoundCoordinatorThread};
 use backstay_parity::agent::local::AgentClient;
 use backstay_parity::agent::process::scheme_numbers;
 use backstay_parity::agent::{Agent, Ask, Asker};
@@ -36,7 +36,7 @@ pub(super) enum NodeAgent {
         /// Its part in draining.
         #[cfg(feature = "archive")]
         drains: NodeDrains,
-        coordinator: Option<CoordinatorThread>,
+        coordinator: Option<RoundCoordinatorThread>,
         archive: Option<ArchiveThread>,
     },
     /// A process.
@@ -196,13 +196,13 @@ impl NodeAgent {
             agent, coordinator, ..
         } = self
         {
-            let work = Coordinator::new(
+            let work = RoundCoordinator::new(
                 Arc::clone(agent),
                 nodes.to_vec(),
                 scheme,
                 index(config.group_size),
             );
-            *coordinator = CoordinatorThread::start(Arc::clone(agent), work);
+            *coordinator = RoundCoordinatorThread::start(Arc::clone(agent), work);
             return Ok(());
         }
         let (number, parity) = scheme_numbers(scheme);

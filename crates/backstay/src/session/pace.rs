@@ -5,7 +5,7 @@
 //! Invariants: all ranks get the same answer, rank 0's; no call waits for a drain.
 
 use super::Session;
-use crate::schedule::{Beyond, Far, Learnt, Level, Pacer};
+use crate::schedule::{Learnt, Level, LevelProgress, LevelsBeside, Pacer};
 use backstay_base::error::Result;
 use backstay_format::CheckpointId;
 use backstay_store::control::Control;
@@ -24,7 +24,7 @@ fn look(pacer: &mut Pacer, control: &Control) {
             control.drain_seconds(),
         ),
     };
-    pacer.look(Far {
+    pacer.look(LevelProgress {
         there,
         under_way,
         seconds,
@@ -42,12 +42,12 @@ impl Session {
             let levels = std::mem::take(&mut file.metrics.schedule_levels);
             Some(Learnt { memory, levels })
         });
-        let beyond = Beyond {
+        let levels_beside = LevelsBeside {
             protects: self.protection.is_on(),
             drains: self.archive.is_on() && self.config.plans_archive(),
             is_empty: self.archive.checkpoints().next().is_none(),
         };
-        let mut pacer = Pacer::new(&self.config, self.node.nodes, beyond, learnt)?;
+        let mut pacer = Pacer::new(&self.config, self.node.nodes, levels_beside, learnt)?;
         if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
             pacer.failed();
         }

@@ -72,7 +72,7 @@ pub(super) struct Protection {
     /// How this rank reaches others: the agent's endpoint, or one of its own when it needs one.
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The job secret, and the address to listen at.
-    way: Option<Way>,
+    endpoint_settings: Option<EndpointSettings>,
     nodes: Vec<NodeSeat>,
     /// What all nodes have, as rank 0 found it.
     located: Located,
@@ -116,7 +116,7 @@ impl Protection {
         if archive.is_none() && protection.scheme.is_none() && !parts_are_elsewhere(comm, node)? {
             return Ok(protection);
         }
-        let way = Way {
+        let endpoint_settings = EndpointSettings {
             secret: share_secret(comm)?,
             job: node.job.clone(),
             name: node.name.clone(),
@@ -124,12 +124,12 @@ impl Protection {
             settings: config.agent_settings(),
         };
         let opened = match (node.leads(), endpoint) {
-            (true, None) => way.open().map(Some),
+            (true, None) => endpoint_settings.open().map(Some),
             (_, given) => Ok(given),
         };
         let opened = opened.map(|endpoint| match (node.leads(), endpoint) {
             (true, Some(endpoint)) => {
-                let agent = NodeAgent::begin(config, node, &way.known(), &endpoint);
+                let agent = NodeAgent::begin(config, node, &endpoint_settings.known(), &endpoint);
                 (Some(endpoint), Some(agent))
             }
             (_, endpoint) => (endpoint, None),
@@ -137,7 +137,7 @@ impl Protection {
         let (endpoint, agent) = vote(comm, "starting the agents", 0, opened)?;
         protection.agent = agent;
         protection.endpoint = Mutex::new(endpoint);
-        protection.way = Some(way);
+        protection.endpoint_settings = Some(endpoint_settings);
         protection.share_seats(comm, config, node)?;
         protection.foresee(config);
         protection.locate(comm, config)?;
@@ -339,17 +339,19 @@ impl Protection {
         if let Some(endpoint) = &*endpoint {
             return Ok(Arc::clone(endpoint));
         }
-        let Some(way) = &self.way else {
+        let Some(endpoint_settings) = &self.endpoint_settings else {
             let context = "this rank has no way to other nodes";
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         };
-        Ok(Arc::clone(endpoint.insert(way.open()?)))
+        Ok(Arc::clone(endpoint.insert(endpoint_settings.open()?)))
     }
 
     /// The secret of this life, where nodes talk to each other.
     #[cfg(feature = "archive")]
     pub(super) fn secret(&self) -> Option<&Secret> {
-        self.way.as_ref().map(|way| &way.secret)
+        self.endpoint_settings
+            .as_ref()
+            .map(|endpoint_settings| &endpoint_settings.secret)
     }
 
     /// The nodes of the job.
@@ -525,7 +527,7 @@ fn parts_are_elsewhere(comm: &Watched, node: &Node) -> Result<bool> {
 
 /// What is needed to make an endpoint.
 #[derive(Debug)]
-struct Way {
+struct EndpointSettings {
     secret: Secret,
     job: String,
     name: String,
@@ -542,7 +544,7 @@ fn listen_address(config: &Config, node: &Node, archive: Option<&Path>) -> Optio
     config.listen_address.clone().or(alone)
 }
 
-impl Way {
+impl EndpointSettings {
     /// What an agent has to know to be part of it.
     fn known(&self) -> Known<'_> {
         Known {

@@ -21,8 +21,8 @@ const SPAN_BYTES: u64 = 1 << 30;
 /// is sparse against the contract of `Device`.
 const WINDOW_BYTES: u64 = 4 << 20;
 /// Spans that are looked up together, and how often: 4 TiB in all. Writes beyond go through the file.
-const SHELF_SPANS: usize = 64;
-const SHELVES: usize = 64;
+const TABLE_SPANS: usize = 64;
+const TABLES: usize = 64;
 const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
 
 /// The mapping of a file, made span by span as writes arrive. Shared by threads that write disjoint
@@ -32,12 +32,12 @@ const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
 /// store into the part that is gone a SIGBUS. [`Self::shortened_to`] closes this as often as the
 /// owner looks at the length; a store file is only ever shortened against the rules of its lock.
 pub(super) struct Mapped {
-    shelves: [OnceLock<Shelf>; SHELVES],
+    tables: [OnceLock<SpanTable>; TABLES],
     refused: AtomicBool,
 }
 
 /// Spans side by side; made when the first of them is, since few stores are large.
-type Shelf = Box<[OnceLock<Option<Span>>; SHELF_SPANS]>;
+type SpanTable = Box<[OnceLock<Option<Span>>; TABLE_SPANS]>;
 
 /// One mapped part of the file.
 struct Span {
@@ -56,7 +56,7 @@ impl Mapped {
     /// A mapping of nothing yet.
     pub(super) fn new() -> Self {
         Self {
-            shelves: [const { OnceLock::new() }; SHELVES],
+            tables: [const { OnceLock::new() }; TABLES],
             refused: AtomicBool::new(false),
         }
     }
@@ -113,9 +113,9 @@ impl Mapped {
         length: u64,
     ) -> Option<NonNull<u8>> {
         let (number, in_span) = (to_usize(position / SPAN_BYTES), position % SPAN_BYTES);
-        let shelf = self.shelves.get(number / SHELF_SPANS)?;
-        let shelf = shelf.get_or_init(|| Box::new([const { OnceLock::new() }; SHELF_SPANS]));
-        let span = shelf[number % SHELF_SPANS].get_or_init(|| {
+        let table = self.tables.get(number / TABLE_SPANS)?;
+        let table = table.get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_SPANS]));
+        let span = table[number % TABLE_SPANS].get_or_init(|| {
             let span = Span::map(file, to_u64(number) * SPAN_BYTES);
             // Without address space (RLIMIT_AS) each further try would be another failing call.
             self.refused.fetch_or(span.is_err(), Ordering::Relaxed);
@@ -142,12 +142,12 @@ impl Mapped {
 
     /// The spans there are, and their numbers.
     fn spans(&self) -> impl Iterator<Item = (usize, &Span)> {
-        let shelves = self.shelves.iter().enumerate();
-        let shelves = shelves.filter_map(|(number, shelf)| Some((number, shelf.get()?)));
-        shelves.flat_map(|(shelf, spans)| {
+        let tables = self.tables.iter().enumerate();
+        let tables = tables.filter_map(|(number, table)| Some((number, table.get()?)));
+        tables.flat_map(|(table, spans)| {
             let spans = spans.iter().enumerate();
             spans.filter_map(move |(number, span)| {
-                Some((shelf * SHELF_SPANS + number, span.get()?.as_ref()?))
+                Some((table * TABLE_SPANS + number, span.get()?.as_ref()?))
             })
         })
     }

@@ -62,7 +62,7 @@ struct Ready {
 
 /// The connections to one address.
 #[derive(Default)]
-struct Shelf {
+struct PeerConnections {
     idle: Vec<(Ready, Stopwatch)>,
     used: usize,
 }
@@ -71,7 +71,7 @@ struct Shelf {
 pub(super) struct Pool {
     shared: Arc<Shared>,
     per_peer_max: usize,
-    shelves: Mutex<BTreeMap<String, Shelf>>,
+    peers: Mutex<BTreeMap<String, PeerConnections>>,
     freed: Condvar,
 }
 
@@ -83,14 +83,14 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut shelves = self.pool.lock();
-        if let Some(shelf) = shelves.get_mut(&self.address) {
-            shelf.used = shelf.used.saturating_sub(1);
-            if shelf.used == 0 && shelf.idle.is_empty() {
-                shelves.remove(&self.address);
+        let mut peers = self.pool.lock();
+        if let Some(connections) = peers.get_mut(&self.address) {
+            connections.used = connections.used.saturating_sub(1);
+            if connections.used == 0 && connections.idle.is_empty() {
+                peers.remove(&self.address);
             }
         }
-        drop(shelves);
+        drop(peers);
         self.pool.freed.notify_all();
     }
 }
@@ -124,9 +124,9 @@ impl Lease<'_> {
         if place.pool.shared.has_ended() {
             return;
         }
-        let mut shelves = place.pool.lock();
-        let shelf = shelves.entry(place.address.clone()).or_default();
-        shelf.idle.push((ready, Stopwatch::start()));
+        let mut peers = place.pool.lock();
+        let connections = peers.entry(place.address.clone()).or_default();
+        connections.idle.push((ready, Stopwatch::start()));
     }
 }
 
@@ -135,13 +135,13 @@ impl Pool {
         Self {
             shared,
             per_peer_max,
-            shelves: Mutex::default(),
+            peers: Mutex::default(),
             freed: Condvar::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Shelf>> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PeerConnections>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection to `peer`: one that was kept, or a fresh one.
@@ -159,17 +159,17 @@ impl Pool {
         let forgotten = self
             .lock()
             .get_mut(&peer.address)
-            .map(|shelf| std::mem::take(&mut shelf.idle));
+            .map(|connections| std::mem::take(&mut connections.idle));
         drop(forgotten);
     }
 
     /// Closes what is kept; whoever waits for a connection gets an error.
     pub(super) fn end(&self) {
         let idle: Vec<_> = {
-            let mut shelves = self.lock();
-            let shelves = shelves.values_mut();
-            shelves
-                .map(|shelf| std::mem::take(&mut shelf.idle))
+            let mut peers = self.lock();
+            let peers = peers.values_mut();
+            peers
+                .map(|connections| std::mem::take(&mut connections.idle))
                 .collect()
         };
         drop(idle);
@@ -177,17 +177,17 @@ impl Pool {
     }
 
     fn take_any(&self, peer: &Peer, deadline: &Deadline, kept: bool) -> Result<Lease<'_>> {
-        let mut shelves = self.lock();
+        let mut peers = self.lock();
         loop {
             if self.shared.has_ended() {
                 let context = format!("{peer}: this endpoint is shut down");
                 return Err(Error::new(ErrorKind::PeerUnreachable, context));
             }
-            let shelf = shelves.entry(peer.address.clone()).or_default();
-            while kept && let Some((ready, since)) = shelf.idle.pop() {
+            let connections = peers.entry(peer.address.clone()).or_default();
+            while kept && let Some((ready, since)) = connections.idle.pop() {
                 if since.elapsed() < KEPT && ready.link.is_quiet() {
-                    shelf.used += 1;
-                    drop(shelves);
+                    connections.used += 1;
+                    drop(peers);
                     return Ok(Lease {
                         ready,
                         kept: true,
@@ -195,17 +195,17 @@ impl Pool {
                     });
                 }
             }
-            if shelf.used < self.per_peer_max {
-                shelf.used += 1;
-                drop(shelves);
+            if connections.used < self.per_peer_max {
+                connections.used += 1;
+                drop(peers);
                 return self.connect(peer, self.place(peer), deadline);
             }
             let Some(left) = deadline.left() else {
                 let context = format!("{peer}: all {} connections are in use", self.per_peer_max);
                 return Err(Error::new(ErrorKind::Timeout, context));
             };
-            let waited = self.freed.wait_timeout(shelves, left);
-            shelves = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.freed.wait_timeout(peers, left);
+            peers = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -68,22 +68,22 @@ impl Refusals {
 
 /// The threads there are.
 #[derive(Default)]
-struct Crew {
+struct ThreadCount {
     count: Mutex<usize>,
     left: Condvar,
 }
 
 /// One of them, until it is dropped.
-struct Member(Arc<Crew>);
+struct Counted(Arc<ThreadCount>);
 
-impl Crew {
-    fn join(self: &Arc<Self>) -> Member {
+impl ThreadCount {
+    fn count(self: &Arc<Self>) -> Counted {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Member(Arc::clone(self))
+        Counted(Arc::clone(self))
     }
 }
 
-impl Drop for Member {
+impl Drop for Counted {
     fn drop(&mut self) {
         let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
@@ -97,7 +97,7 @@ pub(super) type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 /// The listening side of an endpoint.
 pub(super) struct Server {
     listener: Arc<TcpListener>,
-    crew: Arc<Crew>,
+    threads: Arc<ThreadCount>,
     places: Arc<Places>,
 }
 
@@ -111,18 +111,18 @@ impl Server {
     ) -> Result<Self> {
         let server = Self {
             listener: Arc::new(listener),
-            crew: Arc::default(),
+            threads: Arc::default(),
             places: Arc::new(Places::new(bounds)),
         };
         let door = Door {
             listener: Arc::clone(&server.listener),
             shared: Arc::clone(shared),
-            crew: Arc::clone(&server.crew),
+            threads: Arc::clone(&server.threads),
             places: Arc::clone(&server.places),
             spawn,
         };
-        // The thread that accepts is one of the crew.
-        let member = server.crew.join();
+        // The thread that accepts is counted as well.
+        let member = server.threads.count();
         let accepting = move || {
             let _member = member;
             door.accept_all();
@@ -144,7 +144,7 @@ impl Server {
     pub(super) fn wait(&self) {
         let deadline = Deadline::after(END);
         let mut count = self
-            .crew
+            .threads
             .count
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +152,7 @@ impl Server {
             let Some(left) = deadline.left() else {
                 return;
             };
-            let waited = self.crew.left.wait_timeout(count, left);
+            let waited = self.threads.left.wait_timeout(count, left);
             count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -170,7 +170,7 @@ pub(super) fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()
 struct Door {
     listener: Arc<TcpListener>,
     shared: Arc<Shared>,
-    crew: Arc<Crew>,
+    threads: Arc<ThreadCount>,
     places: Arc<Places>,
     spawn: Spawn,
 }
@@ -207,7 +207,7 @@ impl Door {
         };
         let (shared, member, visitor) = (
             Arc::clone(&self.shared),
-            self.crew.join(),
+            self.threads.count(),
             Arc::clone(&stream),
         );
         let work = move || {

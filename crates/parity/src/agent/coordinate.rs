@@ -58,7 +58,7 @@ impl NodeSeat {
 
 /// What coordinates the protection of a job.
 #[derive(Debug)]
-pub struct Coordinator {
+pub struct RoundCoordinator {
     agent: Arc<Agent>,
     nodes: Vec<NodeSeat>,
     scheme: Scheme,
@@ -72,7 +72,7 @@ pub struct Coordinator {
     said: SaidOnce,
 }
 
-impl Coordinator {
+impl RoundCoordinator {
     /// Over all `nodes`, of which the agent's is one.
     pub fn new(agent: Arc<Agent>, nodes: Vec<NodeSeat>, scheme: Scheme, group_size: usize) -> Self {
         Self {
@@ -481,7 +481,7 @@ struct Ending {
 }
 
 /// Protects what is committed, until it is told to end.
-fn watch(agent: &Agent, coordinator: &mut Coordinator, ending: &Ending) {
+fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
     // And with it all threads that it starts.
     agent.settings().background();
     let mut done = CheckpointId::default();
@@ -526,14 +526,14 @@ fn watch(agent: &Agent, coordinator: &mut Coordinator, ending: &Ending) {
 
 /// The thread that protects what is committed.
 #[derive(Debug)]
-pub struct CoordinatorThread {
+pub struct RoundCoordinatorThread {
     thread: JoinHandle<()>,
     ending: Arc<Ending>,
 }
 
-impl CoordinatorThread {
+impl RoundCoordinatorThread {
     /// Starts it; without a thread nothing is protected, which is said.
-    pub fn start(agent: Arc<Agent>, mut coordinator: Coordinator) -> Option<Self> {
+    pub fn start(agent: Arc<Agent>, mut coordinator: RoundCoordinator) -> Option<Self> {
         let ending = Arc::new(Ending::default());
         let of_thread = Arc::clone(&ending);
         let work = move || {

@@ -39,7 +39,7 @@ mod round;
 pub mod survey;
 mod view;
 
-pub use coordinate::CoordinatorThread;
+pub use coordinate::RoundCoordinatorThread;
 pub use drains::{DrainThread, Drains, MakeDrains};
 
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -179,7 +179,7 @@ impl Agent {
             told: Mutex::default(),
             done: rebuild::Done::default(),
         });
-        let handler: Arc<dyn Handler> = Arc::new(Weakly(Arc::downgrade(&agent)));
+        let handler: Arc<dyn Handler> = Arc::new(WeakAgent(Arc::downgrade(&agent)));
         agent.endpoint.serve(handler);
         agent
     }
@@ -425,9 +425,9 @@ impl Ask for Asker {
 }
 
 /// The endpoint must not keep its agent alive.
-struct Weakly(std::sync::Weak<Agent>);
+struct WeakAgent(std::sync::Weak<Agent>);
 
-impl Handler for Weakly {
+impl Handler for WeakAgent {
     fn handle(&self, request: &[u8], within: Duration) -> Result<Vec<u8>> {
         let Some(agent) = self.0.upgrade() else {
             let context = "this agent is shutting down";

@@ -6,9 +6,9 @@
 //! asked for it ends; a request that cannot be read ends the connection, not the agent.
 //! Format: docs/format/agent.md.
 
-use super::coordinate::{Coordinator, NodeSeat};
+use super::coordinate::{NodeSeat, RoundCoordinator};
 use super::local::{AgentPlace, receive, send, sendable};
-use super::{Agent, AgentSettings, CoordinatorThread, DrainThread, MakeDrains, lock};
+use super::{Agent, AgentSettings, DrainThread, MakeDrains, RoundCoordinatorThread, lock};
 use crate::group::Scheme;
 use backstay_base::clock::Stopwatch;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -56,7 +56,7 @@ pub enum Ended {
 #[derive(Debug, Default)]
 struct State {
     agent: Option<Arc<Agent>>,
-    coordinator: Option<CoordinatorThread>,
+    coordinator: Option<RoundCoordinatorThread>,
     archive: Option<Box<dyn DrainThread>>,
     /// The store's file, as often as it was opened.
     held: Vec<Arc<FileDevice>>,
@@ -271,13 +271,13 @@ fn coordinate(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswe
     });
     let agent = agent_of(state)?;
     let scheme = scheme_of(*scheme, *parity)?;
-    let coordinator = Coordinator::new(
+    let coordinator = RoundCoordinator::new(
         Arc::clone(&agent),
         nodes.collect(),
         scheme,
         index(*group_size),
     );
-    lock(state).coordinator = CoordinatorThread::start(agent, coordinator);
+    lock(state).coordinator = RoundCoordinatorThread::start(agent, coordinator);
     Ok(LocalAnswer::Done)
 }
 
