@@ -6,7 +6,7 @@
 
 use crate::tree::{Tree, extension};
 use backstay::ErrorKind;
-use backstay::config::{Form, REFERENCE};
+use backstay::config::{Form, OTHER_VARIABLES, REFERENCE};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -169,9 +169,10 @@ fn config_page() -> String {
     let mut text = format!(
         "{NOTE}\n\n# Settings\n\nA setting is taken from the last of these that has it: its default, the \
          TOML file that `BACKSTAY_CONFIG`\nnames, its variable in the environment, what the program \
-         sets. An unknown key and a value out of its\nlimits are errors; nothing is changed in \
-         silence. A variable that begins with `BACKSTAY_` and\nis no setting has no effect, which rank 0 \
-         says.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
+         sets. An unknown key, a value out of its\nlimits, and a variable whose name is nearly that of \
+         a setting are errors; nothing is changed in silence.\nAnother variable that begins with `BACKSTAY_` \
+         and is neither a setting nor one of [these](#other-variables) has no\neffect, which rank 0 says; \
+         names that begin with `BACKSTAY_SITE_` are free.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
          session compares them,\nand all ranks get one error that names the setting. `BACKSTAY_LOG` \
          (`quiet`, `warn` or `info`, which is\nthe default) is no setting of a session: it says how \
          much is written to standard error.\n\n| key | what it sets | default | least | most | unit \
@@ -213,6 +214,13 @@ fn config_page() -> String {
                 },
             ],
         );
+    }
+    text.push_str(
+        "\n## Other variables\n\nNames that begin with `BACKSTAY_` and are no settings of a session.\n\n\
+         | variable | what it is |\n|---|---|\n",
+    );
+    for (name, meaning) in OTHER_VARIABLES {
+        line(&mut text, &[&format!("`{name}`"), meaning]);
     }
     text
 }

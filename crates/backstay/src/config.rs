@@ -205,8 +205,10 @@ fn form(key: &str) -> Form {
 }
 
 impl Config {
-    /// Defaults, configuration file and environment of this process.
+    /// Defaults, configuration file and environment of this process. A variable whose name is nearly that of a
+    /// setting is an error.
     pub fn from_environment() -> Result<Self> {
+        refuse_near_misses()?;
         let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
             Some(path) => read_table(Path::new(&path))?,
             None => toml::Table::new(),
@@ -355,40 +357,119 @@ impl Config {
     }
 }
 
-/// Variables of `backstay run` and of deployments, which are no settings of a session.
-const OTHER_VARIABLES: [&str; 9] = [
-    "BACKSTAY_CONFIG",
-    "BACKSTAY_LOG",
-    crate::leave::LEAVE_FILE,
-    "BACKSTAY_RESTARTS",
-    "BACKSTAY_HOSTFILE",
-    "BACKSTAY_PROGRAM",
-    "BACKSTAY_RENDEZVOUS",
-    "BACKSTAY_AGENT_STATE",
-    "BACKSTAY_AGENT_GRACE_S",
+/// Variables that begin with `BACKSTAY_` and are no settings of a session: name, and what it is.
+pub const OTHER_VARIABLES: [(&str, &str); 14] = [
+    ("BACKSTAY_CONFIG", "a TOML file of settings"),
+    (
+        "BACKSTAY_LOG",
+        "how much is written to standard error: `quiet`, `warn` or `info`",
+    ),
+    (
+        crate::leave::LEAVE_FILE,
+        "the file whose presence asks the program to leave; `backstay run` sets it",
+    ),
+    (
+        crate::leave::RENDEZVOUS,
+        "the folder in which the processes of a job find each other; `backstay run` sets it",
+    ),
+    (
+        "BACKSTAY_RESTARTS",
+        "how often `backstay run` has started the program again",
+    ),
+    (
+        "BACKSTAY_HOSTFILE",
+        "the hosts that are left, for a launcher under `backstay run`",
+    ),
+    (
+        "BACKSTAY_PROGRAM",
+        "the command line that the scripts of deploy/ start",
+    ),
+    (
+        "BACKSTAY_AGENT_STATE",
+        "where the scripts of deploy/ keep what an agent is",
+    ),
+    (
+        "BACKSTAY_AGENT_GRACE_S",
+        "how long the scripts of deploy/ wait for an agent",
+    ),
+    (
+        "BACKSTAY_DEPLOY_CONF",
+        "the file of settings of the scripts of deploy/",
+    ),
+    (
+        "BACKSTAY_ROOT",
+        "where it is installed, for CMake and environment modules",
+    ),
+    ("BACKSTAY_DIR", "the same"),
+    ("BACKSTAY_HOME", "the same"),
+    (
+        "BACKSTAY_LIB",
+        "where its libraries are, for environment modules",
+    ),
 ];
+/// Names with this in front are the site's own: nothing is said of them.
+pub const FREE_PREFIX: &str = "BACKSTAY_SITE_";
 
-/// What is wrong with variables of this process that look like settings and are none: a sentence for each.
-pub(crate) fn unknown_variables() -> Vec<String> {
+/// A variable that looks like a setting and is none.
+#[derive(Debug, PartialEq, Eq)]
+enum Unknown {
+    /// Nearly the name of this setting: it is refused.
+    NearMiss(String),
+    /// Anything else: that it has no effect is said.
+    Other,
+}
+
+/// The variables of this process that look like settings and are none.
+fn unknown_variables() -> Vec<(String, Unknown)> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut unknown: Vec<String> = names.filter_map(|name| unknown_variable(&name)).collect();
-    unknown.sort_unstable();
+    let judged = names.filter_map(|name| unknown_variable(&name).map(|unknown| (name, unknown)));
+    let mut unknown: Vec<(String, Unknown)> = judged.collect();
+    unknown.sort_by(|one, other| one.0.cmp(&other.0));
     unknown
 }
 
-fn unknown_variable(name: &str) -> Option<String> {
+/// What has no effect: a sentence for each.
+pub(crate) fn variables_without_effect() -> Vec<String> {
+    let unknown = unknown_variables().into_iter();
+    let others = unknown.filter(|(_, unknown)| *unknown == Unknown::Other);
+    others
+        .map(|(name, _)| {
+            format!(
+                "{name} in the environment is no setting and has no effect; names that begin with \
+                 {FREE_PREFIX} are free"
+            )
+        })
+        .collect()
+}
+
+fn refuse_near_misses() -> Result<()> {
+    let missed = |(name, unknown)| match unknown {
+        Unknown::NearMiss(meant) => Some((name, meant)),
+        Unknown::Other => None,
+    };
+    match unknown_variables().into_iter().find_map(missed) {
+        None => Ok(()),
+        Some((name, meant)) => Err(wrong(&format!(
+            "{name} in the environment is no setting, and nearly {meant}: set that one, or unset it; names \
+             that begin with {FREE_PREFIX} are free"
+        ))),
+    }
+}
+
+fn unknown_variable(name: &str) -> Option<Unknown> {
     let known: Vec<String> = REFERENCE.iter().map(Setting::variable).collect();
-    let is_known = OTHER_VARIABLES.contains(&name) || known.iter().any(|known| known == name);
+    let is_known = OTHER_VARIABLES.iter().any(|(other, _)| *other == name)
+        || known.iter().any(|known| known == name)
+        || name.starts_with(FREE_PREFIX);
     if !name.starts_with("BACKSTAY_") || is_known {
         return None;
     }
-    let nearest = known.iter().min_by_key(|known| distance(known, name));
-    let meant = nearest
-        .filter(|nearest| distance(nearest, name) <= 2)
-        .map_or(String::new(), |nearest| format!("; is {nearest} meant?"));
-    Some(format!(
-        "{name} in the environment is no setting and has no effect{meant}"
-    ))
+    let nearest = known.iter().min_by_key(|known| distance(known, name))?;
+    Some(if distance(nearest, name) <= 2 {
+        Unknown::NearMiss(nearest.clone())
+    } else {
+        Unknown::Other
+    })
 }
 
 /// Letters that have to be put in, taken out or changed to make one word of the other.
@@ -471,15 +552,24 @@ mod tests {
 
     #[test]
     fn a_variable_that_is_no_setting_is_named() {
-        let said = |name: &str| unknown_variable(name).unwrap_or_default();
-        assert!(said("BACKSTAY_TRACKIN").ends_with("is BACKSTAY_TRACKING meant?"));
-        assert!(said("BACKSTAY_RETANED").ends_with("is BACKSTAY_RETAINED meant?"));
-        assert!(said("BACKSTAY_STORE").ends_with("no effect"));
+        let near = |setting: &str| Some(Unknown::NearMiss(setting.to_owned()));
+        assert_eq!(
+            unknown_variable("BACKSTAY_TRACKIN"),
+            near("BACKSTAY_TRACKING")
+        );
+        assert_eq!(
+            unknown_variable("BACKSTAY_RETANED"),
+            near("BACKSTAY_RETAINED")
+        );
+        assert_eq!(unknown_variable("BACKSTAY_STORE"), Some(Unknown::Other));
         for setting in &REFERENCE {
-            assert_eq!(said(&setting.variable()), "");
+            assert_eq!(unknown_variable(&setting.variable()), None);
         }
-        for name in ["BACKSTAY_LOG", "BACKSTAY_CONFIG", "PATH", "BACKSTAYS"] {
-            assert_eq!(said(name), "");
+        for (name, _) in OTHER_VARIABLES {
+            assert_eq!(unknown_variable(name), None);
+        }
+        for name in ["PATH", "BACKSTAYS", "BACKSTAY_SITE_RETAINE"] {
+            assert_eq!(unknown_variable(name), None);
         }
     }
 

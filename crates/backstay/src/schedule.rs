@@ -24,6 +24,9 @@ const AWAY_SECONDS_GUESS: [f64; 3] = [1.0, 2.0, 10.0];
 /// By how much draining slows the application, as a share: some more than was measured where a core is to
 /// spare (0.01 to 0.04, docs/guide/draining.md).
 const SLOWDOWN_SHARE: f64 = 0.06;
+/// A job of which no checkpoint was measured has its first after so many seconds: what it costs is not guessed
+/// for hours.
+const FIRST_SECONDS: f64 = 60.0;
 /// Most checkpoints of a period: more are not worth the time to look for them.
 const INTERVALS_MAX: u64 = 1_000;
 /// Most calls of `due` between two questions to rank 0.
@@ -114,6 +117,8 @@ pub(crate) struct Pacer {
     in_flight: Option<(CheckpointId, f64)>,
     /// The life before ended without goodbye; which level it needs is known once it is restored.
     failed: bool,
+    /// It was said when the first checkpoint is due; and then, when the next.
+    said: [bool; 2],
     news: Vec<Observation>,
 }
 
@@ -144,6 +149,7 @@ impl Pacer {
             taking: Level::Node,
             in_flight: None,
             failed: false,
+            said: [false; 2],
             news: Vec::new(),
         })
     }
@@ -239,8 +245,40 @@ impl Pacer {
 
     /// Seconds between two checkpoints at present.
     pub(crate) fn interval_seconds(&self) -> f64 {
-        let planned = self.schedule.as_ref().map(Schedule::interval_seconds);
+        let planned = self.schedule.as_ref().map(|schedule| {
+            let planned = schedule.interval_seconds();
+            match measured_seconds(schedule) {
+                Some(_) => planned,
+                None => planned.min(FIRST_SECONDS),
+            }
+        });
         self.fixed_seconds.or(planned).unwrap_or(f64::INFINITY)
+    }
+
+    /// When the next checkpoint is due and why, for who is told once of the first and once of those that follow.
+    pub(crate) fn announcement(&mut self) -> Option<String> {
+        let schedule = self.schedule.as_ref()?;
+        let measured = measured_seconds(schedule);
+        if std::mem::replace(&mut self.said[usize::from(measured.is_some())], true) {
+            return None;
+        }
+        let left = self.interval_seconds() - (self.life.seconds() - self.since_seconds);
+        let left = words(left.max(0.0));
+        Some(match measured {
+            None => format!(
+                "the first checkpoint is due in {left}: none of this job was measured yet (interval = auto)"
+            ),
+            Some(seconds) => {
+                let rates = schedule.problem().failures_per_second;
+                let between = 1.0 / rates.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+                format!(
+                    "the next checkpoint is due in {left}: one blocks the program for {}, and a failure is \
+                     expected every {} (interval = auto)",
+                    words(seconds),
+                    words(between)
+                )
+            }
+        })
     }
 
     /// The level to which a checkpoint is due, and for how many calls nobody need ask again, given
@@ -251,7 +289,7 @@ impl Pacer {
         let now = self.life.seconds();
         let is_due = match self.fixed_seconds {
             Some(interval) => now - self.since_seconds >= interval,
-            None => self.learn().is_some(),
+            None => self.learn().is_some() || self.first_is_due(now),
         };
         #[expect(clippy::cast_precision_loss, reason = "a pace")]
         let call_seconds = (now - self.asked_seconds) / calls.max(1) as f64;
@@ -263,6 +301,11 @@ impl Pacer {
         let skip = (fitting as i64).min(SKIP_MAX);
         self.picked = is_due.then(|| self.next_level());
         (self.picked, if is_due { 0 } else { skip })
+    }
+
+    fn first_is_due(&self, now: f64) -> bool {
+        let measured = self.schedule.as_ref().and_then(measured_seconds);
+        measured.is_none() && now - self.since_seconds >= FIRST_SECONDS
     }
 
     fn drains(&self) -> bool {
@@ -306,6 +349,23 @@ impl Pacer {
         if let Some(schedule) = &mut self.schedule {
             schedule.begin_period(in_flight);
         }
+    }
+}
+
+/// What a checkpoint of the lowest level that was measured blocks the program for, in seconds.
+fn measured_seconds(schedule: &Schedule) -> Option<f64> {
+    let mut levels = schedule.memory().checkpoint_seconds.iter();
+    levels.find_map(|costs| costs.quantile(0.5))
+}
+
+/// A time as people say it.
+fn words(seconds: f64) -> String {
+    match seconds {
+        ..0.9995 => format!("{:.0} ms", (seconds * 1e3).max(1.0)),
+        ..99.5 => format!("{seconds:.0} s"),
+        ..5_970.0 => format!("{:.0} min", seconds / 60.0),
+        ..360_000.0 => format!("{:.1} h", seconds / 3_600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
     }
 }
 
@@ -489,6 +549,49 @@ mod tests {
         let (due, skip) = pacer.ask(1_000);
         assert_eq!(due, None);
         assert!(skip > 1);
+    }
+
+    #[test]
+    fn what_was_never_measured_is_due_within_a_minute_and_said_once() {
+        let mut first = pacer(LevelsBeside::default());
+        assert!(first.interval_seconds() <= FIRST_SECONDS);
+        assert_eq!(first.ask(1).0, None);
+        let said = first.announcement().unwrap();
+        assert!(said.contains("first checkpoint is due in 60 s"), "{said}");
+        assert_eq!(first.announcement(), None);
+        first.since_seconds -= FIRST_SECONDS;
+        assert_eq!(first.ask(1).0, Some(Level::Node));
+        first.begin();
+        first.committed(CheckpointId::new(1, 1), 0.5);
+        assert_eq!(first.ask(1).0, None);
+        assert!(
+            first.interval_seconds() > FIRST_SECONDS,
+            "it is planned now"
+        );
+        let said = first.announcement().unwrap();
+        assert!(said.contains("blocks the program for 500 ms"), "{said}");
+        assert_eq!(first.announcement(), None);
+        // What an earlier life measured need not be measured again.
+        let learnt = first.learnt();
+        let mut second =
+            Pacer::new(&Config::default(), 1000, LevelsBeside::default(), learnt).unwrap();
+        second.since_seconds -= FIRST_SECONDS;
+        assert_eq!(second.ask(1).0, None);
+        let fixed = Config {
+            interval: Some("9".to_owned()),
+            ..Config::default()
+        };
+        let mut fixed = Pacer::new(&fixed, 1, LevelsBeside::default(), None).unwrap();
+        assert_eq!(fixed.announcement(), None, "who set it knows");
+    }
+
+    #[test]
+    fn times_are_said_in_words() {
+        let said = [0.000_01, 0.25, 60.0, 2_400.0, 36_000.0, 864_000.0].map(words);
+        assert_eq!(
+            said,
+            ["1 ms", "250 ms", "60 s", "40 min", "10.0 h", "10 days"]
+        );
     }
 
     #[test]

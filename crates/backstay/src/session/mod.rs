@@ -728,7 +728,7 @@ impl Session {
     }
 }
 
-/// The communicator under the watch that the settings ask for; rank 0 says which variables are none.
+/// The communicator under the watch that the settings ask for; rank 0 says which variables have no effect.
 fn watched(comm: Box<dyn Communicator>, config: Option<&Config>) -> OfProcess<Watched> {
     let limit = config.map_or_else(
         || Config::default().watchdog_ms,
@@ -736,7 +736,7 @@ fn watched(comm: Box<dyn Communicator>, config: Option<&Config>) -> OfProcess<Wa
     );
     let cpu_set = config.and_then(|config| config.cpu_set.clone());
     if comm.rank() == 0 {
-        for unknown in crate::config::unknown_variables() {
+        for unknown in crate::config::variables_without_effect() {
             notice::warn(&unknown);
         }
     }

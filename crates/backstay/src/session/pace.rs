@@ -7,6 +7,7 @@
 use super::Session;
 use crate::schedule::{Learnt, Level, LevelProgress, LevelsBeside, Pacer};
 use backstay_base::error::Result;
+use backstay_base::notice;
 use backstay_format::CheckpointId;
 use backstay_store::control::Control;
 
@@ -111,6 +112,9 @@ impl Session {
             (due, skip) = pacer.ask(calls);
             if pacer.picks() {
                 self.node.control.set_archive_planned();
+            }
+            if let Some(text) = pacer.announcement() {
+                notice::info(&text);
             }
         }
         let wish = i64::from(self.leave.is_there());

@@ -131,6 +131,36 @@ fn a_limit_on_files_is_an_error_and_no_signal() {
     restores(&config, step);
 }
 
+/// A typing error in the name of a setting must not leave a job with the default.
+#[test]
+fn a_variable_that_is_nearly_a_setting_is_refused_and_a_site_has_names_of_its_own() {
+    let name = "a_variable_that_is_nearly_a_setting_is_refused_and_a_site_has_names_of_its_own";
+    if child().is_some() {
+        let read = Config::from_environment();
+        if std::env::var_os("BACKSTAY_RETAIND").is_none() {
+            assert!(read.is_ok(), "{read:?}");
+            return;
+        }
+        let error = read.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        assert!(error.to_string().contains("BACKSTAY_RETAINED"), "{error}");
+        return;
+    }
+    for variable in [
+        "BACKSTAY_RETAIND",
+        "BACKSTAY_SITE_RETAIND",
+        "BACKSTAY_OTHER",
+    ] {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("process::{name}")])
+            .env(CHILD, "")
+            .env(variable, "3")
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success(), "{variable}");
+    }
+}
+
 #[test]
 fn what_fits_is_reserved_where_the_rule_asks_for_more() {
     let Some(folder) = child() else {
