@@ -1,4 +1,4 @@
-# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, pkg-config and CMake files.
+# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, Fortran sources, pkg-config and CMake files.
 # The version is that of Cargo.toml; the ABI's major number is also in bindings/c/build.rs.
 
 PREFIX ?= /usr/local
@@ -16,12 +16,14 @@ library: ## libbackstay, shared and static
 install: library ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
 	lib="$(DESTDIR)$(PREFIX)/$(LIBDIR)"; include="$(DESTDIR)$(PREFIX)/include/backstay"; \
-	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include"; \
+	fortran="$(DESTDIR)$(PREFIX)/share/backstay/fortran"; \
+	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran"; \
 	install -m 755 "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_VERSION) "$$lib/libbackstay.so.$(BACKSTAY_ABI)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
 	install -m 644 "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/"; \
 	install -m 644 bindings/c/include/backstay/*.h "$$include/"; \
+	install -m 644 bindings/fortran/backstay.f90 bindings/fortran/backstay_fortran.c "$$fortran/"; \
 	for file in backstay.pc:pkgconfig/backstay.pc \
 	    cmake/backstay-config.cmake:cmake/backstay/backstay-config.cmake \
 	    cmake/backstay-config-version.cmake:cmake/backstay/backstay-config-version.cmake; do \

@@ -10,22 +10,20 @@
 !
 ! stat= and errmsg= are those of allocate: stat becomes 0 or a BACKSTAY_* number, errmsg is set if that
 ! is not 0, and without stat= a failure is an error stop with the message. docs/guide/fortran.md is the
-! guide, backstay.h the reference: what is said there of a call holds here.
-!
-! .mod files belong to a compiler: compile this and backstay_fortran.c with your own.
+! guide, backstay.h the reference: what is said there of a call holds here. Compile this and
+! backstay_fortran.c with your own compiler: .mod files belong to one.
 module backstay
-  use, intrinsic :: iso_c_binding, only: c_associated, c_bool, c_char, c_double, c_f_pointer, c_int32_t, &
-    c_int64_t, c_null_char, c_null_ptr, c_ptr, c_size_t, c_sizeof
+  use, intrinsic :: iso_c_binding, only: c_bool, c_char, c_double, c_f_pointer, c_int32_t, c_int64_t, &
+    c_null_char, c_null_ptr, c_ptr, c_size_t, c_sizeof
   implicit none
   private
 
-  public :: backstay_open, backstay_open_single, backstay_close
-  public :: backstay_protect, backstay_protect_bytes, backstay_unprotect, backstay_is_protected
-  public :: backstay_mark_dirty, backstay_scrub
-  public :: backstay_restore, backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank
-  public :: backstay_checkpoint, backstay_checkpoint_start, backstay_test, backstay_wait
-  public :: backstay_due, backstay_should_leave, backstay_pin, backstay_unpin, backstay_protection_status
-  public :: backstay_message, backstay_status_name, backstay_version
+  public :: backstay_open, backstay_open_single, backstay_close, backstay_protect, backstay_protect_bytes, &
+    backstay_unprotect, backstay_is_protected, backstay_mark_dirty, backstay_scrub, backstay_restore, &
+    backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank, backstay_checkpoint, &
+    backstay_checkpoint_start, backstay_test, backstay_wait, backstay_due, backstay_should_leave, &
+    backstay_pin, backstay_unpin, backstay_protection_status, backstay_message, backstay_status_name, &
+    backstay_version
 
   integer, parameter :: i4 = c_int32_t, i8 = c_int64_t, r8 = c_double
 
@@ -191,12 +189,14 @@ module backstay
       character(len=*, kind=c_char), intent(inout), optional :: errmsg
     end subroutine
 
-    function is_protected(session, name, x) bind(c, name="backstay_fortran_is_protected")
+    ! Whether x is protected under this name where and as it is now: after an assignment that may have
+    ! allocated it anew, what to ask. Local.
+    function backstay_is_protected(session, name, x) bind(c, name="backstay_fortran_is_protected") result(yes)
       import :: backstay_session, c_bool, c_char
       type(backstay_session), intent(in) :: session
       character(len=*, kind=c_char), intent(in) :: name
       type(*), dimension(..), intent(in), target :: x
-      logical(c_bool) :: is_protected
+      logical(c_bool) :: yes
     end function
   end interface
 
@@ -304,8 +304,8 @@ module backstay
       integer(c_size_t), intent(out) :: count
       integer(i4) :: status
     end function
-    function c_stored_shape(session, name, rank, extents, capacity, ndim) bind(c, name="backstay_stored_shape") &
-      result(status)
+    function c_stored_shape(session, name, rank, extents, capacity, ndim) &
+      bind(c, name="backstay_stored_shape") result(status)
       import :: c_char, c_ptr, c_size_t, i4, i8
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
@@ -437,17 +437,6 @@ contains
 
     call finish(f_unprotect(session, name), stat, errmsg)
   end subroutine
-
-  ! Whether x is protected under this name where and as it is now: after an assignment that may have
-  ! allocated it anew, what to ask. Local.
-  function backstay_is_protected(session, name, x) result(yes)
-    type(backstay_session), intent(in) :: session
-    character(len=*), intent(in) :: name
-    type(*), dimension(..), intent(in), target :: x
-    logical :: yes
-
-    yes = is_protected(session, name, x)
-  end function
 
   ! Fills everything protected, all processes together, from the newest checkpoint that is complete, or
   ! from the one with that number. Not found: there is none, nothing was touched, and it is no failure.
@@ -678,17 +667,13 @@ contains
     integer(i4), intent(out), optional :: stat
     character(len=*), intent(inout), optional :: errmsg
     type(protection_struct) :: answer
-    integer(i4) :: status
-    integer :: i
+    integer(i4) :: status, i
 
     answer%struct_size = c_sizeof(answer)
     status = is_open(session, "backstay_protection_status")
     if (status == BACKSTAY_OK) status = c_protection_status(f_session(session), answer)
-    protection%at_node = answer%at_node
-    protection%at_protected = answer%at_protected
-    protection%encoding = answer%encoding
-    protection%losses_asked = answer%losses_asked
-    protection%losses_covered = answer%losses_covered
+    protection = backstay_protection(answer%at_node, answer%at_protected, answer%encoding, &
+      answer%losses_asked, answer%losses_covered, "")
     do i = 1, BACKSTAY_SHORTFALL_BYTES
       if (answer%shortfall(i) == c_null_char) exit
       protection%shortfall(i:i) = answer%shortfall(i)
@@ -761,10 +746,8 @@ contains
     character(kind=c_char), pointer :: letters(:)
     integer :: i
 
-    copy = ""
-    if (.not. c_associated(from)) return
     call c_f_pointer(from, letters, [c_strlen(from)])
-    allocate (character(len=size(letters)) :: copy)
+    copy = repeat(" ", size(letters))
     do i = 1, size(letters)
       copy(i:i) = letters(i)
     end do
@@ -774,39 +757,34 @@ contains
   function made(options, settings) result(status)
     type(backstay_options), intent(in), optional :: options
     type(c_ptr), intent(out) :: settings
-    integer(i4) :: status
+    character(len=*), parameter :: names(*) = [character(len=19) :: "node_mtbf_hours", "reserve_bytes", &
+      "timeout_ms", "watchdog_ms", "metrics_interval_ms", "encode_rate_bytes", "archive_rate_bytes", &
+      "segment_bytes", "block_bytes", "retained", "capture_threads", "parity", "group_size", "archive_every", &
+      "archive_retained", "tracking"]
+    integer(i8) :: numbers(size(names))
+    integer(i4) :: status, i
 
     status = BACKSTAY_OK
     settings = c_null_ptr
     if (.not. present(options)) return
     settings = f_options()
-    associate (o => options)
-      call set_text("job", o%job)
-      call set_text("node", o%node)
-      call set_text("store_path", o%store_path)
-      call set_text("cpu_set", o%cpu_set)
-      call set_text("interval", o%interval)
-      call set_text("redundancy", o%redundancy)
-      call set_text("failure_domain", o%failure_domain)
-      call set_text("archive", o%archive)
-      call set_number("node_mtbf_hours", o%node_mtbf_hours)
-      call set_number("reserve_bytes", o%reserve_bytes)
-      call set_number("timeout_ms", o%timeout_ms)
-      call set_number("watchdog_ms", o%watchdog_ms)
-      call set_number("metrics_interval_ms", o%metrics_interval_ms)
-      call set_number("encode_rate_bytes", o%encode_rate_bytes)
-      call set_number("archive_rate_bytes", o%archive_rate_bytes)
-      call set_number("segment_bytes", o%segment_bytes)
-      call set_number("block_bytes", o%block_bytes)
-      call set_number("retained", o%retained)
-      call set_number("capture_threads", o%capture_threads)
-      call set_number("parity", o%parity)
-      call set_number("group_size", o%group_size)
-      call set_number("archive_every", o%archive_every)
-      call set_number("archive_retained", o%archive_retained)
-      call set_number("tracking", int(o%tracking, i8))
-      if (status == BACKSTAY_OK) status = f_set_real(settings, "changed_share" // c_null_char, o%changed_share)
-    end associate
+    call set_text("job", options%job)
+    call set_text("node", options%node)
+    call set_text("store_path", options%store_path)
+    call set_text("cpu_set", options%cpu_set)
+    call set_text("interval", options%interval)
+    call set_text("redundancy", options%redundancy)
+    call set_text("failure_domain", options%failure_domain)
+    call set_text("archive", options%archive)
+    numbers = [options%node_mtbf_hours, options%reserve_bytes, options%timeout_ms, options%watchdog_ms, &
+      options%metrics_interval_ms, options%encode_rate_bytes, options%archive_rate_bytes, &
+      options%segment_bytes, options%block_bytes, options%retained, options%capture_threads, options%parity, &
+      options%group_size, options%archive_every, options%archive_retained, int(options%tracking, i8)]
+    do i = 1, size(names)
+      if (status == BACKSTAY_OK) status = f_set_number(settings, trim(names(i)) // c_null_char, numbers(i))
+    end do
+    if (status /= BACKSTAY_OK) return
+    status = f_set_real(settings, "changed_share" // c_null_char, options%changed_share)
 
   contains
 
@@ -816,13 +794,6 @@ contains
 
       if (status == BACKSTAY_OK .and. allocated(value)) &
         status = f_set_text(settings, name // c_null_char, trim(value) // c_null_char)
-    end subroutine
-
-    subroutine set_number(name, value)
-      character(len=*), intent(in) :: name
-      integer(i8), intent(in) :: value
-
-      if (status == BACKSTAY_OK) status = f_set_number(settings, name // c_null_char, value)
     end subroutine
   end function
 end module

@@ -130,7 +130,8 @@ contains
 
     at = int(first - 1, MPI_OFFSET_KIND) * nx * 3 * 8
     call MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_CREATE + MPI_MODE_WRONLY, MPI_INFO_NULL, file)
-    call MPI_File_write_at_all(file, at, water(:, :, 1:rows), 3 * nx * rows, MPI_DOUBLE_PRECISION, MPI_STATUS_IGNORE)
+    call MPI_File_write_at_all(file, at, water(:, :, 1:rows), 3 * nx * rows, MPI_DOUBLE_PRECISION, &
+      MPI_STATUS_IGNORE)
     call MPI_File_close(file)
   end subroutine
 
