@@ -1,6 +1,6 @@
 # make setup: the packages that building and testing need, through apt-get, if they are not there yet.
 
-SETUP_PACKAGES := openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv \
+SETUP_PACKAGES := gfortran openmpi-bin libopenmpi-dev mpich libmpich-dev pkg-config cmake python3-venv \
     libisal-dev iproute2 util-linux ceph-mon ceph-osd ceph-mds ceph-fuse ceph-common python3-rados attr \
     libxxhash0
 # Whether a package may start what it brings: policy-rc.d says no, for as long as packages are installed.

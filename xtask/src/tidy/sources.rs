@@ -81,13 +81,14 @@ const GENERATED: [&str; 1] = ["bindings/c/include/backstay/backstay.h"];
 
 fn is_source(path: &str) -> bool {
     let known = [
-        "rs", "c", "h", "cpp", "hpp", "py", "sh", "mk", "toml", "cmake", "in", "yml", "yaml", "svg",
+        "rs", "c", "h", "cpp", "hpp", "f90", "py", "sh", "mk", "toml", "cmake", "in", "yml", "yaml",
+        "svg",
     ];
     known.contains(&extension(path)) || path.ends_with("Makefile") || path.starts_with(".ci/")
 }
 
 fn is_program(path: &str) -> bool {
-    ["rs", "c", "h", "cpp", "hpp", "py", "sh"].contains(&extension(path))
+    ["rs", "c", "h", "cpp", "hpp", "f90", "py", "sh"].contains(&extension(path))
 }
 
 fn rust_files(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
@@ -298,6 +299,7 @@ mod tests {
         let script = "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0 OR MIT\n";
         assert_eq!(found(headers, "a.sh", script), 0);
         assert_eq!(found(headers, "a.sh", "#!/bin/sh\n"), 1);
+        assert_eq!(found(headers, "a.f90", "program a\n"), 1);
     }
 
     #[test]
