@@ -201,6 +201,9 @@ def flang(place, _):
                      if (path := shutil.which(name))), None)
     if compiler is None:
         raise Skip("there is no flang")
+    version = int(re.search(r"version (\d+)", run([compiler, "--version"]))[1])
+    if version < 20:
+        raise Skip(f"flang {version} compiles no arguments of assumed rank")
     header = next(pathlib.Path(compiler).resolve().parents[1].glob("include/flang/ISO_Fortran_binding.h"), None)
     expect(header is not None, f"{compiler} has no ISO_Fortran_binding.h")
     source, folder = pathlib.Path(place.found("--variable=fortran_source")[0]), place.folder / "flang"
