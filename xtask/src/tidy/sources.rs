@@ -81,8 +81,8 @@ const GENERATED: [&str; 1] = ["bindings/c/include/backstay/backstay.h"];
 
 fn is_source(path: &str) -> bool {
     let known = [
-        "rs", "c", "h", "cpp", "hpp", "f90", "py", "sh", "mk", "toml", "cmake", "in", "yml", "yaml",
-        "svg",
+        "rs", "c", "h", "cpp", "hpp", "f90", "py", "sh", "mk", "toml", "cmake", "in", "yml",
+        "yaml", "svg",
     ];
     known.contains(&extension(path)) || path.ends_with("Makefile") || path.starts_with(".ci/")
 }
