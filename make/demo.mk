@@ -5,7 +5,12 @@ DEMO_MPI ?= openmpi
 DEMO_VENV := target/demo-venv
 DEMO_ARGUMENTS ?=
 
-.PHONY: demo
+.PHONY: demo test-demo
+test-demo: ## The demo kills as often as it was asked to, or fails
+	@python3 examples/demo/selftest.py
+
+test: test-demo
+
 demo: setup $(DEMO_VENV)/ready ## heat2d, killed with -9 and restarted, ends with the same bytes
 	@$(MAKE) --no-print-directory install PREFIX="$(CURDIR)/$(DEMO)/prefix" DESTDIR=
 	mpicc.$(DEMO_MPI) -std=c99 -O3 -Wall -Wextra -Werror -pedantic -o $(DEMO)/heat2d \

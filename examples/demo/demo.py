@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """heat2d killed with -9 at instants nobody chose, and the same heat at the end.
 
-Runs heat2d to its end; runs it again in a store of its own, kills all its processes at random times and
-starts it anew until it is finished; compares the two plates byte for byte. Prints what each checkpoint
-cost, and leaves target/demo/field.png and target/demo/changed-blocks.png. Exits with 1 if the plates
-differ or a complete checkpoint was lost.
+Runs heat2d to its end; runs it again in a store of its own, kills all its processes as often as asked for,
+at random times, and starts it anew until it is finished; compares the two plates byte for byte. Prints what
+each checkpoint cost, and leaves target/demo/field.png and target/demo/changed-blocks.png. Exits with 1 if
+the plates differ, a complete checkpoint was lost, or it was killed less often than asked for.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main():
         bases.append(baseline(settings, folder, plate))
         lives = run_killed(settings, folder, whole.seconds)
         bases.append(baseline(settings, folder, plate))
-        good = check(lives)
+        good = check(settings, lives)
         base = {key: statistics.median(measured[key] for measured in bases) for key in bases[0]}
         rows = costs(settings, OUT / "killed.jsonl")
         table(rows, base)
@@ -73,7 +73,17 @@ def arguments():
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--interval", type=int, default=60)
     parser.add_argument("--kills", type=int, default=3)
-    return parser.parse_args()
+    settings = parser.parse_args()
+    most = kills_max(settings)
+    if not 0 <= settings.kills <= most:
+        parser.error(f"--kills {settings.kills}: allowed is 0 to {most} with these --steps and --interval, "
+                     "so that each start gets to a checkpoint of its own before it is killed")
+    return settings
+
+
+def kills_max(settings):
+    """Two checkpoints for each start that is killed, and two for the last."""
+    return max(0, settings.steps // settings.interval // 2 - 1)
 
 
 def roomy(bytes_needed):
@@ -141,8 +151,9 @@ def baseline(settings, folder, plate):
     return json.loads(text)
 
 
-def run(settings, folder, name, kill_after):
-    """One life of the job; killed after so many seconds if it is not finished by then."""
+def run(settings, folder, name, kill):
+    """One life of the job; `kill` is None, or the step after whose announcement it is killed, so many seconds
+    later, if it is not finished by then."""
     store = folder / name
     store.mkdir(exist_ok=True)
     command = [OUT / "heat2d", "--rows", settings.rows, "--cols", settings.cols,
@@ -155,9 +166,9 @@ def run(settings, folder, name, kill_after):
     reader.start()
     killed = False
     try:
-        job.process.wait(kill_after)
-    except subprocess.TimeoutExpired:
-        killed = True
+        killed = kill is not None and comes_to(job, seen, *kill)
+        if not killed:
+            job.process.wait()
     finally:
         job.kill_all()
     reader.join()
@@ -165,6 +176,20 @@ def run(settings, folder, name, kill_after):
     if not killed and job.process.returncode != 0:
         sys.exit(f"heat2d failed: {job.process.returncode}")
     return Life(killed, time.monotonic() - began, **seen)
+
+
+def comes_to(job, seen, step, seconds):
+    """Waits until a checkpoint of this life at or after `step` is announced, and `seconds` more; whether it
+    still runs then."""
+    while job.process.poll() is None:
+        if seen["announced"] is not None and seen["step"] >= step:
+            try:
+                job.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return True
+            return False
+        time.sleep(0.005)
+    return False
 
 
 def follow(lines, name, seen):
@@ -188,14 +213,17 @@ def show(text, end="\r"):
 
 
 def run_killed(settings, folder, whole_seconds):
-    """Lives until one finishes; a kill before its life had a checkpoint does not count."""
+    """Lives until one finishes. Each but the last is killed at a random instant, in its share of the steps,
+    once it had a checkpoint of its own."""
     lives = []
+    interval_seconds = whole_seconds * settings.interval / settings.steps
+    share = (settings.steps - 2 * settings.interval) / max(settings.kills, 1)
     while True:
-        kills = sum(life.killed and life.announced is not None for life in lives)
-        left = whole_seconds * (1 - lives[-1].step / settings.steps if lives else 1)
-        more = kills < settings.kills and len(lives) < 4 * settings.kills
-        wait = random.uniform(0, left) if more else None
-        life = run(settings, folder, "killed", wait)
+        kill = None
+        if len(lives) < settings.kills:
+            step = share * (len(lives) + random.random()) - settings.interval
+            kill = step, random.uniform(0, interval_seconds)
+        life = run(settings, folder, "killed", kill)
         lives.append(life)
         came = {None: "not under way yet", 0: "nothing to restore"}.get(
             life.restored, f"restored checkpoint {life.restored}")
@@ -209,9 +237,15 @@ def run_killed(settings, folder, whole_seconds):
 # ---- Judging ---------------------------------------------------------------------------------------
 
 
-def check(lives):
-    """Whether the plates are equal and no life lost a checkpoint that the one before had announced."""
+def check(settings, lives):
+    """Whether the plates are equal, no life lost a checkpoint that the one before had announced, and it was
+    killed as often as asked for."""
     good = True
+    kills = sum(life.killed for life in lives)
+    if kills != settings.kills:
+        print(f"FAILED: {settings.kills} kills were asked for, and {counted(kills, 'kill')} came before it was "
+              "finished: give more --steps")
+        good = False
     newest = 0
     for number, life in enumerate(lives, 1):
         if life.restored is not None and life.restored < newest:
@@ -222,9 +256,12 @@ def check(lives):
         print("FAILED: the plates differ")
         good = False
     if good:
-        kills = sum(life.killed for life in lives)
-        print(f"the plate of the run that was killed {kills} times is bit for bit that of the other")
+        print(f"the plate of the run that was killed {counted(kills, 'time')} is bit for bit that of the other")
     return good
+
+
+def counted(count, what):
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def costs(settings, path):
@@ -274,7 +311,8 @@ def draw(settings, rows, lives):
     picture = axes.imshow(numpy.maximum(plate, 1e-40), norm=colors.LogNorm(1e-40, 100),
                           cmap="inferno")
     figure.colorbar(picture, label="heat")
-    axes.set_title(f"heat2d after {settings.steps} steps and {sum(life.killed for life in lives)} kills")
+    kills = counted(sum(life.killed for life in lives), "kill")
+    axes.set(title=f"heat2d after {settings.steps} steps and {kills}", xlabel="column", ylabel="row")
     figure.savefig(OUT / "field.png", dpi=120)
 
     share = numpy.array([[ranks[rank]["blocks_changed"] / ranks[rank]["blocks_total"]
