@@ -129,14 +129,14 @@ pub type ToProblem<'a> = &'a dyn Fn(&Inputs) -> Result<Problem, ModelError>;
 pub fn what_ifs(inputs: &Inputs, to_problem: ToProblem<'_>) -> Result<Vec<WhatIf>, ModelError> {
     type Change = (&'static str, fn(&mut Inputs));
     const CHANGES: [Change; 8] = [
-        ("twice the file system", |i| {
+        ("twice the file-system bandwidth", |i| {
             i.file_system_gb_per_second *= 2.0;
         }),
         ("twice the local write rate", |i| {
             i.local_write_gb_per_second *= 2.0;
         }),
         ("twice the encoding rate", |i| i.encode_gb_per_second *= 2.0),
-        ("half the change share", |i| i.changed_share /= 2.0),
+        ("half the changed fraction", |i| i.changed_share /= 2.0),
         ("twice the compression", |i| i.compression_ratio *= 2.0),
         ("half the slowdown while draining", |i| {
             i.slowdown_share /= 2.0;

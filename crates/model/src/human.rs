@@ -143,7 +143,7 @@ impl Inputs {
         ("partner-gb-per-second", "1 GB/s: assumed"),
         (
             "protection",
-            "xor: the redundancy Backstay sets up by itself",
+            "xor: what the plan assumes; a job has none unless `redundancy` is set",
         ),
         (
             "file-system-gb-per-second",

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 const KILL_AFTER: Duration = Duration::from_secs(10);
 /// What a shell, and the wrapper, say of a command that is not there.
 const NOT_FOUND: u8 = 127;
+/// The exit code of a job that left because it was asked to, well and before its end: try again later
+/// (`EX_TEMPFAIL`). Not 0, so that what depends on its end does not begin.
+const UNFINISHED: u8 = 75;
 /// Between two looks at the hosts of a life.
 const LOOK_AFTER: Duration = Duration::from_secs(20);
 /// For agents to end by themselves.
@@ -93,9 +96,9 @@ impl Supervisor {
         }
         let summary = self.summary.clone();
         let text = format!(
-            "{} starts, {} deaths, hosts left out: {}, {:.1} s between deaths and starts; exit {}",
-            summary.starts,
-            summary.failures,
+            "{}, {}, hosts left out: {}, {:.1} s between deaths and starts; exit {}",
+            counted(summary.starts, "start"),
+            counted(summary.failures, "death"),
             if summary.left_out.is_empty() {
                 "none".to_owned()
             } else {
@@ -124,6 +127,9 @@ impl Supervisor {
                 }
             };
             if self.must_leave().is_some() {
+                if self.summary.starts == 0 {
+                    self.summary.code = UNFINISHED;
+                }
                 self.tell("stop", "not started: asked to leave", &json!({}));
                 return Ok(());
             }
@@ -146,6 +152,9 @@ impl Supervisor {
                     &format!("the application {how}"),
                     &json!({ "code": code(status) }),
                 );
+                if status.success() && self.leaving {
+                    self.summary.code = UNFINISHED;
+                }
                 return Ok(());
             }
             self.summary.failures += 1;
@@ -187,23 +196,23 @@ impl Supervisor {
         }
         if self.summary.failures > self.options.restarts {
             return Some(format!(
-                "it died {} times (--restarts)",
-                self.summary.failures
+                "it died {} (--restarts)",
+                counted(self.summary.failures, "time")
             ));
         }
         let unread = self.unreadable();
         self.unread = if unread.is_some() { self.unread + 1 } else { 0 };
         if let (true, Some(why)) = (self.unread >= self.options.stalls, unread) {
             return Some(format!(
-                "it died {} times because its newest checkpoint could not be read (--stalls): {why}; \
-                 --checkpoint goes on from an older one",
-                self.unread
+                "it died {} because its newest checkpoint could not be read (--stalls): {why}; \
+                 --checkpoint resumes from an older one",
+                counted(self.unread, "time")
             ));
         }
         if self.stalls >= self.options.stalls {
             return Some(format!(
-                "it died {} times with no newer checkpoint (--stalls)",
-                self.stalls
+                "it died {} with no newer checkpoint (--stalls)",
+                counted(self.stalls, "time")
             ));
         }
         None
@@ -339,6 +348,11 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// How many there are of what.
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 const SIGNAL: &str = "a signal came";
