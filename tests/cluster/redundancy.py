@@ -324,7 +324,8 @@ def run_leaves_a_dead_node_out(settings, agents="no"):
         starts = [event["hosts"] for event in run.events("start")]
         expect(starts[-1] == ["node0", "node1", "node4", "node3"], f"hosts of the starts: {starts}")
         run.send(signal.SIGTERM)
-        expect(job.end() == 0, f"it did not leave well: {job.last_words()}")
+        # 75: it left before its end; 0 where MPICH's own end hangs.
+        expect(job.end() in (0, 75), f"it did not leave well: {job.last_words()}")
         expect(len(job.all("leaving")) >= job.ranks and len(job.all("closed")) == job.ranks,
                f"it did not leave: {job.last_words()}")
         for event in job.all("wrong") + job.all("mix") + job.all("error"):

@@ -7,6 +7,7 @@
 //! Invariants: what it starts ends with it, even when it is killed with -9.
 
 use crate::output::{Failure, complain};
+use crate::units;
 use backstay::ErrorKind;
 use backstay_inspect::Stores;
 use backstay_service::supervise::agents::AgentPlan;
@@ -65,16 +66,17 @@ pub(crate) struct RunArgs {
     /// A folder that all hosts see, for the leave file and the rendezvous [default: .backstay-run-PID here]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Seconds for the application to leave when asked to, before SIGTERM
-    #[arg(long, value_name = "S", default_value_t = 60)]
+    /// Time for the application to leave when asked to, before SIGTERM: seconds, or 10min
+    #[arg(long, value_name = "TIME", default_value = "60", value_parser = units::whole_seconds)]
     grace_s: u64,
-    /// Ask it to leave when the scheduler gives less time than this
-    #[arg(long, value_name = "S")]
+    /// Ask it to leave when the scheduler gives less time than this: seconds, or 10min
+    #[arg(long, value_name = "TIME", value_parser = units::whole_seconds)]
     leave_before_s: Option<u64>,
-    /// Seconds between a death and the next start
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    /// Time between a death and the next start: seconds, or 500ms, 2min
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = pause)]
     pause_s: f64,
-    /// Start `backstay agent` on each host
+    /// Start `backstay agent` on each host. By default it does where there is a scheduler or a list of
+    /// hosts, and the job has a name
     #[arg(long, value_enum, default_value_t = Wish::Auto)]
     agents: Wish,
     /// Name of the job, for agents
@@ -98,7 +100,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Wish {
-    /// If this `backstay` has agents and the job has a name
+    /// Where there is a scheduler or a list of hosts, and the job has a name
     Auto,
     /// Yes, and say what is missing
     Yes,
@@ -106,11 +108,12 @@ enum Wish {
     No,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("seconds, from 0 to 86400".to_owned()),
+fn pause(text: &str) -> Result<f64, String> {
+    let seconds = units::seconds(text)?;
+    if (0.0..=86400.0).contains(&seconds) {
+        return Ok(seconds);
     }
+    Err("allowed is 0 s to 1 day".to_owned())
 }
 
 pub(crate) fn run(args: &RunArgs) -> ExitCode {

@@ -206,6 +206,45 @@ fn a_signal_asks_the_application_to_leave() {
 }
 
 #[test]
+fn a_job_that_leaves_well_when_asked_is_not_finished() {
+    let place = Place::new();
+    let program = "echo up > up; while [ ! -e $BACKSTAY_LEAVE_FILE ]; do sleep 0.01; done";
+    let child = place
+        .command(&["--grace-s", "1min", "--", "sh", "-c", program])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the application", || place.path("up").exists());
+    let mut kill = Command::new("kill");
+    assert!(
+        kill.args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(75));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127() {
+    let place = Place::new();
+    let output = place.run(&["--", "no-such-command-anywhere"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert_eq!(
+        place
+            .run(&["--pause-s", "soon", "--", "true"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(
+        place.run(&["--grace-s", "10m", "--", "true"]).status.code(),
+        Some(2)
+    );
+    assert_eq!(place.run(&[]).status.code(), Some(2));
+}
+
+#[test]
 fn who_does_not_leave_is_ended() {
     let place = Place::new();
     let program = "echo $$ > pid; exec sleep 600";
@@ -399,9 +438,11 @@ fn when_the_time_runs_low_the_application_is_asked_to_leave() {
         .unwrap();
     wait_for("the application", || place.path("up").exists());
     fs::write(place.path("left"), "0:03\n").unwrap();
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+    let status = child.wait_with_output().unwrap().status;
+    assert_eq!(status.code(), Some(75), "it left before its end: not 0");
     assert_eq!(place.text("why"), "3 s are left of the allocation\n");
     let output = under_slurm(&place, &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
     assert!(String::from_utf8_lossy(&output.stderr).contains("not started: asked to leave"));
     fs::write(place.path("left"), "soon\n").unwrap();
     let output = under_slurm(&place, &["--leave-before-s", "4", "--", "true"])
