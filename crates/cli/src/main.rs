@@ -2,25 +2,39 @@
 //! The command `backstay`.
 //!
 //! Purpose: which subcommands there are. Each is a file in `cmd`, and prints through `output`.
-//! Invariants: exit status 0 is all well, 1 something is wrong or not there, 2 wrong usage; what reads
-//! stores takes no lock. Reference: docs/reference/cli.md.
+//! Invariants: exit statuses are those of docs/reference/cli.md; what reads stores takes no lock.
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod interrupt;
 mod npy;
 mod output;
 mod picture;
 mod protection;
 mod select;
+mod table;
+mod terminal;
+mod units;
+mod usage;
 mod view;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// The version, the commit and how it was built.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("BUILT_FROM"),
+    "; ",
+    env!("BUILT_AS"),
+    "; features: node, redundancy, archive, compression, supervisor, planner)"
+);
 
 /// Checkpoint and restart for long parallel runs.
 #[derive(Debug, Parser)]
-#[command(name = "backstay", version, about)]
+#[command(name = "backstay", version, long_version = LONG_VERSION, about)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -38,7 +52,7 @@ enum Command {
     Export(cmd::export::ExportArgs),
     /// Take checkpoints out of an archive, and files that nothing refers to any more.
     Prune(cmd::prune::PruneArgs),
-    /// Show how a job stands: its checkpoints on every level, what is on its way, and what is in the way.
+    /// Show the status of a job: its checkpoints on every level, what is on its way, what is in the way.
     Status(cmd::status::StatusArgs),
     /// Keep a node's stores while no application runs, and protect their checkpoints.
     Agent(cmd::agent::AgentArgs),
@@ -50,13 +64,22 @@ enum Command {
     Run(Box<cmd::run::RunArgs>),
     /// Serve a job: pull its checkpoints from the nodes and archive them.
     Stage(cmd::stage::StageArgs),
-    /// Play job lives and say how well a plan holds.
+    /// Simulate runs of a job and say how well a plan holds.
     Simulate(Box<cmd::simulate::SimulateArgs>),
+    /// Print completions for bash, zsh or fish.
+    Completions(cmd::generate::CompletionsArgs),
+    /// Write manual pages to a folder.
+    #[command(hide = true)]
+    Man(cmd::generate::ManArgs),
 }
 
 fn main() -> ExitCode {
     backstay_base::io::on_demand::raise_file_limit();
-    output::settled(run(Arguments::parse().command))
+    let status = match Arguments::try_parse() {
+        Ok(arguments) => run(arguments.command),
+        Err(error) => usage::tell(&error),
+    };
+    output::settled(status)
 }
 
 fn run(command: Command) -> ExitCode {
@@ -73,5 +96,7 @@ fn run(command: Command) -> ExitCode {
         Command::Run(args) => cmd::run::run(&args),
         Command::Stage(args) => cmd::stage::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
+        Command::Completions(args) => cmd::generate::completions(&args, Arguments::command()),
+        Command::Man(args) => cmd::generate::man(&args, Arguments::command()),
     }
 }

@@ -2,6 +2,7 @@
 //! Purpose: arrays as files that numpy reads: .npy, and .npz (a zip of them, stored).
 //! In: type, shape, bytes in order. Out: a file that appears under its name only when it is whole.
 
+use crate::interrupt;
 use crate::output::Failure;
 use backstay::{ElementType, Error};
 use backstay_inspect::Array;
@@ -94,6 +95,7 @@ impl Draft {
     fn keep(mut self, file: &File) -> Result<(), Failure> {
         let renamed = file
             .sync_all()
+            .and_then(|()| interrupt::check())
             .and_then(|()| std::fs::rename(&self.partial, &self.path));
         renamed.map_err(|error| self.failed(&error))?;
         self.kept = true;
@@ -101,6 +103,10 @@ impl Draft {
     }
 
     fn failed(&self, error: &std::io::Error) -> Failure {
+        if let Some(signal) = interrupt::came() {
+            let message = format!("interrupted: {} was not written", self.path.display());
+            return Failure::interrupted(signal, message);
+        }
         Failure::output(&format!("writing {}", self.path.display()), error)
     }
 }
@@ -114,7 +120,8 @@ impl Drop for Draft {
     }
 }
 
-/// Writes header and bytes of an array. What the file refuses comes back as the outer error.
+/// Writes header and bytes of an array, until a signal comes. What the file refuses comes back as the
+/// inner error.
 fn write_array(
     file: &mut impl Write,
     array: &Array<'_>,
@@ -125,7 +132,7 @@ fn write_array(
         return Ok(refused);
     }
     let read = array.read(&mut |bytes| {
-        refused = file.write_all(bytes);
+        refused = interrupt::check().and_then(|()| file.write_all(bytes));
         progress(u64::try_from(bytes.len()).unwrap_or(0));
         if refused.is_err() {
             // Ends the reading; the reason is in `refused`.

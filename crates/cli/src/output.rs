@@ -7,6 +7,8 @@
 //! Invariants: a closed pipe ends the command quietly and is not a panic; what else keeps a result from
 //! being written is said, and the exit status; progress is drawn only on a terminal.
 
+use crate::table::Table;
+use crate::terminal::{columns, folded, painted, text_column};
 use backstay::{Error, ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -15,18 +17,34 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Everything went well.
-pub(crate) const OK: ExitCode = ExitCode::SUCCESS;
-
-/// An input was bad or a case could not be solved. (A wrong command line exits with 2, by clap.)
-pub(crate) fn bad_input() -> ExitCode {
-    ExitCode::from(1)
-}
-
 /// Prints a result with a line end.
 pub(crate) fn result(text: &str) {
+    plain(&painted(text));
+}
+
+/// The same of what a program reads.
+fn plain(text: &str) {
     let mut out = std::io::stdout().lock();
     note(writeln!(out, "{text}"));
+}
+
+/// Prints bytes as they are.
+pub(crate) fn raw(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    note(out.write_all(bytes));
+}
+
+/// Prints lines, folded to the width of the terminal.
+pub(crate) fn results(lines: &[String]) {
+    for line in fitted(lines) {
+        result(&line);
+    }
+}
+
+fn fitted(lines: &[String]) -> Vec<String> {
+    let width = columns();
+    let fold = |line: &String| folded(line, width, text_column(line));
+    lines.iter().flat_map(fold).collect()
 }
 
 /// A result could not be written.
@@ -62,6 +80,8 @@ pub(crate) fn complain(text: &str) {
 pub(crate) const WRONG: u8 = 1;
 /// Exit status of wrong usage.
 pub(crate) const USAGE: u8 = 2;
+/// Exit status of what a signal ended is this and the signal's number.
+const SIGNALLED: u8 = 128;
 
 /// Why a command gives up.
 #[derive(Debug)]
@@ -91,6 +111,24 @@ impl Failure {
         }
     }
 
+    /// Something that the engine has no kind for.
+    pub(crate) fn named(kind: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            status: WRONG,
+        }
+    }
+
+    /// A signal came before it was done.
+    pub(crate) fn interrupted(signal: u8, message: impl Into<String>) -> Self {
+        Self {
+            kind: "interrupted",
+            message: message.into(),
+            status: SIGNALLED + signal,
+        }
+    }
+
     /// A file of the user's, not a store, could not be written.
     pub(crate) fn output(what: &str, error: &std::io::Error) -> Self {
         Self {
@@ -112,48 +150,40 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self {
-            kind: error.kind().meaning(),
-            message: error.to_string(),
-            status: WRONG,
-        }
+        Self::named(meaning(&error), sentence(&error))
+    }
+}
+
+/// Its kind as this command says it: nobody wants to restore here.
+pub(crate) fn meaning(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NoCheckpoint => "nothing there",
+        kind => kind.meaning(),
+    }
+}
+
+/// An error as this command says it.
+pub(crate) fn sentence(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::NoCheckpoint => error.words(),
+        _ => error.to_string(),
     }
 }
 
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => result(&text),
+        Ok(text) => plain(&text),
         Err(error) => {
             note(Err(error.into()));
         }
     }
 }
 
-/// Prints rows under `head`, each column as wide as it needs; columns in `right` are aligned right.
-pub(crate) fn print_table(head: &[&str], right: &[usize], rows: &[Vec<String>]) {
-    let head: Vec<String> = head.iter().map(|&text| text.to_owned()).collect();
-    let lines = || std::iter::once(&head).chain(rows);
-    let width = |column: usize| {
-        let widths = lines().map(|row| row.get(column).map_or(0, |text| text.chars().count()));
-        widths.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    for row in lines() {
-        let mut text = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let blank = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
-            let gap = if column > 0 { "  " } else { "" };
-            text += gap;
-            if right.contains(&column) {
-                text += &blank;
-                text += cell;
-            } else {
-                text += cell;
-                text += &blank;
-            }
-        }
-        result(text.trim_end());
+/// Prints rows under a head, as wide as the terminal allows.
+pub(crate) fn print_table(table: Table<'_>, rows: &[Vec<String>]) {
+    for line in table.lines(rows, columns()) {
+        result(&line);
     }
 }
 
@@ -182,8 +212,8 @@ pub(crate) fn redraw(lines: &[String]) -> bool {
         ("", "\n", "")
     };
     let mut text = begin.to_owned();
-    for line in lines {
-        text += line;
+    for line in fitted(lines) {
+        text += &painted(&line);
         text += end_of_line;
     }
     text += end;
@@ -204,6 +234,31 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// How many there are of what: `1 node`, `2 nodes`.
+pub(crate) fn counted(count: impl TryInto<u64> + std::fmt::Display + Copy, what: &str) -> String {
+    let is_one = count.try_into().is_ok_and(|count| count == 1);
+    format!("{count} {what}{}", if is_one { "" } else { "s" })
+}
+
+/// A time that passed, for people.
+pub(crate) fn human_age(seconds: f64) -> String {
+    let units = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min")];
+    let seconds = seconds.max(0.0);
+    // Two of the smaller unit are clearer than one of the larger.
+    match units.iter().find(|(unit, _)| seconds >= 2.0 * unit) {
+        Some((unit, name)) => format!("{:.0} {name}", (seconds / unit).floor()),
+        None => format!("{:.0} s", seconds.floor()),
+    }
+}
+
+/// How long ago a time was.
+pub(crate) fn ago(unix_ns: u64) -> String {
+    let since = backstay_base::clock::unix_ns().saturating_sub(unix_ns);
+    #[expect(clippy::cast_precision_loss, reason = "an age for people to read")]
+    let seconds = since as f64 / 1e9;
+    format!("{} ago", human_age(seconds))
 }
 
 /// A share in per cent.
@@ -229,6 +284,25 @@ pub(crate) fn progress(what: &'static str, total: u64, in_bytes: bool) -> Progre
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_are_shown_in_the_unit_that_fits() {
+        for (seconds, text) in [
+            (-1.0, "0 s"),
+            (12.4, "12 s"),
+            (119.0, "119 s"),
+            (120.0, "2 min"),
+            (7199.0, "119 min"),
+            (7200.0, "2 h"),
+            (200_000.0, "2 d"),
+        ] {
+            assert_eq!(human_age(seconds), text);
+        }
+        assert_eq!(
+            (counted(1_u64, "node"), counted(2, "node")),
+            ("1 node".to_owned(), "2 nodes".to_owned())
+        );
+    }
 
     #[test]
     fn bytes_are_shown_in_the_unit_that_fits() {

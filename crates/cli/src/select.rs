@@ -2,11 +2,11 @@
 //! Purpose: which stores and which checkpoint a command is about.
 //! In: its arguments. Out: opened stores, one checkpoint, or what to do next.
 
-use crate::output::{Failure, complain};
+use crate::output::{Failure, complain, meaning, sentence};
 use crate::view::{short, short_list};
-use backstay::ErrorKind;
-use backstay_inspect::{Checkpoint, Stores, Wanted, default_places};
-use std::path::PathBuf;
+use backstay::{Config, ErrorKind};
+use backstay_inspect::{Archive, Checkpoint, Stores, Wanted, default_places};
+use std::path::{Path, PathBuf};
 
 /// Reads `N` or `N.INCARNATION`.
 pub(crate) fn parse_checkpoint(text: &str) -> Result<Wanted, String> {
@@ -28,67 +28,171 @@ pub(crate) fn parse_checkpoint(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// Opens what is at `paths`, stores of nodes and archives, or in the default places if there are none. Paths that give no store are
-/// told of; it fails only if there is no store at all.
-pub(crate) fn open(paths: &[PathBuf]) -> Result<Stores, Failure> {
-    if paths.is_empty() {
-        return open_default();
-    }
-    let stores = Stores::open(paths);
-    // A catalog tells what an archive should have even where none of its stores can be read.
-    let nothing =
-        stores.stores().is_empty() && stores.archives().iter().all(|a| a.catalog().is_none());
-    if let (true, Some(first)) = (nothing, stores.unreadable().first()) {
-        let all: Vec<String> = stores
-            .unreadable()
-            .iter()
-            .map(|u| u.error.to_string())
-            .collect();
-        return Err(Failure::new(first.error.kind(), all.join("; ")));
-    }
-    for unreadable in stores.unreadable() {
-        complain(&unreadable.error.to_string());
-    }
-    Ok(stores)
+/// Which stores a command is about.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Places {
+    /// Store files, or folders above them: of a node, a job, several jobs, an archive. Stores of one job are
+    /// taken together. Without any, the places where jobs keep their stores are looked at, and what
+    /// `BACKSTAY_STORE_PATH`, `BACKSTAY_ARCHIVE` and `BACKSTAY_CONFIG` name.
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Only what is of this job. Without a path, `BACKSTAY_JOB` says it, too.
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
 }
 
-/// The same stores once more, without saying again what cannot be read.
-pub(crate) fn open_quietly(paths: &[PathBuf]) -> Result<Stores, Failure> {
-    if paths.is_empty() {
-        return open_default();
-    }
-    Ok(Stores::open(paths))
+/// Where to look.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) paths: Vec<PathBuf>,
+    /// The job that was asked for.
+    pub(crate) job: Option<String>,
+    /// Somebody named these paths: that there is nothing is an error.
+    pub(crate) named: bool,
 }
 
-fn open_default() -> Result<Stores, Failure> {
-    let places = default_places();
-    let there: Vec<PathBuf> = places
-        .iter()
-        .filter(|place| place.is_dir())
-        .cloned()
-        .collect();
-    let shown = |places: &[PathBuf]| {
-        let texts: Vec<String> = places
-            .iter()
-            .map(|place| place.display().to_string())
-            .collect();
-        texts.join(", ")
+impl Places {
+    /// Where to look: the paths given; else the places of jobs, of one job if one is named.
+    pub(crate) fn find(&self) -> Result<Found, Failure> {
+        if let Some(missing) = self.paths.iter().find(|path| !is_there(path)) {
+            return Err(no_such_path(missing));
+        }
+        if !self.paths.is_empty() {
+            return Ok(Found {
+                paths: self.paths.clone(),
+                job: self.job.clone(),
+                named: true,
+            });
+        }
+        let config = Config::from_environment()?;
+        let job = self.job.clone().or(config.job);
+        let mut all: Vec<PathBuf> = config.store_path.into_iter().collect();
+        all.extend(default_places());
+        all.extend(config.archive);
+        let mut places: Vec<PathBuf> = Vec::new();
+        for place in all {
+            let place = job.as_ref().map_or(place.clone(), |job| place.join(job));
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        let (there, missing): (Vec<PathBuf>, Vec<PathBuf>) =
+            places.into_iter().partition(|place| place.is_dir());
+        if there.is_empty() {
+            let of_job = job.map_or(String::new(), |job| format!(" of job {job:?}"));
+            let message = format!(
+                "no path was given, and there is no store{of_job} in the default places ({}); give a \
+                 store file or a folder above it, or --job as the application names it",
+                shown(&missing)
+            );
+            return Err(Failure::named(NOTHING, message));
+        }
+        Ok(Found {
+            paths: there,
+            job,
+            named: false,
+        })
+    }
+
+    /// Opens what is there, stores of nodes and archives. Paths that give no store are told of; it fails
+    /// only if there is no store at all.
+    pub(crate) fn open(&self) -> Result<Stores, Failure> {
+        self.opened(&|text| complain(text))
+    }
+
+    /// The same stores once more, without saying again what cannot be read.
+    pub(crate) fn open_quietly(&self) -> Result<Stores, Failure> {
+        self.opened(&|_| {})
+    }
+
+    fn opened(&self, say: &dyn Fn(&str)) -> Result<Stores, Failure> {
+        let found = self.find()?;
+        let mut stores = Stores::open(&found.paths);
+        if !found.named {
+            stores.forget_empty_folders();
+        }
+        // A catalog tells what an archive should have even where none of its stores can be read.
+        let nothing =
+            stores.stores().is_empty() && stores.archives().iter().all(|a| a.catalog().is_none());
+        if let (true, Some(first)) = (nothing, stores.unreadable().first()) {
+            let all: Vec<String> = stores
+                .unreadable()
+                .iter()
+                .map(|u| sentence(&u.error))
+                .collect();
+            return Err(Failure::named(meaning(&first.error), all.join("; ")));
+        }
+        if nothing {
+            let message = format!(
+                "no path was given, and there is no store in {}; give a store file or a folder above it, \
+                 or --job as the application names it",
+                shown(&found.paths)
+            );
+            return Err(Failure::named(NOTHING, message));
+        }
+        if !found.named {
+            say(&format!(
+                "no path given: looking in {}",
+                shown(&found.paths)
+            ));
+        }
+        for unreadable in stores.unreadable() {
+            say(&sentence(&unreadable.error));
+        }
+        match found.job.filter(|_| found.named) {
+            Some(job) => only(&stores, &job),
+            None => Ok(stores),
+        }
+    }
+}
+
+/// What of `stores` is of one job.
+fn only(stores: &Stores, job: &str) -> Result<Stores, Failure> {
+    let is_of_job = |archive: &&Archive| {
+        let catalog = archive.catalog();
+        catalog.is_some_and(|catalog| catalog.superblock().job == job)
     };
-    let mut stores = Stores::open(&there);
-    stores.forget_empty_folders();
-    if stores.stores().is_empty() && stores.unreadable().is_empty() {
+    let nodes = stores.stores().iter();
+    let nodes = nodes.filter(|store| store.job() == job && store.archive().is_none());
+    let mut paths: Vec<PathBuf> = nodes.map(|store| store.path().to_owned()).collect();
+    let archives = stores.archives().iter().filter(is_of_job);
+    paths.extend(archives.map(|archive| archive.folder().to_owned()));
+    if paths.is_empty() {
         let message = format!(
-            "no path was given, and there is no store in the default places ({}); give a store \
-             file or a folder above it",
-            shown(&places)
+            "there is no store of job {job:?} here; there are those of {}",
+            quoted(&stores.jobs())
         );
-        return Err(Failure::new(ErrorKind::NoCheckpoint, message));
+        return Err(Failure::named(NOTHING, message));
     }
-    complain(&format!("no path given: looking in {}", shown(&there)));
-    for unreadable in stores.unreadable() {
-        complain(&unreadable.error.to_string());
-    }
-    Ok(stores)
+    Ok(Stores::open(&paths))
+}
+
+/// The kind of error where there is no store.
+const NOTHING: &str = "nothing there";
+
+/// Whether something is there, be it that it may not be looked at.
+fn is_there(path: &Path) -> bool {
+    let looked = std::fs::metadata(path);
+    !looked.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// The error for a path that does not exist.
+pub(crate) fn no_such_path(path: &Path) -> Failure {
+    let message = format!(
+        "{}: there is no such file or folder; give a store file, a folder above one, or an archive",
+        path.display()
+    );
+    Failure::named("no such path", message)
+}
+
+fn shown(places: &[PathBuf]) -> String {
+    let texts: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    texts.join(", ")
+}
+
+fn quoted(jobs: &[&str]) -> String {
+    let texts: Vec<String> = jobs.iter().map(|job| format!("{job:?}")).collect();
+    texts.join(", ")
 }
 
 /// The checkpoint meant: the one named, else the newest complete one, else the newest.
@@ -96,13 +200,8 @@ pub(crate) fn choose(stores: &Stores, wanted: Option<Wanted>) -> Result<Checkpoi
     let jobs = stores.jobs();
     if jobs.len() > 1 {
         let message = format!(
-            "there are stores of several jobs ({}); give the folder of one",
-            {
-                jobs.iter()
-                    .map(|job| format!("{job:?}"))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            }
+            "there are stores of several jobs ({}); give --job, or the folder of one",
+            quoted(&jobs)
         );
         return Err(Failure::new(ErrorKind::InvalidArgument, message));
     }

@@ -34,6 +34,12 @@ pub(crate) fn short_list(ids: &[CheckpointId]) -> String {
     texts.join(", ")
 }
 
+/// Checkpoints by their names: `checkpoint 3.1`, `checkpoints 3.1, 4.1`.
+pub(crate) fn checkpoints(ids: &[CheckpointId]) -> String {
+    let plural = if ids.len() == 1 { "" } else { "s" };
+    format!("checkpoint{plural} {}", short_list(ids))
+}
+
 /// A checkpoint.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckpointView {
@@ -191,8 +197,8 @@ impl From<&Unreadable> for UnreadableView {
     fn from(unreadable: &Unreadable) -> Self {
         Self {
             path: unreadable.path.display().to_string(),
-            kind: unreadable.error.kind().meaning(),
-            message: unreadable.error.to_string(),
+            kind: crate::output::meaning(&unreadable.error),
+            message: crate::output::sentence(&unreadable.error),
         }
     }
 }

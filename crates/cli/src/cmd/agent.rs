@@ -6,9 +6,10 @@
 //! Invariants: one agent a store; it ends when its job is over, when it was alone for too long, or when it
 //! is told to, and then finishes what it can.
 
-use crate::output::complain;
+use crate::output::{Failure, complain};
+use crate::units;
+use backstay::Config;
 use backstay::agent::{Ended, ProcessOptions, run as run_agent};
-use backstay::{Config, Error, ErrorKind, Result};
 use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,14 +20,14 @@ use std::time::Duration;
 /// Keeps a node's stores while no application runs, and protects their checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
-    /// Name of the job whose store it keeps
-    #[arg(long, env = "BACKSTAY_JOB")]
+    /// Name of the job whose store it keeps [default: what `BACKSTAY_JOB` or the configuration names]
+    #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// The folder of the store, instead of where the configuration puts it
     #[arg(long, value_name = "DIR", conflicts_with = "job")]
     directory: Option<PathBuf>,
-    /// Seconds to stay while no application runs
-    #[arg(long, value_name = "S", default_value_t = 3600)]
+    /// How long to stay while no application runs: seconds, or 10min, 2h
+    #[arg(long, value_name = "TIME", default_value = "3600", value_parser = units::whole_seconds)]
     linger_s: u64,
 }
 
@@ -39,40 +40,37 @@ pub(crate) fn run(args: &AgentArgs) -> ExitCode {
                 Ended::Asked => "it was told to",
                 Ended::Removed => "its place in the folder of the store was removed",
             };
-            complain(&format!("backstay: the agent ends: {why}"));
+            complain(&format!("the agent ends: {why}"));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            complain(&format!("backstay: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report(false),
     }
 }
 
-fn serve(args: &AgentArgs) -> Result<Ended> {
+fn serve(args: &AgentArgs) -> Result<Ended, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
-            Error::caused(ErrorKind::Unsupported, "watching for signals", error)
-        })?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::output("watching for signals", &error))?;
     }
     let options = ProcessOptions {
         directory: directory(args)?,
         linger: Duration::from_secs(args.linger_s),
         over: std::env::var_os("BACKSTAY_RENDEZVOUS").map(|folder| Path::new(&folder).join("over")),
     };
-    run_agent(&options, &stop)
+    Ok(run_agent(&options, &stop)?)
 }
 
 /// Where the application will look: what an earlier life left, or where a first one would put its store.
-fn directory(args: &AgentArgs) -> Result<PathBuf> {
+fn directory(args: &AgentArgs) -> Result<PathBuf, Failure> {
     if let Some(directory) = &args.directory {
         return Ok(directory.clone());
     }
     let config = Config::from_environment()?;
     let Some(job) = args.job.clone().or_else(|| config.job.clone()) else {
-        let context = "which job? Give --job as the application names it, or --directory";
-        return Err(Error::new(ErrorKind::InvalidArgument, context));
+        let message =
+            "which job? Give --job, or BACKSTAY_JOB, as the application names it, or --directory";
+        return Err(Failure::usage(message));
     };
     let node = config.node.clone().unwrap_or_else(place::node_name);
     if let Some(directory) = place::existing(config.store_path.as_deref(), &job, &node)? {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay export`: a variable as .npy, a checkpoint as .npz.
 
-use crate::output::{Failure, complain, human_bytes, print_json, progress, result};
+use crate::output::{Failure, complain, counted, human_bytes, print_json, progress, result};
+use crate::select::{self, Places};
 use crate::view::{CheckpointView, short};
-use crate::{npy, select};
+use crate::{interrupt, npy};
 use backstay::{ElementType, ErrorKind};
+use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
 use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -14,8 +16,8 @@ use std::process::ExitCode;
 /// Writes a variable, or a whole checkpoint, to a file that numpy reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Store files of one job, or folders above them, or its archive. Without any, the default places are looked at.
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
     /// complete one.
     #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
@@ -87,7 +89,7 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
             return Err(Failure::usage(message));
         }
     };
-    let stores = select::open(&args.paths)?;
+    let stores = args.places.open()?;
     let checkpoint = select::choose(&stores, args.checkpoint)?;
     if args.rank.is_none() && !checkpoint.is_complete() {
         return Err(select::incomplete(&checkpoint));
@@ -98,6 +100,7 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
     for variable in wanted {
         pieces_of(args, &stores, &checkpoint, variable, &mut pieces)?;
     }
+    interrupt::watch()?;
     let total = pieces.iter().map(|piece| piece.array.length_bytes()).sum();
     let bar = progress("exporting", total, true);
     let mut advance = |bytes| bar.inc(bytes);
@@ -228,10 +231,10 @@ fn report(
     let total = pieces.iter().map(|piece| piece.array.length_bytes()).sum();
     let (path, count) = (args.output.display(), names.len());
     if !args.json {
-        let plural = if count == 1 { "array" } else { "arrays" };
         let id = short(checkpoint.id);
         result(&format!(
-            "{path}: checkpoint {id}, {count} {plural}, {}",
+            "{path}: checkpoint {id}, {}, {}",
+            counted(count, "array"),
             human_bytes(total)
         ));
         return;

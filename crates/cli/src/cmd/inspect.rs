@@ -2,10 +2,12 @@
 //! `backstay inspect`: what is in a checkpoint.
 
 use crate::output::{
-    Failure, complain, human_bytes, percent, print_json, print_table, progress, result,
+    Failure, ago, complain, counted, human_bytes, percent, print_json, print_table, progress,
+    result, results,
 };
 use crate::protection::{GroupView, say_shortfalls, short_sentence};
-use crate::select;
+use crate::select::{self, Places};
+use crate::table::Table;
 use crate::view::{CheckpointView, ratio, short, utc};
 use backstay::ErrorKind;
 use backstay_format::width::to_u64;
@@ -13,14 +15,13 @@ use backstay_inspect::{
     Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted, share,
 };
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Shows what is in a checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Store files of one job, or folders above them, or its archive. Without any, the default places are looked at.
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Which checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. By default the newest
     /// complete one.
     #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
@@ -149,7 +150,7 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
 }
 
 fn show(args: &InspectArgs) -> Result<(), Failure> {
-    let stores = select::open(&args.paths)?;
+    let stores = args.places.open()?;
     let checkpoint = select::choose(&stores, args.checkpoint)?;
     let bar = progress("reading", to_u64(checkpoint.ranks.len()), false);
     let mut variables = stores.variables(&checkpoint, args.rank, &mut |ranks| bar.inc(ranks))?;
@@ -231,31 +232,29 @@ fn show_stored(variables: &[StoredVariable], stored: &[Option<StoredAs>]) {
         ])
     };
     let rows: Vec<Vec<String>> = variables.iter().zip(stored).filter_map(row).collect();
-    let head = [
-        "VARIABLE",
-        "STORED",
-        "RATIO",
-        "SEGMENTS",
-        "DIFFERENCES",
-        "MERGE",
-        "RANKS",
-        "CODEC",
-    ];
-    print_table(&head, &[1, 2, 3, 4, 6], &rows);
+    let table = Table {
+        head: &[
+            "VARIABLE", "STORED", "RATIO", "SEGMENTS", "DELTAS", "MERGE", "RANKS", "CODEC",
+        ],
+        right: &[1, 2, 3, 4, 6],
+        less: &[5, 6, 3, 4],
+    };
+    print_table(table, &rows);
 }
 
 fn head(checkpoint: &Checkpoint) {
-    result(&format!(
-        "job {}, checkpoint {}, committed {}: {} of {} ranks, {}, {} written anew ({})",
+    results(&[format!(
+        "job {}, checkpoint {}, committed {} ({}): {} of {} ranks, {}, {} rewritten ({})",
         checkpoint.job,
         short(checkpoint.id),
         utc(checkpoint.committed_unix_ns),
+        ago(checkpoint.committed_unix_ns),
         checkpoint.ranks.len(),
         checkpoint.world_size,
         human_bytes(checkpoint.bytes_total),
         human_bytes(checkpoint.bytes_changed),
         percent(checkpoint.changed_share()),
-    ));
+    )]);
     if checkpoint
         .archived
         .as_ref()
@@ -268,7 +267,7 @@ fn head(checkpoint: &Checkpoint) {
         complain("it is incomplete: what follows is of the ranks that are here");
     }
     if checkpoint.is_abandoned() {
-        complain("it is abandoned: a later life of the job went on from an older one");
+        complain("it is abandoned: a later run of the job resumed from an older one");
     }
 }
 
@@ -306,21 +305,22 @@ fn show_protection(stores: &Stores, checkpoint: &Checkpoint) {
         });
         let members: Vec<String> = members.collect();
         let (data, parity) = group.bytes();
-        result(&format!(
-            "  group of {} nodes: {}; newest protected checkpoint {}",
-            members.len(),
+        let first = format!(
+            "  group of {}: {}; newest protected checkpoint {}",
+            counted(members.len(), "node"),
             members.join(", "),
             short(group.protected())
-        ));
-        result(&format!(
-            "  {} stripes, {} of data, {} of parity; {} of the {} that are here serve no retained \
+        );
+        let second = format!(
+            "  {}, {} of data, {} of parity; {} of the {} that are here serve no retained \
              checkpoint",
-            group.stripes(),
+            counted(group.stripes(), "stripe"),
             human_bytes(data),
             human_bytes(parity),
             percent(share(used.bytes_dead, used.bytes_known)),
             human_bytes(used.bytes_known),
-        ));
+        );
+        results(&[first, second]);
     }
     let bytes = stores.bytes_uncovered(checkpoint);
     if found.safety == Safety::Protected && bytes > 0 {
@@ -348,10 +348,14 @@ fn show_variables(variables: &[StoredVariable]) {
         ]
     };
     let rows: Vec<Vec<String>> = variables.iter().map(row).collect();
-    let head = [
-        "VARIABLE", "TYPE", "SHAPE", "RANKS", "SIZE", "BLOCKS", "CHANGED", "",
-    ];
-    print_table(&head, &[3, 4, 5, 6, 7], &rows);
+    let table = Table {
+        head: &[
+            "VARIABLE", "TYPE", "SHAPE", "RANKS", "SIZE", "BLOCKS", "CHANGED", "",
+        ],
+        right: &[3, 4, 5, 6, 7],
+        less: &[5, 6, 3],
+    };
+    print_table(table, &rows);
 }
 
 fn show_parts(stores: &Stores, variable: &StoredVariable) {
@@ -374,10 +378,14 @@ fn show_parts(stores: &Stores, variable: &StoredVariable) {
         ]
     };
     let rows: Vec<Vec<String>> = variable.parts.iter().map(row).collect();
-    let head = [
-        "RANK", "SHAPE", "START", "SIZE", "BLOCKS", "CHANGED", "STORE",
-    ];
-    print_table(&head, &[0, 3, 4, 5], &rows);
+    let table = Table {
+        head: &[
+            "RANK", "SHAPE", "START", "SIZE", "BLOCKS", "CHANGED", "STORE",
+        ],
+        right: &[0, 3, 4, 5],
+        less: &[4, 2, 5],
+    };
+    print_table(table, &rows);
 }
 
 fn changed(blocks: Option<u64>) -> String {

@@ -17,6 +17,8 @@ use backstay_model::human::Inputs;
 use backstay_model::optimize::Problem;
 use serde_json::Value;
 
+use crate::units;
+
 /// The numbers of a job, all optional.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(allow_negative_numbers = true)]
@@ -27,61 +29,61 @@ pub(crate) struct JobArgs {
     /// Directory of a run whose metrics.json gives failures, exposure, costs and changed share
     #[arg(long, value_name = "DIR")]
     from_run: Option<PathBuf>,
-    /// Nodes of the job
+    /// Nodes of the job [default: 128]
     #[arg(long)]
     nodes: Option<f64>,
-    /// Mean time between failures of one node, in hours
-    #[arg(long)]
+    /// Mean time between failures of one node, in hours, or as 30d, 5a [default: 20642]
+    #[arg(long, value_parser = units::hours)]
     node_mtbf_hours: Option<f64>,
-    /// Shares of the node failures that need level 1, 2 and 3, with commas between
+    /// Fractions of the node failures that need level 1, 2 and 3, with commas between [default: 0,0.927,0.073]
     #[arg(long, value_delimiter = ',')]
     failure_shares: Option<Vec<f64>>,
-    /// Failures of the program itself, per day of the job
+    /// Failures of the program itself, per day of the job [default: 0]
     #[arg(long)]
     process_failures_per_day: Option<f64>,
-    /// State of one node, in GB
-    #[arg(long)]
+    /// State of one node, in GB, or as 512MiB, 2GiB [default: 32]
+    #[arg(long, value_parser = units::gigabytes)]
     state_gb_per_node: Option<f64>,
-    /// Rate at which a node writes into its own store, in GB/s
-    #[arg(long)]
+    /// Rate at which a node writes into its own store, in GB/s, or as 500MB/s [default: 2]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     local_write_gb_per_second: Option<f64>,
-    /// Rate at which a node reads from its own store, in GB/s
-    #[arg(long)]
+    /// Rate at which a node reads from its own store, in GB/s, or as 500MB/s [default: 2]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     local_read_gb_per_second: Option<f64>,
-    /// Rate at which a node encodes parity, in GB/s
-    #[arg(long)]
+    /// Rate at which a node encodes parity, in GB/s, or as 500MB/s [default: 0.4]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     encode_gb_per_second: Option<f64>,
-    /// Rate at which a node copies to its partner, in GB/s
-    #[arg(long)]
+    /// Rate at which a node copies to its partner, in GB/s, or as 500MB/s [default: 1]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     partner_gb_per_second: Option<f64>,
-    /// How level 2 protects: xor or partner
+    /// How level 2 protects: xor or partner [default: xor]
     #[arg(long, value_parser = ["xor", "partner"])]
     protection: Option<String>,
-    /// Rate of the file system for this job, all nodes together, in GB/s
-    #[arg(long)]
+    /// Rate of the file system for this job, all nodes together, in GB/s, or as 500MB/s [default: 6.7]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     file_system_gb_per_second: Option<f64>,
-    /// Rate at which a node hashes its state, in GB/s
-    #[arg(long)]
+    /// Rate at which a node hashes its state, in GB/s, or as 500MB/s [default: 11.7]
+    #[arg(long, value_parser = units::gigabytes_per_second)]
     hash_gb_per_second: Option<f64>,
-    /// Share of the state that changes between checkpoints
+    /// Fraction of the state that changes between checkpoints [default: 1]
     #[arg(long)]
     changed_share: Option<f64>,
-    /// Time in which 63 % of that share has changed, in seconds; 0 when at once
-    #[arg(long)]
+    /// Time in which 63 % of that fraction has changed, in seconds, or as 10min; 0 when at once [default: 0]
+    #[arg(long, value_parser = units::seconds)]
     changed_time_seconds: Option<f64>,
-    /// Size of the state over its compressed size in the archive
+    /// Size of the state over its compressed size in the archive [default: 1]
     #[arg(long)]
     compression_ratio: Option<f64>,
-    /// Slowdown of the application while a transfer is in flight, as a share
+    /// Slowdown of the application while a transfer is in flight, as a fraction [default: 0.00184]
     #[arg(long)]
     slowdown_share: Option<f64>,
-    /// Time to relaunch the job after a failure, in seconds
-    #[arg(long)]
+    /// Time to relaunch the job after a failure, in seconds, or as 2min [default: 0]
+    #[arg(long, value_parser = units::seconds)]
     relaunch_seconds: Option<f64>,
-    /// Useful length of the job, in hours
-    #[arg(long)]
+    /// Useful length of the job, in hours, or as 7d [default: 168]
+    #[arg(long, value_parser = units::hours)]
     job_hours: Option<f64>,
-    /// Whether the archive is written while the application computes: true or false
+    /// Whether the archive is written while the application computes: true or false [default: true]
     #[arg(long)]
     background_archive: Option<bool>,
     /// Go on although a value looks like one in another unit
@@ -194,10 +196,44 @@ fn read(path: &Path) -> Result<String, String> {
 
 fn read_config(path: &Path, given: &mut BTreeSet<String>) -> Result<Inputs, String> {
     let text = read(path)?;
-    let table: toml::Table =
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let mut table: toml::Table = toml::from_str(&text).map_err(|e| named(&e))?;
     given.extend(table.keys().cloned());
-    toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+    for (key, value) in &mut table {
+        if let Some(number) = in_its_unit(key, value) {
+            *value = number.map_err(|e| named(&format!("{key}: {e}")))?.into();
+        }
+    }
+    let inputs: Result<Inputs, _> = table.try_into();
+    inputs.map_err(|e| named(&plain_types(&e.to_string())))
+}
+
+/// A text with a unit, of a key that has one; the number is in the unit that the key names.
+fn in_its_unit(key: &str, value: &toml::Value) -> Option<Result<f64, String>> {
+    let text = value.as_str()?;
+    let ends = |end| key.ends_with(end);
+    match () {
+        () if ends("-gb-per-second") => Some(units::gigabytes_per_second(text)),
+        () if ends("-gb-per-node") => Some(units::gigabytes(text)),
+        () if ends("-hours") => Some(units::hours(text)),
+        () if ends("-seconds") => Some(units::seconds(text)),
+        () => None,
+    }
+}
+
+/// The message of the parser without the types of this program.
+fn plain_types(message: &str) -> String {
+    let words = [
+        ("f64", "a number"),
+        ("u64", "a whole number"),
+        ("a boolean", "true or false"),
+    ];
+    let plain = words
+        .iter()
+        .fold(message.to_owned(), |text, (word, plain)| {
+            text.replace(&format!("expected {word}"), &format!("expected {plain}"))
+        });
+    plain.trim_end().to_owned()
 }
 
 impl Measured {

@@ -2,23 +2,23 @@
 //! `backstay ls`: the checkpoints in stores, oldest first.
 
 use crate::output::{
-    Failure, WRONG, complain, human_bytes, percent, print_json, print_table, result,
+    Failure, WRONG, ago, complain, counted, human_bytes, percent, print_json, print_table, result,
+    results,
 };
 use crate::protection::{GroupView, say_shortfalls, short_sentence};
-use crate::select;
+use crate::select::Places;
+use crate::table::Table;
 use crate::view::{CheckpointView, StoreView, UnreadableView, archived_ratio, ratio, short, utc};
 use backstay_archive::CatalogReader;
 use backstay_inspect::{Archive, Archived, Checkpoint, OpenStore, RootState, Stores};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Lists the checkpoints in stores, newest last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsArgs {
-    /// Store files, or folders above them: of a node, a job, several jobs, an archive. Several stores of
-    /// one job are shown together. Without any, the default places are looked at.
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &LsArgs) -> ExitCode {
 }
 
 fn list(args: &LsArgs) -> Result<bool, Failure> {
-    let stores = select::open(&args.paths)?;
+    let stores = args.places.open()?;
     let checkpoints = stores.checkpoints();
     let roots = stores.stores().iter().map(damaged_slots).sum::<usize>();
     let tables = checkpoints
@@ -100,7 +100,7 @@ fn list(args: &LsArgs) -> Result<bool, Failure> {
     {
         lacking += 1;
         complain(&format!(
-            "checkpoint {} is not whole: {text}",
+            "checkpoint {} is incomplete: {text}",
             short(checkpoint.id)
         ));
     }
@@ -121,9 +121,9 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
     if count == 0 {
         return;
     }
-    let plural = if count == 1 { "store" } else { "stores" };
     result(&format!(
-        "job {job}: {count} {plural}, {}",
+        "job {job}: {}, {}",
+        counted(count, "store"),
         human_bytes(bytes)
     ));
     let of_job = checkpoints
@@ -132,19 +132,42 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
     let rows: Vec<Vec<String>> = of_job.map(|c| row(stores, c)).collect();
     if rows.is_empty() {
         result("  no checkpoint yet");
-        return;
+    } else {
+        let table = Table {
+            head: &[
+                "CHECKPOINT",
+                "COMMITTED",
+                "AGE",
+                "RANKS",
+                "SIZE",
+                "CHANGED",
+                "",
+                "STATE",
+                "PROTECTION",
+            ],
+            right: &[2, 3, 4, 5, 6],
+            less: &[1, 6, 5],
+        };
+        print_table(table, &rows);
     }
-    let head = [
-        "CHECKPOINT",
-        "COMMITTED",
-        "RANKS",
-        "SIZE",
-        "CHANGED",
-        "",
-        "STATE",
-        "PROTECTION",
-    ];
-    print_table(&head, &[2, 3, 4, 5], &rows);
+    show_stores(stores.stores().iter().filter(is_node));
+}
+
+/// Most stores that are shown with their paths; JSON has all of them.
+const STORES_SHOWN: usize = 16;
+
+fn show_stores<'a>(stores: impl Iterator<Item = &'a OpenStore>) {
+    let line = |store: &OpenStore| format!("  node {}: {}", store.node(), store.path().display());
+    let mut lines: Vec<String> = stores.map(line).collect();
+    if lines.len() > STORES_SHOWN {
+        let more = lines.len() - STORES_SHOWN;
+        lines.truncate(STORES_SHOWN);
+        lines.push(format!(
+            "  and {}; --json lists all",
+            counted(more, "more store")
+        ));
+    }
+    results(&lines);
 }
 
 /// The archive of a job.
@@ -193,15 +216,15 @@ fn show_archive(stores: &Stores, number: usize, archive: &Archive, checkpoints: 
     let (count, bytes) = own.fold((0, 0), |(n, sum), store| {
         (n + 1, sum + store.length_bytes())
     });
-    let plural = if count == 1 { "file" } else { "files" };
     let job = archive
         .catalog()
         .map_or("of an unknown job", |catalog| &*catalog.superblock().job);
-    result(&format!(
-        "job {job}, archive {}: {count} {plural}, {}",
+    results(&[format!(
+        "job {job}, archive {}: {}, {}",
         archive.folder().display(),
+        counted(count, "file"),
         human_bytes(bytes)
-    ));
+    )]);
     let row = |checkpoint: &Checkpoint| {
         let archived = checkpoint
             .archived
@@ -213,19 +236,24 @@ fn show_archive(stores: &Stores, number: usize, archive: &Archive, checkpoints: 
     if rows.is_empty() {
         return result("  no checkpoint yet");
     }
-    let head = [
-        "CHECKPOINT",
-        "LEVEL",
-        "ARCHIVED",
-        "RANKS",
-        "SIZE",
-        "CHANGED",
-        "",
-        "STORED",
-        "RATIO",
-        "STATE",
-    ];
-    print_table(&head, &[3, 4, 5, 6, 7, 8], &rows);
+    let table = Table {
+        head: &[
+            "CHECKPOINT",
+            "LEVEL",
+            "ARCHIVED",
+            "AGE",
+            "RANKS",
+            "SIZE",
+            "CHANGED",
+            "",
+            "STORED",
+            "RATIO",
+            "STATE",
+        ],
+        right: &[3, 4, 5, 6, 7, 8, 9],
+        less: &[1, 2, 7, 6],
+    };
+    print_table(table, &rows);
 }
 
 fn archived_row(checkpoint: &Checkpoint, archived: &Archived) -> Vec<String> {
@@ -240,6 +268,7 @@ fn archived_row(checkpoint: &Checkpoint, archived: &Archived) -> Vec<String> {
         short(checkpoint.id),
         "archive".to_owned(),
         listed(utc(archived.archived_unix_ns)),
+        listed(ago(archived.archived_unix_ns)),
         format!("{}/{}", checkpoint.ranks.len(), checkpoint.world_size),
         human_bytes(checkpoint.bytes_total),
         human_bytes(checkpoint.bytes_changed),
@@ -254,15 +283,15 @@ fn archived_state(checkpoint: &Checkpoint, archived: &Archived) -> String {
     let mut state = if !checkpoint.damaged.is_empty() || !archived.lacks.is_empty() {
         "DAMAGED"
     } else if !archived.listed {
-        "not whole: dropped, or its drain did not end"
+        "incomplete: dropped, or its drain did not end"
     } else if checkpoint.is_complete() {
-        "whole"
+        "complete"
     } else {
         "incomplete here: other files have the rest"
     }
     .to_owned();
     if archived.abandoned {
-        state += ", abandoned: a later life went on from an older one";
+        state += ", abandoned: a later run resumed from an older one";
     }
     if archived.kept {
         state += ", kept";
@@ -274,6 +303,7 @@ fn row(stores: &Stores, checkpoint: &Checkpoint) -> Vec<String> {
     vec![
         short(checkpoint.id),
         utc(checkpoint.committed_unix_ns),
+        ago(checkpoint.committed_unix_ns),
         format!("{}/{}", checkpoint.ranks.len(), checkpoint.world_size),
         human_bytes(checkpoint.bytes_total),
         human_bytes(checkpoint.bytes_changed),

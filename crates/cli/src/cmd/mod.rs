@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod export;
+pub(crate) mod generate;
 pub(crate) mod inspect;
 mod job;
 pub(crate) mod ls;

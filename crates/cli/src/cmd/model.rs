@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use backstay_model::cases;
 
 use super::{model_bench, model_figures};
-use crate::output;
+use crate::output::{self, Failure, WRONG};
 
 /// Arguments of `backstay model`.
 #[derive(Debug, clap::Args)]
@@ -66,13 +66,15 @@ fn report(done: Result<String, String>) -> ExitCode {
     match done {
         Ok(text) => {
             output::result(&text);
-            output::OK
+            ExitCode::SUCCESS
         }
-        Err(error) => {
-            output::complain(&error);
-            output::bad_input()
-        }
+        Err(error) => Failure::named("bad input", error).report(false),
     }
+}
+
+/// Ends with an error, in the only format there is.
+fn bad(error: String) -> ExitCode {
+    Failure::named("bad input", error).report(true)
 }
 
 fn eval(file: &std::path::Path) -> ExitCode {
@@ -83,28 +85,19 @@ fn eval(file: &std::path::Path) -> ExitCode {
     };
     let text = match text {
         Ok(text) => text,
-        Err(error) => {
-            output::complain(&format!("{}: {error}", file.display()));
-            return output::bad_input();
-        }
+        Err(error) => return bad(format!("{}: {error}", file.display())),
     };
     let results = match cases::evaluate(&text) {
         Ok(results) => results,
-        Err(error) => {
-            output::complain(&format!("{}: {error}", file.display()));
-            return output::bad_input();
-        }
+        Err(error) => return bad(format!("{}: {error}", file.display())),
     };
     match serde_json::to_string(&results) {
         Ok(line) => output::result(&line),
-        Err(error) => {
-            output::complain(&error.to_string());
-            return output::bad_input();
-        }
+        Err(error) => return bad(error.to_string()),
     }
     if results.all_solved() {
-        output::OK
+        ExitCode::SUCCESS
     } else {
-        output::bad_input()
+        ExitCode::from(WRONG)
     }
 }

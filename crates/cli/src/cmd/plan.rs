@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay plan`: when to take which level, and what that is worth.
 //!
-//! Purpose: the best pattern for a job, its expected efficiency with a range, what binds, what would
-//! help, and pictures.
+//! Purpose: the best pattern for a job, its expected efficiency with a range, the bottleneck, what
+//! would help, settings to paste, and pictures.
 //! In from: flags, a TOML file, the metrics of a run.
 //! Out to: standard output, as text or JSON; pictures beside it when asked for.
 //! Invariants: exit code 0 with a plan, 1 for bad input; a target out of reach is said in the plan.
 
-use std::path::PathBuf;
+mod settings;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use backstay_model::advice::{self, Losses, Required, WhatIf};
@@ -19,7 +21,7 @@ use backstay_model::{Mode, ModelError, solve};
 use serde::Serialize;
 
 use super::job::{Job, JobArgs};
-use crate::output;
+use crate::output::{self, Failure};
 use crate::picture::{Axis, Chart, Legend, Line, Scale};
 
 /// Arguments of `backstay plan`.
@@ -30,7 +32,7 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON
     #[arg(long)]
     json: bool,
-    /// Efficiency to ask the needed file system rate for, as a share
+    /// Efficiency to ask the needed file-system bandwidth for, as a fraction
     #[arg(long, default_value_t = 0.9)]
     target: f64,
     /// How well the failure rates are known, as a number of failures seen
@@ -39,7 +41,7 @@ pub(crate) struct PlanArgs {
     /// Write pictures to STEM-interval.svg, .png and STEM-file-system.svg, .png
     #[arg(long, value_name = "STEM")]
     picture: Option<PathBuf>,
-    /// Intervals to play for the difference that resumed transfers make
+    /// Intervals to simulate for the difference that resumed transfers make
     #[arg(long, default_value_t = 300_000)]
     simulated_intervals: u64,
 }
@@ -73,6 +75,8 @@ struct Report {
     ceiling_efficiency: f64,
     transfer: TransferReport,
     defaults: Vec<String>,
+    /// Settings of this plan, as TOML for the file that `BACKSTAY_CONFIG` names.
+    settings: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,6 +92,16 @@ struct WhatIfReport {
     change: &'static str,
     efficiency: f64,
     gain: f64,
+}
+
+impl From<WhatIf> for WhatIfReport {
+    fn from(found: WhatIf) -> Self {
+        Self {
+            change: found.change,
+            efficiency: found.efficiency,
+            gain: found.gain,
+        }
+    }
 }
 
 /// The exact chain is for transfers tied to the application; Backstay's resume.
@@ -106,7 +120,9 @@ const RATE_MAX: f64 = 1e9;
 pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     let done = plan(args).and_then(|(job, best, report)| {
         if let Some(stem) = &args.picture {
-            draw(&job, &best, stem).map_err(|e| e.to_string())?;
+            for file in draw(&job, &best, stem).map_err(|e| e.to_string())? {
+                output::complain(&format!("wrote {}.svg and .png", file.display()));
+            }
         }
         if args.json {
             return serde_json::to_string_pretty(&report).map_err(|e| e.to_string());
@@ -116,12 +132,9 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     match done {
         Ok(printed) => {
             output::result(printed.trim_end());
-            output::OK
+            ExitCode::SUCCESS
         }
-        Err(error) => {
-            output::complain(&error);
-            output::bad_input()
-        }
+        Err(error) => Failure::named("bad input", error).report(args.json),
     }
 }
 
@@ -172,20 +185,7 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
             stall: losses.stall,
             failures: losses.failures,
         },
-        what_ifs: what_ifs
-            .into_iter()
-            .map(
-                |WhatIf {
-                     change,
-                     efficiency,
-                     gain,
-                 }| WhatIfReport {
-                    change,
-                    efficiency,
-                    gain,
-                },
-            )
-            .collect(),
+        what_ifs: what_ifs.into_iter().map(WhatIfReport::from).collect(),
         target_efficiency: args.target,
         required_file_system_gb_per_second: match required {
             Required::At(rate) => Some(rate),
@@ -194,6 +194,7 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
         ceiling_efficiency: at_rate(RATE_MAX),
         transfer: simulate_transfer(&best, args.simulated_intervals),
         defaults: defaults(&job),
+        settings: settings::toml(&job.inputs, &best),
     };
     Ok((job, best, report))
 }
@@ -253,10 +254,10 @@ fn bottleneck(best: &Best, losses: Losses, what_ifs: &[WhatIf]) -> String {
         return "none: no faster part gains 0.2 points; failures themselves decide".to_owned();
     };
     let part = match first.change {
-        "twice the file system" | "twice the compression" => "the file system",
+        "twice the file-system bandwidth" | "twice the compression" => "the file system",
         "twice the local write rate" => "writing to the node's own store",
         "twice the encoding rate" | "partner instead of XOR" => "encoding for the group",
-        "half the change share" => "the amount that changes",
+        "half the changed fraction" => "the amount that changes",
         _ => "the slowdown while draining",
     };
     let wait = if losses.stall > 1e-6 {
@@ -306,8 +307,9 @@ fn defaults(job: &Job) -> Vec<String> {
 
 fn text(job: &Job, report: &Report) -> String {
     let mut lines = vec![format!(
-        "Plan for {} nodes with {} GB each",
-        job.inputs.nodes, job.inputs.state_gb_per_node
+        "Plan for {} with {} GB each",
+        counted(job.inputs.nodes),
+        job.inputs.state_gb_per_node
     )];
     let mut say = |name: &str, value: String| lines.push(format!("  {name:<22} {value}"));
     say(
@@ -344,7 +346,7 @@ fn text(job: &Job, report: &Report) -> String {
             100.0 * losses.failures
         ),
     );
-    say("what binds", report.bottleneck.clone());
+    say("bottleneck", report.bottleneck.clone());
     say(
         &format!("for {:.0} %", 100.0 * report.target_efficiency),
         target(report),
@@ -362,12 +364,20 @@ fn text(job: &Job, report: &Report) -> String {
         lines.push("Defaults used".to_owned());
         lines.extend(report.defaults.iter().map(|line| format!("  {line}")));
     }
+    lines.push("Settings, for the file that BACKSTAY_CONFIG names".to_owned());
+    lines.push(String::new());
+    lines.push(report.settings.trim_end().to_owned());
     lines.join("\n")
+}
+
+fn counted(nodes: f64) -> String {
+    let is_one = (nodes - 1.0).abs() < f64::EPSILON;
+    format!("{nodes} node{}", if is_one { "" } else { "s" })
 }
 
 fn target(report: &Report) -> String {
     match report.required_file_system_gb_per_second {
-        Some(rate) => format!("a file system of {rate:.3} GB/s is enough"),
+        Some(rate) => format!("a file-system bandwidth of {rate:.3} GB/s is enough"),
         None => format!(
             "not reachable at any bandwidth: the ceiling is {:.3}",
             report.ceiling_efficiency
@@ -395,15 +405,17 @@ fn transfer_lines(transfer: &TransferReport) -> Vec<String> {
 }
 
 /// Two pictures: efficiency over the interval, needed file system rate over the failure rate.
-fn draw(job: &Job, best: &Best, stem: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(job: &Job, best: &Best, stem: &Path) -> Result<[PathBuf; 2], Box<dyn std::error::Error>> {
     let problem = job.problem_of(&job.inputs)?;
     let named = |end: &str| {
         let mut name = stem.file_name().unwrap_or_default().to_os_string();
         name.push(end);
         stem.with_file_name(name)
     };
-    interval_chart(&problem, best).write(&named("-interval"))?;
-    file_system_chart(job).write(&named("-file-system"))
+    let files = [named("-interval"), named("-file-system")];
+    interval_chart(&problem, best).write(&files[0])?;
+    file_system_chart(job).write(&files[1])?;
+    Ok(files)
 }
 
 fn interval_chart(problem: &Problem, best: &Best) -> Chart {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay prune`: takes checkpoints out of an archive while no job runs on it.
 
-use crate::output::{Failure, ask, complain, human_bytes, print_json, print_table, result};
+use crate::output::{
+    Failure, ask, complain, counted, human_bytes, print_json, print_table, result, results,
+};
+use crate::select::no_such_path;
+use crate::table::Table;
 use crate::view::{IdView, short};
-use backstay::ErrorKind;
+use backstay::{Config, ErrorKind};
 use backstay_archive::drain::prune::{PruneOptions, PrunePlan, carry_out, plan};
+use backstay_archive::job_folder;
 use backstay_archive::retention::Reason;
 use backstay_inspect::glance_archives;
 use serde::Serialize;
@@ -15,10 +20,15 @@ use std::process::ExitCode;
 /// why before anything is done.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PruneArgs {
-    /// The folder of the job in the archive, or the folder above it if that has one job.
-    folder: PathBuf,
+    /// The folder of the job in the archive, or the folder above it if that has one job. Without it,
+    /// `BACKSTAY_ARCHIVE` or the configuration that `BACKSTAY_CONFIG` names says where the archive is.
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// The job, where the folder has several [env: `BACKSTAY_JOB`, without DIR]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
     /// So many of the newest checkpoints stay. Without it all that can be restored stay, and only
-    /// what a later life of the job abandoned goes.
+    /// what a later run of the job abandoned goes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     retained: Option<u32>,
     /// Keep this checkpoint until it is released, whatever goes. May be given several times.
@@ -75,7 +85,7 @@ pub(crate) fn run(args: &PruneArgs) -> ExitCode {
 }
 
 fn prune(args: &PruneArgs) -> Result<(), Failure> {
-    let folder = folder_of_job(&args.folder)?;
+    let folder = folder_of_job(&place(args)?)?;
     let options = PruneOptions {
         retained: args.retained.map(backstay_format::width::index),
         keep: args.keep.clone(),
@@ -110,16 +120,36 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
         print_json(&PlanView::new(&plan, goes_on, removed));
     } else if goes_on {
         result(&format!(
-            "done: {} checkpoints dropped, {} files removed; {} inside the stores are free from the \
-             next drain on",
-            plan.retention.dropped.len(),
-            removed.len(),
+            "done: {} dropped, {} removed; {} inside the stores are free from the next drain on",
+            counted(plan.retention.dropped.len(), "checkpoint"),
+            counted(removed.len(), "file"),
             human_bytes(plan.bytes_reusable)
         ));
     } else {
         result("nothing was done");
     }
     Ok(())
+}
+
+/// The folder given, or that of the settings; of one job if one is named.
+fn place(args: &PruneArgs) -> Result<PathBuf, Failure> {
+    let (folder, job) = if let Some(folder) = &args.folder {
+        (folder.clone(), args.job.clone())
+    } else {
+        let config = Config::from_environment()?;
+        let folder = config
+            .archive
+            .ok_or_else(|| Failure::usage("which archive? Give its folder, or BACKSTAY_ARCHIVE"))?;
+        (folder, args.job.clone().or(config.job))
+    };
+    // The folder of the job itself has no other of its name in it.
+    let below = job.map(|job| job_folder(&folder, &job));
+    let folder = below.filter(|below| below.is_dir()).unwrap_or(folder);
+    if folder.exists() {
+        Ok(folder)
+    } else {
+        Err(no_such_path(&folder))
+    }
 }
 
 /// The one archive at or below `path`.
@@ -138,12 +168,12 @@ fn folder_of_job(path: &Path) -> Result<PathBuf, Failure> {
                 "{}: there is no archive of a job; give the folder of the job in the archive",
                 path.display()
             );
-            Err(Failure::new(ErrorKind::NoCheckpoint, message))
+            Err(Failure::named("nothing there", message))
         }
         several => {
             let names: Vec<String> = several.iter().map(|f| f.display().to_string()).collect();
             let message = format!(
-                "there are several archives; give one of {}",
+                "there are archives of several jobs; give --job, or one of {}",
                 names.join(", ")
             );
             Err(Failure::new(ErrorKind::InvalidArgument, message))
@@ -153,24 +183,32 @@ fn folder_of_job(path: &Path) -> Result<PathBuf, Failure> {
 
 const fn reason(reason: Reason) -> &'static str {
     match reason {
-        Reason::Abandoned => "abandoned: a later life went on from an older one",
+        Reason::Abandoned => "abandoned: a later run resumed from an older one",
         Reason::Superseded => "superseded: enough newer ones stay",
     }
 }
 
 fn show(args: &PruneArgs, plan: &PrunePlan) {
-    result(&format!(
+    results(&[format!(
         "job {}, archive {}",
         plan.job,
         plan.folder.display()
-    ));
+    )]);
     let marks = [
         (&args.keep, "kept from now on"),
         (&args.release, "kept no longer"),
     ];
     for (numbers, what) in marks.into_iter().filter(|(numbers, _)| !numbers.is_empty()) {
-        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-        result(&format!("checkpoints {} are {what}", numbers.join(", ")));
+        let texts: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        let (plural, are) = if numbers.len() == 1 {
+            ("", "is")
+        } else {
+            ("s", "are")
+        };
+        result(&format!(
+            "checkpoint{plural} {} {are} {what}",
+            texts.join(", ")
+        ));
     }
     let dropped = plan.retention.dropped.iter().map(|dropped| {
         let stored = human_bytes(dropped.bytes_written);
@@ -186,7 +224,12 @@ fn show(args: &PruneArgs, plan: &PrunePlan) {
         vec![short(id), "stays".to_owned(), String::new(), why.to_owned()]
     });
     let rows: Vec<Vec<String>> = dropped.chain(retained).collect();
-    print_table(&["CHECKPOINT", "", "STORED FOR IT", "WHY"], &[2], &rows);
+    let table = Table {
+        head: &["CHECKPOINT", "", "STORED FOR IT", "WHY"],
+        right: &[2],
+        less: &[],
+    };
+    print_table(table, &rows);
     for file in &plan.files {
         let bytes = human_bytes(file.bytes);
         result(&format!("file {} goes, {bytes}: {}", file.name, file.why));

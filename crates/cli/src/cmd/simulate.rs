@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay simulate`: plays job lives and says how well a plan holds.
+//! `backstay simulate`: simulates runs of a job and says how well a plan holds.
 //!
 //! Purpose: the spread of a job's wall time under exponential, Weibull or recorded failures.
 //! In from: the same numbers as `backstay plan`; the plan is the best one for them, or given.
@@ -16,14 +16,15 @@ use backstay_model::solve;
 use serde::Serialize;
 
 use super::job::JobArgs;
-use crate::output;
+use crate::output::{self, Failure};
+use crate::units;
 
 /// Arguments of `backstay simulate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Job lives to play
+    /// Runs of the job to simulate
     #[arg(long, default_value_t = 2000)]
     lives: u64,
     /// Seed of the random numbers
@@ -38,8 +39,8 @@ pub(crate) struct SimulateArgs {
     /// What becomes of a transfer when the application falls back
     #[arg(long, value_enum, default_value_t = Policy::Resume)]
     transfer: Policy,
-    /// Play this interval instead of the planned one, in seconds of computation
-    #[arg(long)]
+    /// This interval instead of the planned one: seconds of computation, or as 10min
+    #[arg(long, value_parser = units::seconds)]
     interval_seconds: Option<f64>,
     /// Print the result as JSON
     #[arg(long)]
@@ -92,19 +93,16 @@ pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
     match done {
         Ok(printed) => {
             output::result(&printed);
-            output::OK
+            ExitCode::SUCCESS
         }
-        Err(error) => {
-            output::complain(&error);
-            output::bad_input()
-        }
+        Err(error) => Failure::named("bad input", error).report(args.json),
     }
 }
 
 fn simulate(args: &SimulateArgs) -> Result<Report, String> {
     let job = args.job.resolve()?;
     if args.lives == 0 || args.lives > 10_000_000 {
-        return Err(format!("lives = {}: allowed is 1 to 1e7", args.lives));
+        return Err(format!("lives = {}: allowed is 1 to 10000000", args.lives));
     }
     let problem = job.problem_of(&job.inputs).map_err(|e| e.to_string())?;
     let mut best = optimize(&problem).map_err(|e| e.to_string())?;
@@ -132,6 +130,9 @@ fn simulate(args: &SimulateArgs) -> Result<Report, String> {
 
 fn failures(args: &SimulateArgs, best: &Best) -> Result<Failures, String> {
     if let Some(shape) = args.weibull {
+        if !(0.05..=20.0).contains(&shape) {
+            return Err(format!("weibull = {shape}: allowed is 0.05 to 20"));
+        }
         return Ok(Failures::Weibull { shape });
     }
     let Some(path) = &args.failure_log else {
@@ -154,7 +155,7 @@ fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<R
     let at = |share| quantile_of_sorted(&wall, share);
     let (Some(p10), Some(p50), Some(p90)) = (at(0.1), at(0.5), at(0.9)) else {
         return Err(format!(
-            "none of {count} lives ended within {PATIENCE} times the useful time"
+            "none of {count} runs ended within {PATIENCE} times the useful time"
         ));
     };
     let ended = real(u64::try_from(wall.len()).unwrap_or(u64::MAX));
@@ -191,13 +192,13 @@ fn text(report: &Report) -> String {
     let hours = |seconds: f64| seconds / 3600.0;
     let mut lines = vec![
         format!(
-            "{} lives of {:.1} useful hours, a checkpoint every {:.0} s of computation",
+            "{} runs of {:.1} useful hours, a checkpoint every {:.0} s of computation",
             report.lives,
             hours(report.job_seconds),
             report.interval_seconds
         ),
         format!(
-            "  efficiency  mean {:.4} +- {:.4}, 80 % of lives {:.3} to {:.3}",
+            "  efficiency  mean {:.4} +- {:.4}, 80 % of runs {:.3} to {:.3}",
             report.mean_efficiency,
             report.standard_error,
             report.efficiency_p10,
@@ -208,13 +209,13 @@ fn text(report: &Report) -> String {
             report.chain_efficiency
         ),
         format!(
-            "  wall time   {:.1} h, 80 % of lives {:.1} to {:.1} h",
+            "  wall time   {:.1} h, 80 % of runs {:.1} to {:.1} h",
             hours(report.wall_seconds_p50),
             hours(report.wall_seconds_p10),
             hours(report.wall_seconds_p90)
         ),
         format!(
-            "  failures    {} per life, by level used",
+            "  failures    {} per run, by level used",
             report
                 .failures_per_life
                 .iter()
@@ -225,7 +226,7 @@ fn text(report: &Report) -> String {
     ];
     if report.unfinished > 0 {
         lines.push(format!(
-            "  {} lives did not end within {PATIENCE} times the useful time; the figures are of \
+            "  {} runs did not end within {PATIENCE} times the useful time; the figures are of \
              the others",
             report.unfinished
         ));

@@ -5,10 +5,11 @@
 //! In from: the archive's folder, a job's name; SIGTERM and SIGINT. Out to: messages on standard error.
 //! Invariants: any number of servers a job; each ends when it is told to, or its job is over.
 
-use crate::output::complain;
-use backstay::{Config, Error, ErrorKind, Result};
+use crate::output::{Failure, complain};
+use backstay::Config;
 use backstay_archive::job_folder;
 use backstay_service::staging::{Ended, StageOptions, run as run_server};
+use backstay_store::place;
 use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,11 +19,11 @@ use std::sync::atomic::AtomicBool;
 /// Pulls checkpoints from the nodes of a job and archives them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StageArgs {
-    /// Folder of the archive, as the application's configuration names it
-    #[arg(value_name = "DIR", env = "BACKSTAY_ARCHIVE")]
-    archive: PathBuf,
-    /// Name of the job that it serves
-    #[arg(long, env = "BACKSTAY_JOB")]
+    /// Folder of the archive [default: what `BACKSTAY_ARCHIVE` or the application's configuration names]
+    #[arg(value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// Name of the job that it serves [default: what `BACKSTAY_JOB` or the configuration names]
+    #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Name of the server, unique among those of the job; by default that of the host
     #[arg(long)]
@@ -39,30 +40,30 @@ pub(crate) fn run(args: &StageArgs) -> ExitCode {
                 Ended::JobOver => "its job is over",
                 Ended::Asked => "it was told to",
             };
-            complain(&format!("backstay: the staging server ends: {why}"));
+            complain(&format!("the staging server ends: {why}"));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            complain(&format!("backstay: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report(false),
     }
 }
 
-fn serve(args: &StageArgs) -> Result<Ended> {
+fn serve(args: &StageArgs) -> Result<Ended, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
-            Error::caused(ErrorKind::Unsupported, "watching for signals", error)
-        })?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::output("watching for signals", &error))?;
     }
     let config = Config::from_environment()?;
     let Some(job) = args.job.clone().or(config.job) else {
-        let context = "which job? Give --job as the application names it";
-        return Err(Error::new(ErrorKind::InvalidArgument, context));
+        let message = "which job? Give --job, or BACKSTAY_JOB, as the application names it";
+        return Err(Failure::usage(message));
+    };
+    let Some(archive) = args.archive.clone().or(config.archive) else {
+        let message = "which archive? Give its folder, or BACKSTAY_ARCHIVE";
+        return Err(Failure::usage(message));
     };
     let options = StageOptions {
-        folder: job_folder(&args.archive, &job),
+        folder: job_folder(&archive, &job),
         job: job.clone(),
         name: args
             .name
@@ -72,10 +73,11 @@ fn serve(args: &StageArgs) -> Result<Ended> {
         listen: args.listen.clone(),
         over: std::env::var_os("BACKSTAY_RENDEZVOUS").map(|folder| Path::new(&folder).join("over")),
     };
-    run_server(&options, &stop, |address| {
+    let ended = run_server(&options, &stop, |address| {
         let name = &options.name;
         complain(&format!(
-            "backstay: staging server {name} of job {job} answers at {address}"
+            "staging server {name} of job {job} answers at {address}"
         ));
-    })
+    })?;
+    Ok(ended)
 }

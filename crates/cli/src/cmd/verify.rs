@@ -5,9 +5,11 @@
 mod repair;
 mod stripes;
 
-use crate::output::{Failure, WRONG, complain, human_bytes, print_json, progress, result};
-use crate::select;
-use crate::view::{CheckpointView, IdView, UnreadableView, short, short_list};
+use crate::output::{
+    Failure, WRONG, complain, counted, human_bytes, print_json, progress, result, results,
+};
+use crate::select::{self, Places};
+use crate::view::{CheckpointView, IdView, UnreadableView, checkpoints, short};
 use backstay::CheckpointId;
 use backstay_inspect::{
     Checkpoint, Finding, Stores, VerifiedArchive, VerifiedStore, Wanted, bytes_to_verify,
@@ -15,7 +17,6 @@ use backstay_inspect::{
 use repair::RepairedView;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use stripes::StripesView;
 
@@ -25,8 +26,8 @@ const SHOWN_MAX: usize = 100;
 /// Reads and checks every byte of every retained checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Store files, or folders above them, or archives. Without any, the default places are looked at.
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Only this checkpoint: its number, or NUMBER.INCARNATION as `ls` shows it. It must be complete.
     #[arg(long, short, value_name = "N[.I]", value_parser = select::parse_checkpoint)]
     checkpoint: Option<Wanted>,
@@ -103,11 +104,11 @@ pub(crate) fn run(args: &VerifyArgs) -> ExitCode {
 
 fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     let repaired = if args.repair {
-        Some(repair::repair(&args.paths)?)
+        Some(repair::repair(&args.places)?)
     } else {
         None
     };
-    let stores = select::open(&args.paths)?;
+    let stores = args.places.open()?;
     let all = stores.checkpoints();
     let meant = |checkpoint: &&Checkpoint| {
         args.checkpoint
@@ -216,14 +217,11 @@ fn damaged(
 
 fn show_archive(stores: &Stores, archive: &VerifiedArchive) {
     let folder = stores.archives()[archive.archive].folder().display();
-    let (count, plural) = match archive.files.len() {
-        1 => (1, "catalog"),
-        count => (count, "catalogs"),
-    };
+    let read = counted(archive.files.len(), "catalog");
     let verdict = places(archive.findings.len());
-    result(&format!("{folder}: {count} {plural} read: {verdict}"));
+    results(&[format!("{folder}: {read} read: {verdict}")]);
     for finding in archive.findings.iter().take(SHOWN_MAX) {
-        result(&format!("  {}", sentence(finding)));
+        results(&[format!("  {}", sentence(finding))]);
     }
 }
 
@@ -236,23 +234,23 @@ fn places(findings: usize) -> String {
 }
 
 fn show(stores: &Stores, store: &VerifiedStore) {
-    result(&format!(
-        "{}: checkpoints {}; {} blocks and {} pages read, {}: {}",
+    results(&[format!(
+        "{}: {}; {} and {} read, {}: {}",
         stores.path(store.store).display(),
-        short_list(&store.checkpoints),
-        store.blocks,
-        store.pages,
+        checkpoints(&store.checkpoints),
+        counted(store.blocks, "block"),
+        counted(store.pages, "page"),
         human_bytes(store.bytes),
         places(store.findings.len())
-    ));
+    )]);
     if !store.superseded.is_empty() {
         complain(&format!(
-            "checkpoints {} were superseded by the running job while they were read",
-            short_list(&store.superseded)
+            "superseded by the running job while it was read: {}",
+            checkpoints(&store.superseded)
         ));
     }
     for finding in store.findings.iter().take(SHOWN_MAX) {
-        result(&format!("  {}", sentence(finding)));
+        results(&[format!("  {}", sentence(finding))]);
     }
     if store.findings.len() > SHOWN_MAX {
         let more = store.findings.len() - SHOWN_MAX;
@@ -287,7 +285,7 @@ fn sentence(finding: &Finding) -> String {
     let concerns = if finding.checkpoints.is_empty() {
         "no checkpoint needs this copy".to_owned()
     } else {
-        format!("concerns checkpoints {}", short_list(&finding.checkpoints))
+        format!("concerns {}", checkpoints(&finding.checkpoints))
     };
     let place: String = [of_segment, of_variable, of_rank, at]
         .into_iter()
@@ -299,7 +297,7 @@ fn sentence(finding: &Finding) -> String {
 fn advise(left: &[CheckpointId]) {
     let text = match left.last() {
         Some(&newest) => format!(
-            "a restart passes damaged checkpoints over by itself; the newest good and complete one is \
+            "a restart skips damaged checkpoints by itself; the newest good and complete one is \
              {}",
             short(newest)
         ),

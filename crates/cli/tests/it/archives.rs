@@ -104,7 +104,7 @@ fn an_archive_is_listed_and_inspected_from_every_side() {
         let ran = backstay(&["ls"], &[place]);
         assert_eq!(ran.status, 0, "{ran:?}");
         assert_eq!(ran.out.matches("  archive  ").count(), 3, "{ran:?}");
-        assert_eq!(ran.out.matches("whole").count(), 3, "{ran:?}");
+        assert_eq!(ran.out.matches("complete").count(), 3, "{ran:?}");
         let json = backstay(&["ls", "--json"], &[place]).json();
         assert_eq!(numbers(&json["checkpoints"]), [1, 2, 3]);
         let newest = &json["checkpoints"][2];

@@ -29,6 +29,14 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
 }
 
+/// Damages a block that never changed.
+pub(crate) fn spoil_a_block(store: &Path) {
+    flip(
+        store,
+        offsets_of(store, word(1, 3 * BLOCK_WORDS + 100, 0))[0],
+    );
+}
+
 /// The damage that `verify` finds, and that it ends as it should.
 fn damage(path: &Path) -> Vec<Value> {
     let ran = backstay(&["verify", "--json"], &[path]);

@@ -4,6 +4,7 @@
 use crate::job::{GLOBAL, RANKS, WORDS, backstay, element, run_job, word};
 use crate::numpy::{Array, read_npy, read_npz};
 use serde_json::json;
+use std::process::Stdio;
 
 fn field(step: u64) -> Vec<f64> {
     let rows = 0..GLOBAL[0];
@@ -147,4 +148,59 @@ fn what_cannot_be_exported_is_told_before_a_file_is_made() {
         assert!(ran.err.contains(says), "{ran:?}");
         assert!(!made.exists());
     }
+}
+
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    large_job(folder.path());
+    let out = folder.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    let files = || std::fs::read_dir(&out).unwrap().count();
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        // A machine may be so fast that the file is whole before the signal comes.
+        let interrupted = (0..20).any(|_try| {
+            let mut export = crate::job::command();
+            export.args(["export", "-o"]).arg(out.join("all.npz"));
+            let export = export.arg(folder.path()).stderr(Stdio::piped());
+            let child = export.stdout(Stdio::piped()).spawn().unwrap();
+            while files() == 0 {
+                std::thread::yield_now();
+            }
+            let mut kill = std::process::Command::new("/bin/kill");
+            kill.args([signal, &child.id().to_string()])
+                .status()
+                .unwrap();
+            let ended = child.wait_with_output().unwrap();
+            let said = String::from_utf8(ended.stderr).unwrap();
+            match ended.status.code() {
+                Some(0) => {
+                    std::fs::remove_file(out.join("all.npz")).unwrap();
+                    false
+                }
+                code => {
+                    assert_eq!(code, Some(status), "{said}");
+                    assert!(
+                        said.contains("interrupted") && said.contains("all.npz"),
+                        "{said}"
+                    );
+                    assert_eq!(files(), 0, "a draft was left");
+                    true
+                }
+            }
+        });
+        assert!(interrupted, "the signal never came in time");
+    }
+}
+
+/// One rank with 64 MiB, which take some time to be written.
+fn large_job(path: &std::path::Path) {
+    use backstay::{ElementType, Session, Variable, comm::Single};
+    let mut data: Vec<u64> = (0..8 << 20).collect();
+    let mut session = Session::open(Box::new(Single), crate::job::config(path, 0, 1)).unwrap();
+    let variable = Variable::new("data", ElementType::U64, &[8 << 20]);
+    // SAFETY: the memory is neither moved nor freed while the session lives.
+    unsafe { session.protect(variable, data.as_mut_ptr().cast()).unwrap() };
+    session.checkpoint().unwrap();
+    session.close().unwrap();
 }

@@ -13,14 +13,18 @@ fn ls_merges_the_nodes_of_a_job() {
     let lines: Vec<&str> = ran.out.lines().collect();
     assert!(lines[0].starts_with("job test job: 4 stores, "), "{ran:?}");
     assert!(lines[1].starts_with("CHECKPOINT  COMMITTED"), "{ran:?}");
-    for (line, id) in lines[2..].iter().zip(["3.1", "4.1", "5.1"]) {
+    for (line, id) in lines[2..5].iter().zip(["3.1", "4.1", "5.1"]) {
         assert!(line.trim_start().starts_with(id), "{ran:?}");
         assert!(
             line.contains(" 4/4 ") && line.ends_with("complete  node only"),
             "{ran:?}"
         );
     }
-    assert_eq!(lines.len(), 5);
+    for (node, line) in lines[5..].iter().enumerate() {
+        let path = store(folder.path(), node);
+        assert_eq!(*line, format!("  node node{node}: {}", path.display()));
+    }
+    assert_eq!(lines.len(), 5 + 4);
 
     let json = backstay(&["ls", "--json"], &[folder.path()]).json();
     let newest = &json["checkpoints"][2];
@@ -134,7 +138,11 @@ fn nothing_there_is_an_error_that_says_what_to_do() {
         "{ran:?}"
     );
     let ran = backstay(&["ls", "--json"], &[&missing]);
-    assert_eq!(ran.json()["error"]["kind"], "no checkpoint to restore");
+    assert_eq!(ran.json()["error"]["kind"], "no such path");
+    assert!(
+        ran.err.contains("there is no such file or folder") && !ran.err.contains("restore"),
+        "{ran:?}"
+    );
     assert_eq!(backstay(&["ls", "--nonsense"], &[]).status, 2);
     assert_eq!(backstay(&["inspect", "-c", "one"], &[]).status, 2);
 }
@@ -250,17 +258,34 @@ fn a_result_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     run_job(folder.path(), 2, 2);
     let stored = folder.path().to_str().unwrap();
-    let commands: [&[&str]; 5] = [
+    let metrics = folder.path().join("test job/node0");
+    let file = folder.path().join("x.npz");
+    let file = file.to_str().unwrap();
+    let cases = folder.path().join("cases.json");
+    std::fs::write(&cases, r#"{"cases": []}"#).unwrap();
+    let commands: [&[&str]; 17] = [
         &["ls", stored],
         &["ls", "--json", stored],
         &["inspect", stored],
         &["verify", stored],
+        &["verify", "--json", stored],
+        &["export", stored, "-o", file],
+        &["status", stored],
+        &["status", "--json", stored],
         &[
             "plan",
             "--json",
             "--simulated-intervals=20000",
             "--job-hours=100",
         ],
+        &["simulate", "--lives=2", "--job-hours=10"],
+        &["model", "eval", cases.to_str().unwrap()],
+        &["completions", "bash"],
+        &["man", metrics.to_str().unwrap()],
+        &["--help"],
+        &["ls", "--help"],
+        &["--version"],
+        &["-V"],
     ];
     for words in commands {
         let full = || {
@@ -288,4 +313,55 @@ fn a_result_that_cannot_be_written_is_an_error() {
         assert_eq!(output.status.code(), Some(0), "{words:?}: {said}");
         assert!(!said.contains("standard output"), "{words:?}: {said}");
     }
+}
+
+#[test]
+fn settings_of_the_job_say_where_to_look() {
+    let folder = tempfile::tempdir().unwrap();
+    run_job(folder.path(), 4, 1);
+    crate::live::short_job(folder.path(), "another job");
+    let config = folder.path().join("config.toml");
+    let text = format!(
+        "job = \"test job\"\nstore_path = {:?}\n",
+        folder.path().to_str().unwrap()
+    );
+    std::fs::write(&config, text).unwrap();
+    let other = folder.path().join("x.npz");
+    let export: &[&str] = &["export", "-o", other.to_str().unwrap()];
+    for words in [&["ls"], &["inspect"], &["verify"], &["status"], export] {
+        let mut with_config = command();
+        let ran = finish(with_config.args(words).env("BACKSTAY_CONFIG", &config));
+        assert_eq!(ran.status, 0, "{words:?} {ran:?}");
+        assert!(!ran.out.contains("another job"), "{words:?} {ran:?}");
+        let mut with_job = command();
+        with_job
+            .args(words)
+            .env("BACKSTAY_STORE_PATH", folder.path());
+        let ran = finish(with_job.env("BACKSTAY_JOB", "test job"));
+        assert_eq!(ran.status, 0, "{words:?} {ran:?}");
+        // The option counts more than the environment, and with paths, too.
+        let mut named = command();
+        named.args(words).env("BACKSTAY_JOB", "no job");
+        let ran = finish(named.args(["--job", "test job"]).arg(folder.path()));
+        assert_eq!(ran.status, 0, "{words:?} {ran:?}");
+        assert!(!ran.out.contains("another job"), "{words:?} {ran:?}");
+        let ran = finish(
+            command()
+                .args(words)
+                .args(["--job", "no job"])
+                .arg(folder.path()),
+        );
+        assert_eq!(ran.status, 1, "{words:?} {ran:?}");
+        let mut none = command();
+        none.args(words).env("BACKSTAY_STORE_PATH", folder.path());
+        let ran = finish(none.env("BACKSTAY_JOB", "no job"));
+        assert_eq!(ran.status, 1, "{words:?} {ran:?}");
+        assert!(ran.err.contains("no store of job \"no job\""), "{ran:?}");
+    }
+    let mut inspect = command();
+    inspect
+        .arg("inspect")
+        .env("BACKSTAY_STORE_PATH", folder.path());
+    let ran = finish(&mut inspect);
+    assert!(ran.status == 1 && ran.err.contains("give --job"), "{ran:?}");
 }

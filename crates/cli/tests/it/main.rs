@@ -18,3 +18,4 @@ mod planner;
 mod protected;
 mod running;
 mod standing;
+mod terminal;

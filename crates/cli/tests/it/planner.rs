@@ -214,7 +214,8 @@ fn plan_names_bad_values_and_asks_about_units() {
     for (flag, value, message) in [
         ("--nodes", "-3", "nodes = -3"),
         ("--nodes", "nan", "nodes = NaN"),
-        ("--state-gb-per-node", "inf", "state-gb-per-node = inf"),
+        ("--state-gb-per-node", "0", "state-gb-per-node = 0.0"),
+        ("--nodes", "0", "allowed is 1 to 100000000"),
         ("--changed-share", "2", "changed-share = 2"),
         ("--failure-shares", "0.5,0.6", "failure-shares"),
         ("--node-mtbf-hours", "1e-5", "a rate where a time belongs"),
@@ -224,6 +225,21 @@ fn plan_names_bad_values_and_asks_about_units() {
         assert_eq!(code, 1, "{flag} {value}");
         assert!(error.contains(message), "{error}");
     }
+    for (flag, value, says) in [
+        ("--state-gb-per-node", "inf", "write GB, or 512MiB"),
+        ("--nodes", "many", "it is not a number"),
+        ("--job-hours", "10m", "write hours, or 30min"),
+        ("--simulated-intervals", "x", "it is not a whole number"),
+    ] {
+        let (code, report, error) = plan(&[flag, value]);
+        assert!(code == 2 && error.contains(says), "{flag} {value}: {error}");
+        assert_eq!(report["error"]["kind"], "usage", "{report}");
+    }
+    let (code, report, _) = plan(&["--nodes", "0"]);
+    assert!(
+        code == 1 && report["error"]["kind"] == "bad input",
+        "{report}"
+    );
     assert_eq!(plan(&["--protection", "raid"]).0, 2);
     assert_eq!(
         plan(&[
@@ -241,6 +257,66 @@ fn plan_names_bad_values_and_asks_about_units() {
     std::fs::write(&config, "nodess = 3\n").unwrap();
     let (code, _, error) = plan(&["--config", config.to_str().unwrap()]);
     assert!(code == 1 && error.contains("nodess"), "{error}");
+}
+
+#[test]
+fn sizes_and_times_have_units() {
+    let bare = plan(&[
+        "--state-gb-per-node",
+        "2.147483648",
+        "--relaunch-seconds",
+        "120",
+    ]);
+    let units = plan(&["--state-gb-per-node", "2GiB", "--relaunch-seconds", "2min"]);
+    assert_eq!((bare.0, &bare.2), (0, &units.2), "{bare:?}");
+    assert_eq!(bare.1, units.1);
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("job.toml");
+    let name = config.to_str().unwrap();
+    std::fs::write(
+        &config,
+        "state-gb-per-node = \"2GiB\"\nrelaunch-seconds = \"2min\"\n",
+    )
+    .unwrap();
+    assert_eq!(plan(&["--config", name]).1, bare.1);
+    std::fs::write(&config, "nodes = \"2GB\"\n").unwrap();
+    let (code, _, error) = plan(&["--config", name]);
+    assert!(code == 1 && error.contains("expected a number"), "{error}");
+    assert!(!error.contains("f64"), "{error}");
+    let output = backstay(&["simulate", "--weibull", "0"]);
+    assert!(
+        stderr(&output).contains("weibull = 0: allowed is 0.05 to 20"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn a_plan_ends_in_settings_that_a_job_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backstay.toml");
+    for more in [
+        vec!["--nodes", "1408", "--changed-share", "0.2"],
+        vec!["--nodes", "1", "--protection", "partner"],
+    ] {
+        let (code, report, error) = plan(&more);
+        assert_eq!(code, 0, "{error}");
+        let settings = report["settings"].as_str().unwrap();
+        std::fs::write(&file, settings).unwrap();
+        let config = backstay::Config::from_file(&file).unwrap();
+        let interval = config.interval_seconds().unwrap().unwrap();
+        let planned = report["interval_seconds"].as_f64().unwrap();
+        assert!((interval - planned).abs() <= 0.5, "{interval} {planned}");
+        if let Some(every) = config.archive_every {
+            assert_eq!(report["intervals_per_period"], every);
+        }
+        let words = [
+            &["plan", "--simulated-intervals=20000", "--job-hours=100"],
+            &*more,
+        ]
+        .concat();
+        let text = stdout(&backstay(&words));
+        assert!(text.trim_end().ends_with(settings.trim_end()), "{text}");
+    }
 }
 
 #[test]

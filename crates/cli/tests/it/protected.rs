@@ -108,6 +108,15 @@ fn ls_and_inspect_show_what_protects_a_checkpoint() {
         );
         assert!(!ran.err.contains("LESS"), "{ran:?}");
     }
+    // The job does not run any more: `status` says what `ls` says.
+    let ran = backstay(&["status"], &[path]);
+    assert!(
+        ran.out.contains("protected  newest checkpoint 4.1"),
+        "{ran:?}"
+    );
+    let json = backstay(&["status", "--json"], &[path]).json();
+    let newest = json!({ "number": 4, "incarnation": 1 });
+    assert_eq!(json["jobs"][0]["levels"]["protected"], newest, "{json}");
     let json = backstay(&["ls", "--json"], &[path]).json();
     assert_eq!(json["groups"].as_array().unwrap().len(), 1, "{json}");
     let group = &json["groups"][0];
@@ -241,7 +250,7 @@ fn damaged_data_and_parity_are_found_and_made_again() {
 
         let ran = backstay(&["verify", "--repair"], &[path]);
         assert_eq!(ran.status, 0, "{ran:?}");
-        assert!(ran.out.contains(" extents made again, "), "{ran:?}");
+        assert!(ran.out.contains(" extents rebuilt, "), "{ran:?}");
         assert!(bytes_of(&files) == whole, "the stores are not as they were");
         let ran = backstay(&["verify", "--repair"], &[path]);
         assert!(
@@ -269,7 +278,7 @@ fn more_damage_than_parity_is_an_error_and_nothing_is_written() {
         2,
         "{ran:?}"
     );
-    assert!(ran.out.contains("cannot be made again"), "{ran:?}");
+    assert!(ran.out.contains("cannot be rebuilt"), "{ran:?}");
     assert!(bytes_of(&files) == before, "something was written");
 }
 

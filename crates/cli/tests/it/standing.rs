@@ -163,7 +163,7 @@ fn look(path: &Path) {
     let ran = backstay(&["status"], &[&path.join("test job")]);
     assert_eq!(ran.status, 0, "{ran:?}");
     for text in [
-        "job test job: running, life 1",
+        "job test job: running, run 1",
         "node       newest checkpoint 3.1",
         "archive    newest checkpoint 3.1",
     ] {
@@ -219,7 +219,7 @@ fn checkpoints_that_are_not_due_are_not_missing() {
         for text in [
             "checkpoint 8.1",
             "checkpoint 6.1",
-            "one of 3 checkpoints drains",
+            "one of 3 checkpoints is drained",
         ] {
             assert!(ran.out.contains(text), "{text}: {ran:?}");
         }
@@ -246,7 +246,10 @@ fn an_archive_alone_shows_its_newest_checkpoint() {
     std::fs::write(server, r#"{"name":"s1","address":"10.0.0.1:5"}"#).unwrap();
     let ran = backstay(&["status"], &[&archive]);
     assert_eq!(ran.status, 0, "{ran:?}");
-    assert!(ran.out.contains("newest whole checkpoint 2.1"), "{ran:?}");
+    assert!(
+        ran.out.contains("newest complete checkpoint 2.1"),
+        "{ran:?}"
+    );
     assert!(
         ran.out.contains("staging server s1 at 10.0.0.1:5"),
         "{ran:?}"

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: how jobs and archives stand at one moment, as JSON has it.
+//! Purpose: the status of jobs and archives at one moment, as JSON has it.
 //! In: stores' newest roots, what their jobs said and measured, catalogs. Out: one snapshot.
 //! Invariants: keys are stable; docs/guide/archive.md lists them; what is not known is null, never 0.
 
-use crate::output::Failure;
+use crate::output::{Failure, meaning, sentence};
+use crate::select::Places;
 use crate::view::{IdView, UnreadableView, utc};
-use backstay::{CheckpointId, ErrorKind};
 use backstay_archive::drain::ArchiveStatus;
 use backstay_base::clock::unix_ns;
 use backstay_inspect::{
-    ArchiveGlance, ControlGlance, StoreGlance, Unreadable, default_places, glance_archives,
+    ArchiveGlance, ControlGlance, Safety, StoreGlance, Stores, Unreadable, glance_archives,
     glance_stores, share,
 };
 use backstay_metrics::Metrics;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A drain's status that is older than this, of a job that runs, is no news.
 const STALE_SECONDS: f64 = 30.0;
 
-/// How jobs and archives stand.
+/// The status of jobs and archives.
 #[derive(Debug, Serialize)]
 pub(crate) struct Snapshot {
     pub(crate) taken_unix_ns: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Snapshot {
     pub(crate) archives: Vec<ArchiveView>,
     unreadable: Vec<UnreadableView>,
     #[serde(skip)]
-    errors: Vec<(ErrorKind, String)>,
+    errors: Vec<(&'static str, String)>,
 }
 
 /// A job, by the stores that are here.
@@ -38,6 +38,9 @@ pub(crate) struct JobView {
     pub(crate) running: bool,
     pub(crate) incarnation: u64,
     pub(crate) stores: Vec<StoreStatus>,
+    /// When the newest checkpoint was committed.
+    #[serde(skip)]
+    pub(crate) committed_unix_ns: Option<u64>,
     pub(crate) levels: Levels,
     pub(crate) encoding: Option<IdView>,
     pub(crate) archive: Option<DrainView>,
@@ -119,6 +122,9 @@ pub(crate) struct StoreStatus {
     newest: Option<IdView>,
     #[serde(skip)]
     pub(crate) metrics: Option<Metrics>,
+    /// When these were written: a running job does so now and then only.
+    #[serde(skip)]
+    pub(crate) measured_unix_ns: Option<u64>,
 }
 
 /// How draining stands.
@@ -170,6 +176,8 @@ pub(crate) struct ArchiveView {
     pub(crate) incarnation: u64,
     pub(crate) newest: Option<IdView>,
     pub(crate) archived: Option<String>,
+    #[serde(skip)]
+    pub(crate) archived_unix_ns: Option<u64>,
     pub(crate) checkpoints: usize,
     pub(crate) abandoned: usize,
     pub(crate) bytes_stored: u64,
@@ -187,31 +195,29 @@ pub(crate) struct ServerView {
 }
 
 impl Snapshot {
-    /// Looks at `paths`, or at the default places if there are none.
-    pub(crate) fn take(paths: &[PathBuf]) -> Self {
-        let named = !paths.is_empty();
-        let places = if named {
-            paths.to_vec()
-        } else {
-            default_places()
-        };
-        let places: Vec<PathBuf> = places.into_iter().filter(|p| named || p.is_dir()).collect();
-        let (stores, mut unreadable) = glance_stores(&places);
+    /// Looks at what there is.
+    pub(crate) fn take(places: &Places) -> Result<Self, Failure> {
+        let found = places.find()?;
+        let (mut stores, mut unreadable) = glance_stores(&found.paths);
         // Nobody named these places: that a folder is empty is no news.
-        unreadable.retain(|u| named || u.error.kind() != ErrorKind::NoCheckpoint);
+        unreadable.retain(|u| found.named || u.error.kind() != ErrorKind::NoCheckpoint);
         let mut archives = Vec::new();
-        for found in places.iter().flat_map(|place| glance_archives(place)) {
+        for found in found.paths.iter().flat_map(|place| glance_archives(place)) {
             match found {
                 Ok(archive) => archives.push(ArchiveView::new(&archive)),
                 Err(error) => unreadable.push(error),
             }
         }
+        if let Some(job) = &found.job {
+            stores.retain(|store| store.job == *job);
+            archives.retain(|archive| archive.job == *job);
+        }
         let mut jobs: BTreeMap<String, Vec<StoreGlance>> = BTreeMap::new();
         for store in stores {
             jobs.entry(store.job.clone()).or_default().push(store);
         }
-        let error = |u: &Unreadable| (u.error.kind(), u.error.to_string());
-        Self {
+        let error = |u: &Unreadable| (meaning(&u.error), sentence(&u.error));
+        Ok(Self {
             taken_unix_ns: unix_ns(),
             jobs: jobs
                 .into_iter()
@@ -220,26 +226,20 @@ impl Snapshot {
             archives,
             errors: unreadable.iter().map(error).collect(),
             unreadable: unreadable.iter().map(UnreadableView::from).collect(),
-        }
+        })
     }
 
     /// An error where there is nothing to show.
-    pub(crate) fn refuse_nothing(&self, paths: &[PathBuf]) -> Result<(), Failure> {
+    pub(crate) fn refuse_nothing(&self) -> Result<(), Failure> {
         if !self.jobs.is_empty() || !self.archives.is_empty() {
             return Ok(());
         }
-        match self.errors.first() {
-            Some((kind, text)) => Err(Failure::new(*kind, text.clone())),
-            None if paths.is_empty() => {
-                let message = "no path was given, and there is no store in the default places; give a \
-                               store file, a folder above it, or an archive";
-                Err(Failure::new(ErrorKind::NoCheckpoint, message))
-            }
-            None => Err(Failure::new(
-                ErrorKind::NoCheckpoint,
-                "there is no store and no archive",
-            )),
+        if let Some((kind, text)) = self.errors.first() {
+            return Err(Failure::named(kind, text.clone()));
         }
+        let message = "there is no store and no archive; give a store file, a folder above it, or an \
+                       archive, or --job as the application names it";
+        Err(Failure::named("nothing there", message))
     }
 
     /// What could not be looked at.
@@ -277,6 +277,16 @@ fn some(id: CheckpointId) -> Option<CheckpointId> {
     (id != CheckpointId::default()).then_some(id)
 }
 
+/// The newest checkpoint that is protected, of a job that does not run and says so itself: by the stripe
+/// logs beside its stores, as `backstay ls` has it.
+fn protected_at_rest(stores: &[StoreGlance]) -> Option<CheckpointId> {
+    let paths: Vec<PathBuf> = stores.iter().map(|store| store.path.clone()).collect();
+    let opened = Stores::open(&paths);
+    let checkpoints = opened.checkpoints().into_iter();
+    let safe = checkpoints.filter(|c| opened.protection(c).safety == Safety::Protected);
+    safe.map(|checkpoint| checkpoint.id).max()
+}
+
 impl JobView {
     fn new(job: String, stores: &[StoreGlance]) -> Self {
         let said = || stores.iter().filter_map(|store| store.running.as_ref());
@@ -299,7 +309,11 @@ impl JobView {
         let status = status.max_by_key(|status| status.written_unix_ns);
         let told = status.and_then(|status| status.newest);
         let told = told.map(|id| CheckpointId::new(id.incarnation, id.number));
-        let protected = said().filter_map(|glance| some(glance.protected)).max();
+        let protected = if running {
+            said().filter_map(|glance| some(glance.protected)).max()
+        } else {
+            protected_at_rest(stores)
+        };
         let encoding = said().filter_map(|glance| some(glance.encoding)).max();
         let id = |id: backstay_archive::drain::StatusCheckpoint| {
             CheckpointId::new(id.incarnation, id.number)
@@ -333,6 +347,7 @@ impl JobView {
                 .max()
                 .unwrap_or(0),
             stores: stores.iter().map(StoreStatus::from).collect(),
+            committed_unix_ns: committed(stores, node),
             levels: Levels {
                 node: ids.node.map(IdView::from),
                 protected: ids.protected.map(IdView::from),
@@ -345,6 +360,21 @@ impl JobView {
     }
 }
 
+/// When `metrics.json` beside a store was written.
+fn written(store: &Path) -> Option<u64> {
+    let beside = |store: &Path| std::fs::metadata(store.parent()?.join("metrics.json")).ok();
+    let file = beside(store).or_else(|| beside(&std::fs::canonicalize(store).ok()?))?;
+    let since = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(since.ok()?.as_nanos()).ok()
+}
+
+/// When a checkpoint was committed, on the last node.
+fn committed(stores: &[StoreGlance], checkpoint: Option<CheckpointId>) -> Option<u64> {
+    let revisions = stores.iter().flat_map(|store| store.root.revisions.iter());
+    let of_it = revisions.filter(|revision| Some(revision.checkpoint) == checkpoint);
+    of_it.map(|revision| revision.committed_unix_ns).max()
+}
+
 impl From<&StoreGlance> for StoreStatus {
     fn from(store: &StoreGlance) -> Self {
         Self {
@@ -354,6 +384,7 @@ impl From<&StoreGlance> for StoreStatus {
             running: store.running.is_some(),
             newest: store.newest().map(IdView::from),
             metrics: store.metrics.clone(),
+            measured_unix_ns: written(&store.path),
         }
     }
 }
@@ -416,9 +447,7 @@ impl DrainView {
             return None;
         }
         if !running {
-            return Some(
-                "the job does not run; its next life, or none, goes on with it".to_owned(),
-            );
+            return Some("the job does not run; its next run resumes it".to_owned());
         }
         if let Some(error) = &self.error {
             return Some(format!("the last drain failed and is tried again: {error}"));
@@ -454,6 +483,7 @@ impl ArchiveView {
             incarnation: state.incarnation,
             newest: newest.map(|entry| entry.checkpoint.into()),
             archived: newest.map(|entry| utc(entry.archived_unix_ns)),
+            archived_unix_ns: newest.map(|entry| entry.archived_unix_ns),
             checkpoints: state.checkpoints.len(),
             abandoned: state.checkpoints.len() - state.restorable().count(),
             bytes_stored: state

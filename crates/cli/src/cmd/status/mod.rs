@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay status`: how a job stands just now, once, again and again, or for a monitoring system.
+//! `backstay status`: the status of jobs just now, once, again and again, or for a monitoring system.
 
 mod look;
 mod metrics;
 mod serve;
 mod show;
 
-use crate::output::{Failure, complain, print_json, redraw, result};
+use crate::output::{Failure, complain, print_json, redraw, results};
+use crate::select::Places;
+use crate::view::utc;
 use look::Snapshot;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Shows how a job stands: its newest checkpoint on every level, what is on its way, and what is in the
-/// way.
+/// Shows the status of a job: its newest checkpoint on every level, what is on its way, and what is in
+/// the way.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
-    /// Store files, or folders above them, or archives. Without any, the default places are looked at.
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Show it anew every second, until interrupted.
     #[arg(long, short, conflicts_with_all = ["json", "listen"])]
     watch: bool,
@@ -36,7 +37,12 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let done = match (args.listen, args.watch) {
         (Some(address), _) => {
-            serve::serve(address, &|| metrics::text(&Snapshot::take(&args.paths)))
+            // A place that goes away meanwhile is one without jobs.
+            let page = || {
+                Snapshot::take(&args.places)
+                    .map_or_else(|_gone| String::new(), |s| metrics::text(&s))
+            };
+            Snapshot::take(&args.places).and_then(|_| serve::serve(address, &page))
         }
         (None, true) => watch(args),
         (None, false) => once(args),
@@ -48,14 +54,12 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 fn once(args: &StatusArgs) -> Result<(), Failure> {
-    let snapshot = Snapshot::take(&args.paths);
-    snapshot.refuse_nothing(&args.paths)?;
+    let snapshot = Snapshot::take(&args.places)?;
+    snapshot.refuse_nothing()?;
     if args.json {
         print_json(&snapshot);
     } else {
-        for line in show::lines(&snapshot) {
-            result(&line);
-        }
+        results(&show::lines(&snapshot));
     }
     snapshot.unreadable().for_each(complain);
     Ok(())
@@ -64,14 +68,15 @@ fn once(args: &StatusArgs) -> Result<(), Failure> {
 fn watch(args: &StatusArgs) -> Result<(), Failure> {
     let mut before: Option<Snapshot> = None;
     loop {
-        let mut snapshot = Snapshot::take(&args.paths);
+        let mut snapshot = Snapshot::take(&args.places)?;
         if before.is_none() {
-            snapshot.refuse_nothing(&args.paths)?;
+            snapshot.refuse_nothing()?;
         }
         if let Some(before) = &before {
             snapshot.take_rates(before);
         }
-        let mut lines = show::lines(&snapshot);
+        let mut lines = vec![utc(snapshot.taken_unix_ns)];
+        lines.extend(show::lines(&snapshot));
         lines.extend(snapshot.unreadable().map(str::to_owned));
         if !redraw(&lines) {
             return Ok(());

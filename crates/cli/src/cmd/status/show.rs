@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: a snapshot in words.
 
-use super::look::{ArchiveView, DrainView, JobView, Snapshot};
-use crate::output::{human_bytes, percent};
+use super::look::{ArchiveView, DrainView, JobView, Snapshot, StoreStatus};
+use crate::output::{ago, counted, human_age, human_bytes, percent};
 use crate::view::short;
 use backstay::CheckpointId;
 use backstay_inspect::share;
@@ -42,13 +42,8 @@ fn rate(bytes: f64) -> String {
 fn of_job(job: &JobView, lines: &mut Vec<String>) {
     let nodes = job.stores.iter().filter_map(|store| store.metrics.as_ref());
     let (nodes, ranks) = nodes.fold((0, 0), |(n, r), m| (n.max(m.nodes), r.max(m.ranks)));
-    let plural = if job.stores.len() == 1 {
-        "store"
-    } else {
-        "stores"
-    };
     lines.push(format!(
-        "job {}: {}, life {}; {} {plural} here{}",
+        "job {}: {}, run {}; {} here{}",
         job.job,
         if job.running {
             "running"
@@ -56,30 +51,22 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
             "not running"
         },
         job.incarnation,
-        job.stores.len(),
+        counted(job.stores.len(), "store"),
         if nodes > 0 {
-            format!(" of {nodes} nodes, {ranks} ranks")
+            format!(" of {}, {}", counted(nodes, "node"), counted(ranks, "rank"))
         } else {
             String::new()
         }
     ));
+    let when = job.committed_unix_ns.map(|when| format!(", {}", ago(when)));
     lines.push(format!(
-        "  node       newest checkpoint {}",
-        named(job.ids.node)
+        "  node       newest checkpoint {}{}",
+        named(job.ids.node),
+        when.unwrap_or_default()
     ));
-    let metrics = job.stores.iter().find_map(|store| store.metrics.as_ref());
-    if let Some(metrics) = metrics.filter(|m| m.checkpoint.blocking_seconds.count > 0) {
-        let cost = &metrics.checkpoint;
-        lines.push(format!(
-            "             {} checkpoints, {} failed; half of the newest block at most {:.3} s; {} of the \
-             data change",
-            metrics.checkpoints,
-            metrics.checkpoints_failed,
-            cost.blocking_seconds.p50,
-            percent(metrics.changed_share)
-        ));
-    }
-    if let Some(metrics) = metrics {
+    let measured = job.stores.iter().find(|store| store.metrics.is_some());
+    if let Some((store, metrics)) = measured.and_then(|s| Some((s, s.metrics.as_ref()?))) {
+        of_costs(store, metrics, lines);
         of_tracking(metrics, lines);
     }
     if job.ids.protected.is_some() || job.ids.encoding.is_some() {
@@ -95,7 +82,34 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
     }
     match &job.archive {
         Some(drain) => of_drain(job, drain, lines),
-        None => lines.push("  archive    none: the job was not told of one".to_owned()),
+        None => lines.push("  archive    none is configured".to_owned()),
+    }
+}
+
+/// What checkpoints have cost, as of when that was written: newer ones are not counted yet.
+fn of_costs(store: &StoreStatus, metrics: &Metrics, lines: &mut Vec<String>) {
+    if metrics.checkpoint.blocking_seconds.count == 0 {
+        return;
+    }
+    let age = store
+        .measured_unix_ns
+        .map(|when| format!("measured {}: ", ago(when)));
+    lines.push(format!(
+        "             {}{}, {} failed; median blocking time {}; {} of the data change",
+        age.unwrap_or_default(),
+        counted(metrics.checkpoints, "checkpoint"),
+        metrics.checkpoints_failed,
+        brief(metrics.checkpoint.blocking_seconds.p50),
+        percent(metrics.changed_share)
+    ));
+}
+
+/// A short time, in a unit that shows some digits of it.
+fn brief(seconds: f64) -> String {
+    match seconds {
+        small if small < 1e-3 => format!("{:.0} us", small * 1e6),
+        small if small < 1.0 => format!("{:.0} ms", small * 1e3),
+        seconds => format!("{seconds:.1} s"),
     }
 }
 
@@ -148,9 +162,9 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
             drain.bytes_changed.unwrap_or(0),
         );
         lines.push(format!(
-            "             draining {} for {:.1} s: {} of {} ({}){}",
+            "             draining {} for {}: {} of {} ({}){}",
             short(id),
-            drain.draining_seconds.unwrap_or(0.0),
+            human_age(drain.draining_seconds.unwrap_or(0.0)),
             human_bytes(done),
             human_bytes(all),
             percent(share(done, all)),
@@ -182,13 +196,20 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
             human_bytes(stored)
         ));
     }
+    of_rules(job, drain, lines);
+}
+
+/// What drains, how fast it may, and what does not.
+fn of_rules(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
     if let Some(limit) = drain.rate_limit_bytes {
         lines.push(format!("             limited to {}/s", human_bytes(limit)));
     }
     match drain.every {
         None => lines.push("             the planner picks what drains".to_owned()),
         Some(1) => {}
-        Some(every) => lines.push(format!("             one of {every} checkpoints drains")),
+        Some(every) => lines.push(format!(
+            "             one of {every} checkpoints is drained"
+        )),
     }
     if drain.behind > 0 {
         let plural = if drain.behind == 1 {
@@ -207,22 +228,24 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
 }
 
 fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
-    let when = archive
-        .archived
-        .as_ref()
-        .map(|when| format!(", archived {when}"));
+    let when = archive.archived.as_ref().map(|when| {
+        format!(
+            ", archived {when} ({})",
+            ago(archive.archived_unix_ns.unwrap_or(0))
+        )
+    });
     lines.push(format!(
-        "archive of job {}, life {}: {}",
+        "archive of job {}, run {}: {}",
         archive.job, archive.incarnation, archive.folder
     ));
     lines.push(format!(
-        "  newest whole checkpoint {}{}",
+        "  newest complete checkpoint {}{}",
         named(archive.newest_id),
         when.unwrap_or_default()
     ));
     lines.push(format!(
-        "  {} checkpoints, {} of them abandoned; {} stored for them",
-        archive.checkpoints,
+        "  {}, {} of them abandoned; {} stored for them",
+        counted(archive.checkpoints, "checkpoint"),
         archive.abandoned,
         human_bytes(archive.bytes_stored)
     ));

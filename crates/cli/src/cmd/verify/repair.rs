@@ -3,10 +3,9 @@
 //! Invariants: locks are held from before the stores are opened until all is written.
 
 use crate::output::{Failure, complain, human_bytes, progress, result};
-use crate::select;
+use crate::select::Places;
 use backstay::ErrorKind;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// What was repaired in one store.
 #[derive(Debug, Serialize)]
@@ -17,9 +16,9 @@ pub(super) struct RepairedView {
     beyond: Vec<String>,
 }
 
-/// Repairs what can be repaired from the stores at `paths`.
-pub(super) fn repair(paths: &[PathBuf]) -> Result<Vec<RepairedView>, Failure> {
-    let before = select::open(paths)?;
+/// Repairs what can be repaired from the stores at `places`.
+pub(super) fn repair(places: &Places) -> Result<Vec<RepairedView>, Failure> {
+    let before = places.open()?;
     if before.groups().is_empty() {
         let message = "none of these stores is in a redundancy group, so there is nothing to repair \
                        from; a running job heals blocks from its memory with a scrub";
@@ -27,7 +26,7 @@ pub(super) fn repair(paths: &[PathBuf]) -> Result<Vec<RepairedView>, Failure> {
     }
     let locks = before.lock()?;
     // As they are now that nobody writes them.
-    let stores = select::open_quietly(paths)?;
+    let stores = places.open_quietly()?;
     let bar = progress("repairing", stores.stripe_bytes(), true);
     let repaired = stores.repair(&locks, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
@@ -46,7 +45,7 @@ pub(super) fn show(repaired: &[RepairedView]) {
     for one in repaired {
         if one.extents > 0 {
             result(&format!(
-                "{}: {} extents made again, {}",
+                "{}: {} extents rebuilt, {}",
                 one.path,
                 one.extents,
                 human_bytes(one.bytes)

@@ -66,12 +66,12 @@ fn piece(damage: &StripeDamage) -> &'static str {
 
 fn outlook(repair: &Repair) -> String {
     match repair {
-        Repair::FromHere => "can be made again from the other pieces".to_owned(),
+        Repair::FromHere => "can be rebuilt from the other pieces".to_owned(),
         Repair::Needs(nodes) => format!(
-            "can perhaps be made again: give the stores of {} as well",
+            "can perhaps be rebuilt: give the stores of {} as well",
             nodes.join(", ")
         ),
-        Repair::Beyond(why) => format!("cannot be made again: {why}"),
+        Repair::Beyond(why) => format!("cannot be rebuilt: {why}"),
     }
 }
 
@@ -129,14 +129,14 @@ pub(super) fn advise(verified: &[VerifiedStore]) {
         .count();
     if here > 0 {
         complain(&format!(
-            "{here} damaged extents can be made again: run `backstay verify --repair` with the same \
+            "{here} damaged extents can be rebuilt: run `backstay verify --repair` with the same \
              stores when no job uses them; a restart does it by itself"
         ));
     }
     if !absent.is_empty() {
         let names: Vec<&str> = absent.into_iter().collect();
         complain(&format!(
-            "whether the others can be made again depends on the stores of {}",
+            "whether the others can be rebuilt depends on the stores of {}",
             names.join(", ")
         ));
     }

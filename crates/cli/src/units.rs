@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: sizes, times and rates as people write them: `2GiB`, `10min`, `500MB/s`.
+//! In: the text of an option. Out: the number in the unit of that option; a bare number is in it already.
+//! Invariants: a unit that could mean two things is refused, with what to write instead.
+
+/// Bytes of each unit.
+const BYTES: [(&str, f64); 12] = [
+    ("B", 1.0),
+    ("kB", 1e3),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+    ("PB", 1e15),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("TiB", 1_099_511_627_776.0),
+    ("PiB", 1_125_899_906_842_624.0),
+];
+
+/// Seconds of each unit.
+const SECONDS: [(&str, f64); 6] = [
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("min", 60.0),
+    ("h", 3600.0),
+    ("d", 86_400.0),
+    ("a", 31_557_600.0),
+];
+
+/// A number and what stands behind it.
+fn split(text: &str) -> Result<(f64, &str), String> {
+    let text = text.trim();
+    let is_exponent = |at: usize| {
+        let next = text[at + 1..].trim_start_matches(['+', '-']);
+        next.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let in_number = |(at, c): (usize, char)| {
+        c.is_ascii_digit() || "+-.".contains(c) || "eE".contains(c) && at > 0 && is_exponent(at)
+    };
+    let end = text.char_indices().find(|&found| !in_number(found));
+    let (number, unit) = text.split_at(end.map_or(text.len(), |(at, _)| at));
+    match number.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok((value, unit.trim())),
+        _ => Err("it does not begin with a number".to_owned()),
+    }
+}
+
+fn in_unit(text: &str, units: &[(&str, f64)], of_bare: f64, write: &str) -> Result<f64, String> {
+    let explain = |why: &str| format!("{why}: write {write}");
+    let (value, unit) = split(text).map_err(|why| explain(&why))?;
+    if unit.is_empty() {
+        return Ok(value);
+    }
+    let found = units.iter().find(|(name, _)| *name == unit);
+    let (_, scale) = found.ok_or_else(|| explain(&format!("{unit:?} is no unit here")))?;
+    Ok(value * scale / of_bare)
+}
+
+/// Seconds.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    in_unit(text, &SECONDS, 1.0, "seconds, or 500ms, 30s, 10min, 2h, 1d")
+}
+
+/// Hours.
+pub(crate) fn hours(text: &str) -> Result<f64, String> {
+    in_unit(
+        text,
+        &SECONDS,
+        3600.0,
+        "hours, or 30min, 12h, 7d, 5a (years)",
+    )
+}
+
+/// GB.
+pub(crate) fn gigabytes(text: &str) -> Result<f64, String> {
+    in_unit(text, &BYTES, 1e9, "GB, or 512MiB, 2GiB, 2GB, 1.5TB")
+}
+
+/// GB/s.
+pub(crate) fn gigabytes_per_second(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let size = text.strip_suffix("/s").unwrap_or(text);
+    in_unit(size, &BYTES, 1e9, "GB/s, or 500MB/s, 2GiB/s, 1TB/s")
+}
+
+/// Whole seconds, rounded up, up to ten years.
+pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
+    let value = seconds(text)?.ceil();
+    if !(0.0..=3.2e8).contains(&value) {
+        return Err("allowed is 0 s to 10 years".to_owned());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole, and in range"
+    )]
+    let whole = value as u64;
+    Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: Result<f64, String>, wanted: f64) {
+        let found = found.unwrap();
+        assert!(
+            (found - wanted).abs() <= wanted.abs() * 1e-12,
+            "{found} {wanted}"
+        );
+    }
+
+    #[test]
+    fn a_bare_number_is_in_the_unit_of_the_option() {
+        close(seconds("90"), 90.0);
+        close(hours("1.5"), 1.5);
+        close(gigabytes("29"), 29.0);
+        close(gigabytes_per_second("6.7e1"), 67.0);
+        close(gigabytes("-1e-3"), -1e-3);
+    }
+
+    #[test]
+    fn units_are_turned_into_that_of_the_option() {
+        close(seconds("10min"), 600.0);
+        close(seconds("30 s"), 30.0);
+        close(seconds("250ms"), 0.25);
+        close(hours("7d"), 168.0);
+        close(hours("90min"), 1.5);
+        close(gigabytes("2GiB"), 2.147_483_648);
+        close(gigabytes("512MiB"), 0.536_870_912);
+        close(gigabytes("2GB"), 2.0);
+        close(gigabytes("1e3MB"), 1.0);
+        close(gigabytes_per_second("500MB/s"), 0.5);
+        close(gigabytes_per_second("1TB"), 1000.0);
+        assert_eq!(whole_seconds("1.2s"), Ok(2));
+        assert_eq!(whole_seconds("2min"), Ok(120));
+    }
+
+    #[test]
+    fn what_is_no_number_or_no_unit_says_what_to_write() {
+        for (found, says) in [
+            (seconds("soon"), "does not begin with a number"),
+            (
+                seconds("10m"),
+                "\"m\" is no unit here: write seconds, or 500ms, 30s, 10min",
+            ),
+            (hours(""), "does not begin with a number"),
+            (
+                gigabytes("2G"),
+                "\"G\" is no unit here: write GB, or 512MiB",
+            ),
+            (gigabytes("2GB/s"), "\"GB/s\" is no unit here"),
+            (gigabytes("nan"), "does not begin with a number"),
+            (gigabytes("1e999"), "does not begin with a number"),
+        ] {
+            let error = found.unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(whole_seconds("-1").is_err() && whole_seconds("11a").is_err());
+    }
+}
