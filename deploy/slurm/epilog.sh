@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Slurm epilog: ends the agent that the prolog started: asks it by a file, then SIGTERM, then SIGKILL.
+# Slurm epilog: ends the agent that the prolog started: asks it by a file, then SIGTERM, then SIGKILL. Then it
+# removes this node's store of the job, if BACKSTAY_STORES_AT_END says so: deploy/README.md has the rule.
 set -u
 
 settings="${BACKSTAY_DEPLOY_CONF:-/etc/backstay/deploy.conf}"
@@ -9,6 +10,7 @@ settings="${BACKSTAY_DEPLOY_CONF:-/etc/backstay/deploy.conf}"
 state="${BACKSTAY_AGENT_STATE:-/run/backstay}"
 grace="${BACKSTAY_AGENT_GRACE_S:-10}"
 job="${SLURM_JOB_ID:-}"
+stores_at_end="${BACKSTAY_STORES_AT_END:-auto}"
 folder="$state/$job"
 
 [ -n "$job" ] && [ -d "$folder" ] || exit 0
@@ -36,6 +38,41 @@ if is_ours; then
 fi
 if is_ours; then
     kill -KILL "$pid" 2>/dev/null
+fi
+
+name="" store_path=""
+[ ! -r "$folder/job" ] || read -r name <"$folder/job"
+[ ! -r "$folder/store_path" ] || read -r store_path <"$folder/store_path"
+owner=$(stat -c %U "$folder")
+
+# Nobody finds a store under a name of this allocation again; one under the user's name the next job does.
+wants_removal() {
+    case "$stores_at_end" in
+    remove) true ;;
+    keep) false ;;
+    *) [ "$name" = "slurm-$job" ] ;;
+    esac
+}
+
+# As the user: what lies there is the user's, links among it.
+remove_store() {
+    [ -f "$1/store.backstay" ] || [ -d "$1" ] || return 0
+    setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups -- sh -c '
+        target=$(readlink -f -- "$1/store.backstay")
+        [ "${target##*/}" != store.backstay ] || rm -f -- "$target"
+        rm -rf -- "$1"
+        rmdir -- "${1%/*}" "${1%/*/*}" 2>/dev/null' - "$1"
+}
+
+if [ -n "$name" ] && wants_removal; then
+    node=$(uname -n)
+    if [ -n "$store_path" ]; then
+        remove_store "$store_path/$name/$node"
+    else
+        for place in /dev/shm ${BACKSTAY_SCRATCH:-} /local/scratch /localscratch /scratch/local /var/tmp; do
+            remove_store "$place/backstay-$(id -u "$owner")/$name/$node"
+        done
+    fi
 fi
 rm -rf "$folder"
 exit 0

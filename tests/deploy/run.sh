@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the Slurm prolog and epilog with a fake `backstay`: started as the user, ended in every way.
+# Runs the Slurm prolog, task prolog and epilog: with a fake `backstay`, started as the user and ended in
+# every way; with the real one and an application, which meet. run.sh BACKSTAY APPLICATION.
 # shellcheck disable=SC2016,SC2034
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+real=$(realpath "$1") application=$(realpath "$2")
 work=$(mktemp -d "${TMPDIR:-/tmp}/backstay-deploy.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
@@ -65,6 +67,56 @@ pid=$(cat "$work/state/7/pid")
 deploy/slurm/epilog.sh
 check "and is killed" 'is_gone $pid && [ ! -e "$work/state/7" ]'
 check "an epilog without an agent is well" deploy/slurm/epilog.sh
+# With the real command: the application finds the agent's folder by what the task prolog prints.
+meet() {
+    export BACKSTAY_PROGRAM="$real" BACKSTAY_STORE_PATH="$work/stores"
+    mkdir -p "$work/stores" && chmod 777 "$work/stores"
+    deploy/slurm/prolog.sh
+    unset BACKSTAY_STORE_PATH
+    for _ in $(seq 200); do
+        [ ! -e "$work/stores/$1/$(uname -n)" ] || break
+        sleep 0.05
+    done
+    [ -n "$(ls -A "$work/stores/$1/$(uname -n)")" ] || return 1
+    env -u BACKSTAY_JOB deploy/slurm/task-prolog.sh >"$work/printed"
+    grep -qx "export BACKSTAY_JOB=$1" "$work/printed" &&
+        grep -qx "export BACKSTAY_STORE_PATH=$work/stores" "$work/printed" || return 1
+    sed -n 's/^export //p' "$work/printed" >"$work/variables"
+    setpriv --reuid "$SLURM_JOB_USER" --regid "$(id -g "$SLURM_JOB_USER")" --init-groups -- \
+        env $(cat "$work/variables") "$work/application" >"$work/output" 2>&1 || { cat "$work/output"; return 1; }
+    # One folder: the agent's place and the application's store.
+    [ "$(find "$work/stores" -mindepth 2 -maxdepth 2 | wc -l)" = 1 ] && [ -e "$work/stores/$1/$(uname -n)/store.backstay" ]
+}
+# Where the user may read them.
+cp "$application" "$work/application"
+cp "$real" "$work/real-backstay"
+chmod 755 "$work/application" "$work/real-backstay"
+real="$work/real-backstay"
+export BACKSTAY_AGENT_STATE="$work/real"
+rm -f "$work/stubborn"
+check "agent and application meet under the name of the allocation" 'meet slurm-7'
+check "who names the job otherwise is told" \
+    'BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep -q "^print .*--comment=backstay:other"'
+check "its own name is left alone" '! BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep -q "export BACKSTAY_JOB"'
+pid=$(cat "$work/real/7/pid")
+BACKSTAY_STORES_AT_END=keep deploy/slurm/epilog.sh
+check "the epilog keeps a store where it is told to" 'is_gone $pid && [ -e "$work/stores/slurm-7/$(uname -n)/store.backstay" ]'
+check "the store is found again" 'meet slurm-7 && grep -q "resuming from checkpoint 4" "$work/output"'
+deploy/slurm/epilog.sh
+check "the store of an allocation goes with it" '[ ! -e "$work/stores/slurm-7" ] && [ ! -e "$work/real/7" ]'
+export SLURM_JOB_COMMENT="urgent backstay:heat"
+check "agent and application meet under the name in the comment" 'meet heat'
+deploy/slurm/epilog.sh
+check "the store of a named job is kept" '[ -e "$work/stores/heat/$(uname -n)/store.backstay" ]'
+for wrong in backstay:../x backstay: 'backstay:$(id)' notbackstay:x; do
+    export SLURM_JOB_COMMENT="$wrong"
+    deploy/slurm/prolog.sh
+    check "the comment $wrong names no job" '[ "$(cat "$work/real/7/job")" = slurm-7 ]'
+    deploy/slurm/epilog.sh
+done
+unset SLURM_JOB_COMMENT
+export BACKSTAY_AGENT_STATE="$work/state"
+
 check "a node without backstay starts jobs" 'BACKSTAY_PROGRAM=/no/such deploy/slurm/prolog.sh && [ ! -e "$work/state/7" ]'
 check "a user who is not there is no reason to fail" 'SLURM_JOB_USER=no-such-user deploy/slurm/prolog.sh'
 if command -v systemd-analyze >/dev/null; then
