@@ -1,27 +1,35 @@
-# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, Fortran sources, pkg-config and CMake files.
+# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, pkg-config and CMake files, the command
+# `backstay` with its manual pages and completions. `make uninstall` with the same words removes them.
 # The version is that of Cargo.toml; the ABI's major number is also in bindings/c/build.rs.
 
 PREFIX ?= /usr/local
 LIBDIR ?= lib
+OBJCOPY ?= objcopy
 BACKSTAY_RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 BACKSTAY_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 BACKSTAY_ABI := 0
 # What a static program needs besides; rustc --print native-static-libs has the list.
 BACKSTAY_STATIC_LIBS := -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
+# Completions, relative to PREFIX, where each shell looks by itself.
+COMPLETIONS := bash:share/bash-completion/completions/backstay zsh:share/zsh/site-functions/_backstay \
+    fish:share/fish/vendor_completions.d/backstay.fish
 
-.PHONY: install library test-install
+.PHONY: install uninstall library program test-install
 library: ## libbackstay, shared and static
 	$(CARGO) build --release --package backstay-c
 
-install: library ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
+program: ## The command backstay
+	$(CARGO) build --release --package backstay-cli
+
+install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
-	lib="$(DESTDIR)$(PREFIX)/$(LIBDIR)"; include="$(DESTDIR)$(PREFIX)/include/backstay"; \
-	fortran="$(DESTDIR)$(PREFIX)/share/backstay/fortran"; \
-	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran"; \
-	install -m 755 "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
+	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; include="$$prefix/include/backstay"; \
+	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$prefix/bin" "$$prefix/share/man/man1"; \
+	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_VERSION) "$$lib/libbackstay.so.$(BACKSTAY_ABI)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
-	install -m 644 "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/"; \
+	OBJCOPY="$(OBJCOPY)" make/strip.sh static "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/libbackstay.a"; \
+	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/backstay" "$$prefix/bin/backstay"; \
 	install -m 644 bindings/c/include/backstay/*.h "$$include/"; \
 	install -m 644 bindings/fortran/backstay.f90 bindings/fortran/backstay_fortran.c "$$fortran/"; \
 	for file in backstay.pc:pkgconfig/backstay.pc \
@@ -31,7 +39,24 @@ install: library ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	        -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@STATIC_LIBS@|$(BACKSTAY_STATIC_LIBS)|g' \
 	        "bindings/c/$${file%%:*}.in" > "$$lib/$${file#*:}"; \
 	done; \
-	echo "installed backstay $(BACKSTAY_VERSION) under $(DESTDIR)$(PREFIX)"
+	"$(BACKSTAY_RELEASE)/backstay" man "$$prefix/share/man/man1"; \
+	for shell in $(COMPLETIONS); do \
+	    install -d "$$(dirname "$$prefix/$${shell#*:}")"; \
+	    "$(BACKSTAY_RELEASE)/backstay" completions "$${shell%%:*}" > "$$prefix/$${shell#*:}"; \
+	done; \
+	echo "installed backstay $(BACKSTAY_VERSION) under $$prefix"
+
+# Folders that others may use too are left.
+uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR
+	@set -e; \
+	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; \
+	rm -f "$$lib"/libbackstay.so "$$lib"/libbackstay.so.* "$$lib"/libbackstay.a "$$lib"/.debug/libbackstay.so.* \
+	    "$$lib/pkgconfig/backstay.pc" "$$prefix/bin/backstay" "$$prefix/bin/.debug/backstay.debug" \
+	    "$$prefix"/share/man/man1/backstay.1 "$$prefix"/share/man/man1/backstay-*.1; \
+	rm -f $(foreach shell,$(COMPLETIONS),"$$prefix/$(lastword $(subst :, ,$(shell)))"); \
+	rm -rf "$$lib/cmake/backstay" "$$prefix/include/backstay"; \
+	rmdir "$$lib/.debug" "$$prefix/bin/.debug" 2>/dev/null || true; \
+	echo "removed backstay under $$prefix"
 
 test-install: setup ## Build and run programs against an installed library
 	tests/install/run.sh

@@ -14,8 +14,10 @@ strict=(-O2 -Wall -Wextra -Werror -pedantic)
 passed=0 failed=0
 
 make --no-print-directory install PREFIX=/opt DESTDIR="$work/built"
-mv "$work/built/opt" "$work/prefix"
-lib="$work/prefix/lib"
+cp -a "$work/built" "$work/whole"
+prefix="$work/prefix"
+mv "$work/built/opt" "$prefix"
+lib="$prefix/lib"
 export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib"
 
 # check NAME COMMAND...: runs it; its output is shown if it fails.
@@ -79,13 +81,33 @@ example() {
     "mpicc.$mpi" -std=c99 "${strict[@]}" -o "$work/$name-$mpi" "examples/$name/$name.c" "${found[@]}" -lm
 }
 
+# Killed after its first checkpoint, which leaves time for a person to do so, and run again.
 quickstart() {
     local mpi=$1
     export BACKSTAY_STORE_PATH="$work/store of quickstart-$mpi"
     mkdir "$BACKSTAY_STORE_PATH"
-    example "$mpi" quickstart &&
-        "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100" &&
-        "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100"
+    example "$mpi" quickstart || return 1
+    "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 100 >"$work/first" 2>&1 &
+    local job=$!
+    for _ in $(seq 300); do
+        ! "$prefix/bin/backstay" ls "$BACKSTAY_STORE_PATH" 2>/dev/null | grep -q complete || break
+        sleep 0.1
+    done
+    kill -0 "$job" && kill -9 $(pgrep -P "$job") $(pgrep -f "$work/quickstart-$mpi 100") "$job" || return 1
+    wait "$job" 2>/dev/null || true
+    "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 30 >"$work/second" 2>&1
+    cat "$work/first" "$work/second"
+    grep "restored checkpoint" "$work/second" && [ "$(grep -c "every cell is 30" "$work/second")" = 1 ]
+}
+
+# A type that there is not: refused at the first run, by each rank, and the job ends.
+quickstart_of_a_wrong_type() {
+    local mpi=$1
+    sed 's/BACKSTAY_F64, cell/99, cell/' examples/quickstart/quickstart.c >"$work/wrong.c"
+    flags --cflags --libs
+    "mpicc.$mpi" -std=c99 "${strict[@]}" -o "$work/wrong-$mpi" "$work/wrong.c" "${found[@]}" || return 1
+    ! BACKSTAY_STORE_PATH="$work" BACKSTAY_JOB=wrong timeout 60 "mpirun.$mpi" -n 2 "$work/wrong-$mpi" \
+        >"$work/said" 2>&1 && grep "type 99 is none of" "$work/said"
 }
 
 # Nothing of the quickstart is marked: what a job-wide setting would miss is found all the same.
@@ -93,8 +115,8 @@ quickstart_marked() {
     local mpi=$1
     export BACKSTAY_STORE_PATH="$work/store of quickstart-marked-$mpi"
     mkdir "$BACKSTAY_STORE_PATH"
-    BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100" &&
-        BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" | grep "every cell is 100"
+    BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 20 | grep "every cell is 20" &&
+        BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 20 | grep "every cell is 20"
 }
 
 # 4 processes to the end; or 3 for a while, 6 in blocks for a while, then 2: the same bytes.
@@ -125,6 +147,25 @@ with_cmake() {
         done
 }
 
+# As docs/guide/c-mpi.md has it: find_package without components, then backstay::mpi.
+with_plain_cmake() {
+    local mpi=$1
+    local build="$work/plain-$mpi"
+    cmake -S tests/install/plain -B "$build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+        -DMPI_C_COMPILER="mpicc.$mpi" &&
+        cmake --build "$build" && cp "$build/counter" "$build/plain-$mpi" && run_twice "$mpi" "$build/plain-$mpi"
+}
+
+# Where CMake finds no MPI: a program without one is built all the same, COMPONENTS mpi is refused.
+cmake_without_mpi() {
+    local build="$work/no-mpi"
+    cmake -S tests/install/plain -B "$build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+        -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DWITH_MPI=OFF &&
+        cmake --build "$build" && BACKSTAY_STORE_PATH="$work" "$build/single" || return 1
+    ! cmake -S tests/install -B "$build-components" -DCMAKE_PREFIX_PATH="$work/prefix" \
+        -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+}
+
 static_without_mpi() {
     flags --cflags --libs-only-other --static
     local cflags=("${found[@]}")
@@ -142,18 +183,57 @@ no_mpi_inside() {
     ! readelf -d "$lib/libbackstay.so" | grep -i 'NEEDED.*mpi'
 }
 
+is_below_mb() { [ "$(stat -Lc %s "$1")" -lt "$(($2 * 1000 * 1000))" ]; }
+
+# Debuggers find what is not in the files: by name, beside them.
+sizes() {
+    is_below_mb "$lib/libbackstay.so" 8 && is_below_mb "$prefix/bin/backstay" 12 && is_below_mb "$lib/libbackstay.a" 40 &&
+        readelf -S "$prefix/bin/.debug/backstay.debug" | grep debug_line &&
+        readelf -S "$lib"/.debug/libbackstay.so.*.debug | grep debug_line &&
+        readelf -x .gnu_debuglink "$lib/libbackstay.so" | grep libback
+}
+
+# Nothing of other libraries meets a program's own copies of them.
+only_its_own_symbols() {
+    nm -g --defined-only "$lib/libbackstay.a" 2>/dev/null | awk 'NF == 3 {print $3}' >"$work/symbols"
+    grep -qx backstay_checkpoint "$work/symbols" && ! grep -v '^backstay_' "$work/symbols"
+}
+
+command_line() {
+    "$prefix/bin/backstay" --version | grep -E '^backstay [0-9.]+ \(commit [0-9a-f]{12};' &&
+        bash -c '. "$1" && complete -p backstay' - "$prefix/share/bash-completion/completions/backstay" &&
+        grep -q '^#compdef backstay' "$prefix/share/zsh/site-functions/_backstay" &&
+        grep -q 'complete -c backstay' "$prefix/share/fish/vendor_completions.d/backstay.fish" || return 1
+    local name
+    for name in $("$prefix/bin/backstay" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]\+\) .*/\1/p' | grep -vx help); do
+        grep -q "^.SH NAME" "$prefix/share/man/man1/backstay-$name.1" || { echo "no page of $name"; return 1; }
+    done
+    grep -q "backstay.*ls(1)" "$prefix/share/man/man1/backstay.1"
+}
+
+uninstall() {
+    make --no-print-directory uninstall PREFIX=/opt DESTDIR="$work/whole" && ! find "$work/whole" -type f -o -type l | grep .
+}
+
+check "sizes, and debug information apart" sizes
+check "libbackstay.a gives out its interface only" only_its_own_symbols
+check "the command, its pages and completions" command_line
+check "uninstall leaves no file" uninstall
 check "soname is libbackstay.so.0" soname
 check "the library needs no MPI" no_mpi_inside
 check "static, one process, no MPI" static_without_mpi
+check "CMake without MPI" cmake_without_mpi
 for mpi in openmpi mpich; do
     check "pkg-config, C99, $mpi" with_pkg_config $mpi c99 "mpicc.$mpi"
     check "pkg-config, C++17, $mpi" with_pkg_config $mpi c++17 "mpicxx.$mpi"
     check "allgather in pieces, $mpi" allgather_in_pieces $mpi
     check "MPI_Finalize first, $mpi" finalized_first $mpi
     check "quickstart, $mpi" quickstart $mpi
+    check "quickstart with a wrong type, $mpi" quickstart_of_a_wrong_type $mpi
     check "quickstart, all marked, $mpi" quickstart_marked $mpi
     check "heat2d on other numbers of processes, $mpi" heat2d_on_other_numbers $mpi
     check "CMake, C and C++, $mpi" with_cmake $mpi
+    check "CMake, no components, $mpi" with_plain_cmake $mpi
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
