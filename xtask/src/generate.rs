@@ -259,7 +259,7 @@ fn measured(tree: &Tree) -> Result<String, String> {
     };
     let mut text = format!(
         "Machine: {}; commit {}; all of it in [{path}]({path}).\n\n\
-         | figure | median | least | most | unit | to reach |\n|---|---|---|---|---|---|\n",
+         | figure | median | min | max | unit | target |\n|---|---|---|---|---|---|\n",
         newest["machine"].as_str().unwrap_or("not named"),
         newest["commit"].as_str().unwrap_or("not named"),
     );
