@@ -262,11 +262,19 @@ pub(crate) fn incomplete(checkpoint: &Checkpoint) -> Failure {
         let message = format!("checkpoint {id} is not whole in the archive: {why}");
         return Failure::new(ErrorKind::NotRetained, message);
     }
-    let known = if checkpoint.known_complete {
-        "the job has it complete: give the stores of the other nodes as well"
+    let damage: Vec<&str> = checkpoint.damaged.iter().map(|(_, text)| &**text).collect();
+    let known = if !damage.is_empty() {
+        format!(
+            "what says where they are is damaged ({}); take an older checkpoint, as `backstay verify` \
+             tells them",
+            damage.join("; ")
+        )
+    } else if checkpoint.known_complete {
+        "the job has it complete: give the stores of the other nodes as well".to_owned()
     } else {
         "give the stores of the other nodes as well; if these are all, it was never completed, and a \
          restart takes an older one"
+            .to_owned()
     };
     let message = format!(
         "checkpoint {}: {} of {} ranks are in these stores, missing are {missing:?}{}; {known}",

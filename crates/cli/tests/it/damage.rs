@@ -322,6 +322,14 @@ fn a_file_cut_short_is_damage_at_any_length() {
         }
         assert_eq!(backstay(&["verify"], &[&path]).status, 1, "{length}");
     }
+    // Cut behind its roots: this node's part is damaged, and no other node has it.
+    std::fs::write(&path, &whole[..70_000]).unwrap();
+    let ran = backstay(&["export", "-o", "/tmp/no.npz"], &[&path]);
+    assert!(ran.err.contains("0 of 4 ranks"), "{ran:?}");
+    assert!(
+        ran.err.contains("is damaged (") && !ran.err.contains("other nodes"),
+        "{ran:?}"
+    );
     std::fs::write(&path, &whole).unwrap();
     assert!(damage(&path).is_empty());
 }
