@@ -26,79 +26,86 @@ impl Table<'_> {
     pub(crate) fn lines(&self, rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
         let head = self.head.iter().map(|&text| text.to_owned()).collect();
         let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
-        let cell = |row: &Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
-        let widths: Vec<usize> = (0..self.head.len())
-            .map(|column| {
-                let widths = all.iter().map(|row| cell(row, column).chars().count());
-                widths.max().unwrap_or(0)
-            })
-            .collect();
-        let total = |columns: &[usize]| {
-            let sum: usize = columns.iter().map(|&column| widths[column]).sum();
-            sum + 2 * columns.len().saturating_sub(1)
-        };
-        let mut columns: Vec<usize> = (0..self.head.len()).collect();
-        let is_too_wide =
-            |columns: &[usize], spare| width.is_some_and(|width| total(columns) > width + spare);
-        // The last column can be folded: the others make room for a part of it only.
-        let spare = widths
-            .last()
-            .map_or(0, |last| last.saturating_sub(LAST_MIN));
-        for drop in self.less {
-            if is_too_wide(&columns, spare) {
-                columns.retain(|column| column != drop);
-            }
-        }
+        let widths = self.widths(&all);
+        let columns = self.columns(&widths, width);
         let Some((&last, others)) = columns.split_last() else {
             return Vec::new();
         };
-        let before = total(others) + if others.is_empty() { 0 } else { 2 };
+        let before = total(&widths, others) + if others.is_empty() { 0 } else { 2 };
         let room = width.map(|width| width.saturating_sub(before));
-        let words = all
-            .iter()
-            .flat_map(|row| row.get(last))
-            .flat_map(|text| text.split(' '));
+        let words = all.iter().flat_map(|row| cell(row, last).split(' '));
         let word = words.map(|word| word.chars().count()).max().unwrap_or(0);
-        let below = is_too_wide(&columns, 0) && room.is_some_and(|room| room < LAST_MIN.max(word));
+        let is_too_wide = width.is_some_and(|width| total(&widths, &columns) > width);
+        let is_below = is_too_wide && room.is_some_and(|room| room < LAST_MIN.max(word));
         let mut lines = Vec::new();
         for row in all {
-            let cells = others.iter().map(|&column| {
-                let (text, width) = (cell(row, column), widths[column]);
-                if self.right.contains(&column) {
-                    format!("{text:>width$}  ")
-                } else {
-                    format!("{text:<width$}  ")
-                }
-            });
-            let first: String = cells.collect();
-            let words = cell(row, last);
-            if below {
+            let first: String = others
+                .iter()
+                .map(|&c| self.padded(row, c, widths[c]) + "  ")
+                .collect();
+            if is_below {
                 lines.push(first.trim_end().to_owned());
-                let words = " ".repeat(INDENT) + &words;
-                lines.extend(
-                    folded(&words, width, INDENT)
-                        .into_iter()
-                        .filter(|l| !l.trim().is_empty()),
-                );
+                let words = " ".repeat(INDENT) + cell(row, last);
+                let words = folded(&words, width, INDENT).into_iter();
+                lines.extend(words.filter(|line| !line.trim().is_empty()));
                 continue;
             }
-            let (full, is_right) = (widths[last], self.right.contains(&last));
-            let words = if is_right {
-                format!("{words:>full$}")
+            // What is aligned right is a number, and never folded; else no blanks behind it.
+            let words = if self.right.contains(&last) {
+                self.padded(row, last, widths[last])
             } else {
-                words
+                cell(row, last).to_owned()
             };
             for (at, part) in folded(&words, room, 0).into_iter().enumerate() {
-                let front = if at == 0 {
-                    first.clone()
-                } else {
-                    " ".repeat(before)
-                };
-                lines.push((front + &part).trim_end().to_owned());
+                let blank = " ".repeat(before);
+                let front = if at == 0 { &first } else { &blank };
+                lines.push(format!("{front}{part}").trim_end().to_owned());
             }
         }
         lines
     }
+
+    fn widths(&self, all: &[&Vec<String>]) -> Vec<usize> {
+        let width = |column| {
+            let widths = all.iter().map(|row| cell(row, column).chars().count());
+            widths.max().unwrap_or(0)
+        };
+        (0..self.head.len()).map(width).collect()
+    }
+
+    /// The columns that are shown.
+    fn columns(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
+        // The last column can be folded: the others make room for a part of it only.
+        let last = widths.last().copied().unwrap_or(0);
+        let spare = last.saturating_sub(LAST_MIN);
+        let mut columns: Vec<usize> = (0..widths.len()).collect();
+        for drop in self.less {
+            if width.is_some_and(|width| total(widths, &columns) > width + spare) {
+                columns.retain(|column| column != drop);
+            }
+        }
+        columns
+    }
+
+    fn padded(&self, row: &[String], column: usize, width: usize) -> String {
+        let text = cell(row, column);
+        if self.right.contains(&column) {
+            format!("{text:>width$}")
+        } else {
+            format!("{text:<width$}")
+        }
+    }
+}
+
+/// A cell; a row that is too short has empty ones.
+fn cell(row: &[String], column: usize) -> &str {
+    row.get(column).map_or("", |text| text)
+}
+
+/// How wide some columns are, with the gaps between them.
+fn total(widths: &[usize], columns: &[usize]) -> usize {
+    let sum: usize = columns.iter().map(|&column| widths[column]).sum();
+    sum + 2 * columns.len().saturating_sub(1)
 }
 
 #[cfg(test)]

@@ -125,15 +125,16 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
             }
         }
         if args.json {
-            return serde_json::to_string_pretty(&report).map_err(|e| e.to_string());
+            output::print_json(&report);
+        } else {
+            let text = text(&job, &report);
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            output::results(&lines);
         }
-        Ok(text(&job, &report))
+        Ok(())
     });
     match done {
-        Ok(printed) => {
-            output::result(printed.trim_end());
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => Failure::named("bad input", error).report(args.json),
     }
 }

@@ -84,15 +84,15 @@ const PATIENCE: f64 = 1000.0;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
-    let done = simulate(args).and_then(|report| {
-        if args.json {
-            return serde_json::to_string_pretty(&report).map_err(|e| e.to_string());
-        }
-        Ok(text(&report))
-    });
-    match done {
-        Ok(printed) => {
-            output::result(&printed);
+    match simulate(args) {
+        Ok(report) => {
+            if args.json {
+                output::print_json(&report);
+            } else {
+                let text = text(&report);
+                let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+                output::results(&lines);
+            }
             ExitCode::SUCCESS
         }
         Err(error) => Failure::named("bad input", error).report(args.json),

@@ -60,6 +60,23 @@ fn every_line_fits_eighty_columns() {
         };
         assert_eq!(cells(&wide), cells(&piped.out), "{wide}\n{piped:?}");
     }
+    let stem = folder.path().join("plan");
+    let plan = [
+        "plan",
+        "--simulated-intervals=20000",
+        "--job-hours=100",
+        "--config",
+    ];
+    std::fs::write(&stem, "nodes = 1408\n").unwrap();
+    let text = on_a_terminal(80, &plan, &stem, "");
+    assert!(
+        text.contains("bottleneck") && text.contains("interval = "),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     let narrow = on_a_terminal(80, &["ls"], folder.path(), "");
     assert!(
         !narrow.contains("COMMITTED") && narrow.contains(" s ago"),
