@@ -7,7 +7,6 @@ use crate::view::{CheckpointView, short};
 use crate::{interrupt, npy};
 use backstay::{ElementType, ErrorKind};
 use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
-use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -10,7 +10,6 @@ use backstay::Config;
 use backstay_archive::job_folder;
 use backstay_service::staging::{Ended, StageOptions, run as run_server};
 use backstay_store::place;
-use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;

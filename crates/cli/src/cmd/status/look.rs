@@ -6,6 +6,7 @@
 use crate::output::{Failure, meaning, sentence};
 use crate::select::Places;
 use crate::view::{IdView, UnreadableView, utc};
+use backstay::{CheckpointId, ErrorKind};
 use backstay_archive::drain::ArchiveStatus;
 use backstay_base::clock::unix_ns;
 use backstay_inspect::{
