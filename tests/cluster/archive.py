@@ -509,7 +509,7 @@ def bytes_are_flipped(settings):
                 for place in STATES if what == "both states" else HEADS:
                     expect(flip(catalog, chance, *place, 1) == 1, "nothing there")
             judged = History()
-            judged.begun = history.begun
+            judged.begun, judged.heard_all = history.begun, history.heard_all
             how, job, text = outcome(scene, judged, 0, (1, 1))
             came = job.restored()[1] if how == "restored" else how
             seen.append(f"{what}: {came}")

@@ -274,8 +274,13 @@ class History:
 
     def __init__(self):
         self.complete = 0             # the newest step that every rank said is committed
-        self.begun = 0                # the newest step of which a checkpoint may exist
+        self.begun = 0                # the newest step of which a checkpoint is known to have begun
+        self.heard_all = True         # whether none newer can have begun: what the killed said last may be lost
         self.lives = 0
+
+    def may_be_had(self, step):
+        """Whether a checkpoint of `step` may exist."""
+        return step <= self.begun or not self.heard_all
 
     def judge(self, job, killed=True):
         """Checks a life that is over, and takes note of what the next one must restore."""
@@ -296,7 +301,7 @@ class History:
         if restored:
             step = int(next(iter(restored))[2])
             expect(step >= self.complete, f"checkpoint of step {self.complete} was complete, but {step} came back")
-            expect(step <= self.begun, f"step {step} came back, but none after {self.begun} began")
+            expect(self.may_be_had(step), f"step {step} came back, but none after {self.begun} began")
             verified = {e.words[0] for e in job.all("verified")}
             expect(verified <= {str(step)}, f"verified {verified}, restored {step}")
             self.complete = self.begun = step
@@ -308,5 +313,6 @@ class History:
                 self.complete = max(self.complete, step)
         for event in job.all("begin"):
             self.begun = max(self.begun, int(event.words[0]))
+        self.heard_all = not killed
         if not killed:
             expect(len(job.all("closed")) == job.ranks, f"it did not close; {job.last_words()}")
