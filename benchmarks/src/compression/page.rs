@@ -25,7 +25,7 @@ pub fn write(report: &Report, out: &Path) -> Outcome<()> {
             "source",
             format!("{}, commit {}", report.machine, report.commit),
         ),
-        ("missing", missing(report)),
+        ("missing", missing(report) + &given_up(report)),
         ("summary", summary(report)),
         ("variables", variables(report)),
         ("history", history(report)),
@@ -56,6 +56,18 @@ fn missing(report: &Report) -> String {
         [] => String::new(),
         left => format!(" The report does not have {}.", left.join(", ")),
     }
+}
+
+/// What is not there any more of what the report names.
+fn given_up(report: &Report) -> String {
+    let variables = report.variables.iter().map(|row| &row.ours.method);
+    let mut schemes = variables.chain(report.history.iter().map(|row| &row.scheme));
+    if !schemes.any(|scheme| scheme.ends_with(" groups entropy")) {
+        return String::new();
+    }
+    "\n\nThe report is older than [decision 0013](decisions/0013-no-entropy-coder.md), which gave up the schemes \
+     that end in\n`groups entropy`; whole checkpoints take as many bytes without them, as its table says."
+        .to_owned()
 }
 
 /// A ratio: with more digits where they tell more.

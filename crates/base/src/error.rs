@@ -286,11 +286,12 @@ impl Error {
         Self::caused(kind, what, source)
     }
     /// What stands in `place`, or came from there, is not what the format says: damage, or, where it is whole,
-    /// another version.
+    /// another version or an id that was given up.
     pub fn malformed(place: impl Into<String>, source: backstay_format::FormatError) -> Self {
-        let kind = match source.field {
-            "version" => ErrorKind::Unsupported,
-            _ => ErrorKind::Corrupt,
+        let kind = if source.is_unsupported() {
+            ErrorKind::Unsupported
+        } else {
+            ErrorKind::Corrupt
         };
         Self::caused(kind, place, source)
     }

@@ -6,7 +6,7 @@
 //! it was tried.
 
 use super::estimate::Rates;
-use super::{Effort, Work, code_sample, encode_exactly, estimate_bits, float, group, prepare};
+use super::{Effort, Work, code_sample, encode_exactly, estimate_bits, float, prepare};
 use backstay_base::error::Result;
 use backstay_format::ElementType;
 use backstay_format::scheme::{Arrangement, Coder, History, LAGS_MAX, Scheme, SecondPass};
@@ -107,8 +107,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// `coded` is the part of byte groups that is not only copied.
-    fn new(scheme: Scheme, effort: Effort, ratio: f64, coded: f64, policy: &Policy) -> Self {
+    fn new(scheme: Scheme, effort: Effort, ratio: f64, policy: &Policy) -> Self {
         let rates = &policy.rates;
         let base = if scheme.needs_base() {
             1.0 / policy.base_bytes_per_second
@@ -120,7 +119,7 @@ impl Choice {
             effort,
             ratio,
             encode_bytes_per_second: 1.0 / (1.0 / rates.encode(&scheme, effort) + base),
-            decode_bytes_per_second: rates.decode(&scheme, coded),
+            decode_bytes_per_second: rates.decode(&scheme),
         }
     }
 }
@@ -159,7 +158,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(mut self) -> Result<Choice> {
         let raw = Scheme::raw(self.subject.element);
-        let raw = Choice::new(raw, Effort::default(), 1.0, 1.0, self.policy);
+        let raw = Choice::new(raw, Effort::default(), 1.0, self.policy);
         if self.bytes.len() < 64 {
             return Ok(raw);
         }
@@ -327,16 +326,7 @@ impl Search<'_> {
     /// What became of `length` bytes.
     fn rated(&self, scheme: &Scheme, effort: Effort, length: usize) -> Choice {
         let ratio = float(length) / float(self.out.len().max(1));
-        let words = length / scheme.component_bytes();
-        let coded = match scheme.arrangement {
-            Arrangement::Groups => {
-                let tail = length % scheme.component_bytes();
-                let planes = self.out.get(tail..).unwrap_or_default();
-                group::coded_share(planes, words)
-            }
-            _ => 1.0,
-        };
-        Choice::new(*scheme, effort, ratio, coded, self.policy)
+        Choice::new(*scheme, effort, ratio, self.policy)
     }
 
     /// The most bytes a second to storage: encoding and writing overlap, so the slower one counts.
@@ -408,7 +398,6 @@ fn candidates(difference: &Scheme, second_pass: bool) -> Vec<(Scheme, Effort)> {
         ..*difference
     };
     let mut all = vec![
-        of(Arrangement::Groups, Coder::Entropy),
         of(Arrangement::Plain, Coder::Pco),
         of(Arrangement::Bytes, Coder::Zstd),
         of(Arrangement::Bits, Coder::Zstd),
@@ -418,7 +407,7 @@ fn candidates(difference: &Scheme, second_pass: bool) -> Vec<(Scheme, Effort)> {
         of(Arrangement::Plain, Coder::Lz4),
     ];
     if second_pass {
-        let first = [all[5], all[6]].map(|scheme| scheme.with_second_pass(SecondPass::Zstd));
+        let first = [all[4], all[5]].map(|scheme| scheme.with_second_pass(SecondPass::Zstd));
         all.extend(first);
     }
     all.retain(Scheme::is_valid);

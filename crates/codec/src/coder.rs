@@ -7,7 +7,7 @@
 //! Format: docs/format/codec.md, section "Coders".
 
 use super::words::Word;
-use super::{Effort, damaged, entropy};
+use super::{Effort, damaged};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::ElementType;
 use backstay_format::scheme::{Coder, Scheme};
@@ -26,7 +26,6 @@ const WINDOW_LOG: u32 = 18;
 /// Contexts of the coders for bytes, used again and again.
 pub(super) struct General {
     pub(super) effort: Effort,
-    pub(super) entropy: entropy::Room,
     compressor: Option<(i32, zstd::bulk::Compressor<'static>)>,
     decompressor: Option<zstd::bulk::Decompressor<'static>>,
 }
@@ -47,7 +46,6 @@ impl General {
     pub(super) fn new() -> Self {
         Self {
             effort: Effort::default(),
-            entropy: entropy::Room::new(),
             compressor: None,
             decompressor: None,
         }
@@ -100,7 +98,6 @@ impl General {
                 out.truncate(before + length);
             }
             Coder::Zstd => self.zstd(bytes, out)?,
-            Coder::Entropy => entropy::encode(bytes, &mut self.entropy, out),
         }
         Ok(())
     }
@@ -119,10 +116,6 @@ impl General {
                 exactly(length, out.len())
             }
             Coder::Zstd => self.unzstd(coded, out),
-            Coder::Entropy => {
-                let taken = entropy::decode(coded, &mut self.entropy, out)?;
-                exactly(taken, coded.len())
-            }
         }
     }
 }

@@ -44,8 +44,6 @@ pub struct Rates {
     pub lz4: (f64, f64),
     /// Zstandard at level 3: encoding, decoding.
     pub zstd: (f64, f64),
-    /// The entropy coder: encoding, decoding.
-    pub entropy: (f64, f64),
     /// Pcodec at level 8, its work for each number: encoding, decoding.
     pub pco_numbers: (f64, f64),
     /// Pcodec, its work for each byte of the numbers: encoding, decoding.
@@ -59,7 +57,6 @@ impl Rates {
     pub const MEASURED: Self = Self {
         lz4: (0.7e9, 2.0e9),
         zstd: (0.3e9, 1.2e9),
-        entropy: (0.4e9, 1.2e9),
         pco_numbers: (0.03e9, 1.0e9),
         pco_bytes: (10e9, 2.2e9),
         pass: 14e9,
@@ -72,7 +69,6 @@ impl Rates {
         Self {
             lz4: faster(self.lz4),
             zstd: faster(self.zstd),
-            entropy: faster(self.entropy),
             pco_numbers: faster(self.pco_numbers),
             pco_bytes: faster(self.pco_bytes),
             pass: self.pass,
@@ -87,16 +83,15 @@ impl Rates {
             (Coder::Pco, _) if effort.pco > 8 => 2.5,
             _ => 1.0,
         };
-        let seconds = self.seconds(scheme, 1.0, |pair| pair.0);
+        let seconds = self.seconds(scheme, |pair| pair.0);
         1.0 / (self.passes(scheme) + harder * seconds)
     }
-    /// Bytes a second that `scheme` decodes on one core; `coded` is the part of the bytes that goes
-    /// through the entropy coder of byte groups.
-    pub fn decode(&self, scheme: &Scheme, coded: f64) -> f64 {
-        let seconds = self.seconds(scheme, coded, |pair| pair.1);
+    /// Bytes a second that `scheme` decodes on one core.
+    pub fn decode(&self, scheme: &Scheme) -> f64 {
+        let seconds = self.seconds(scheme, |pair| pair.1);
         1.0 / (self.passes(scheme) + seconds)
     }
-    fn seconds(&self, scheme: &Scheme, coded: f64, of: impl Fn((f64, f64)) -> f64) -> f64 {
+    fn seconds(&self, scheme: &Scheme, of: impl Fn((f64, f64)) -> f64) -> f64 {
         let second = match scheme.second_pass {
             SecondPass::None => 0.0,
             SecondPass::Zstd => 1.0 / of(self.zstd),
@@ -106,7 +101,6 @@ impl Rates {
             Coder::Raw => 0.0,
             Coder::Lz4 => 1.0 / of(self.lz4),
             Coder::Zstd => 1.0 / of(self.zstd),
-            Coder::Entropy => coded / of(self.entropy),
             Coder::Pco => 1.0 / (of(self.pco_numbers) * width) + 1.0 / of(self.pco_bytes),
         };
         first + second
@@ -114,7 +108,7 @@ impl Rates {
     fn passes(&self, scheme: &Scheme) -> f64 {
         let arranged = match scheme.arrangement {
             Arrangement::Plain => 0,
-            Arrangement::Bytes | Arrangement::Groups => 1,
+            Arrangement::Bytes => 1,
             // Bits change places in squares of 8 by 8.
             Arrangement::Bits => 6,
         };

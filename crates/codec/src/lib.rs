@@ -15,8 +15,6 @@
 //! | `history` | the difference to an earlier checkpoint |
 //! | `predict` | the difference to neighbours in the array |
 //! | `shuffle` | planes of bytes or bits |
-//! | `group` | byte planes, each coded in its own way |
-//! | `entropy` | an entropy coder alone |
 //! | `coder` | LZ4, Zstandard and Pcodec |
 //! | `choose` | which scheme is best for a segment |
 
@@ -25,8 +23,6 @@ mod words;
 mod history;
 mod predict;
 mod shuffle;
-mod group;
-mod entropy;
 mod coder;
 mod choose;
 mod estimate;
@@ -116,17 +112,6 @@ fn damaged(what: &str) -> Error {
 /// `length` as a float; exact for what is encoded at once.
 fn float(length: usize) -> f64 {
     u32::try_from(length).map_or(f64::MAX, f64::from)
-}
-
-/// The part `of_one` of `length`, rounded down.
-fn share(length: usize, of_one: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a part of a length is not negative and not more than it"
-    )]
-    let part = (float(length) * of_one.clamp(0.0, 1.0)) as usize;
-    part
 }
 
 /// Refuses what the caller must not hand in.
@@ -354,11 +339,6 @@ fn code<W: Word>(
         }
         Arrangement::Bytes => shuffle::to_bytes(words, planes),
         Arrangement::Bits => shuffle::to_bits(words, planes),
-        Arrangement::Groups => {
-            shuffle::to_bytes(words, planes);
-            out.extend_from_slice(tail);
-            return group::encode(planes, words.len(), general, out);
-        }
     }
     general.encode(scheme.coder, arranged, out)
 }
@@ -381,27 +361,19 @@ fn decode_words<W: Word>(
         general,
         ..
     } = work;
-    let mut encoded = encoded;
-    if scheme.coder == Coder::Pco || scheme.arrangement == Arrangement::Groups {
-        let cut = || damaged("an encoded stream ends before its first bytes");
-        let (first, rest) = encoded.split_at_checked(tail.len()).ok_or_else(cut)?;
-        tail.copy_from_slice(first);
-        encoded = rest;
-    }
     if scheme.coder == Coder::Pco {
-        match (count, encoded.is_empty()) {
+        let cut = || damaged("an encoded stream ends before its first bytes");
+        let (first, numbers) = encoded.split_at_checked(tail.len()).ok_or_else(cut)?;
+        tail.copy_from_slice(first);
+        match (count, numbers.is_empty()) {
             (0, true) => return Ok(()),
             (0, false) => return Err(damaged("an empty stream has bytes")),
-            _ => coder::decode_numbers(scheme, encoded, words)?,
+            _ => coder::decode_numbers(scheme, numbers, words)?,
         }
     } else {
         arranged.resize(length, 0);
-        if scheme.arrangement == Arrangement::Groups {
-            group::decode(encoded, count, general, &mut arranged[..whole.len()])?;
-        } else {
-            general.decode(scheme.coder, encoded, arranged)?;
-            tail.copy_from_slice(&arranged[whole.len()..]);
-        }
+        general.decode(scheme.coder, encoded, arranged)?;
+        tail.copy_from_slice(&arranged[whole.len()..]);
         unarrange(scheme, &arranged[..whole.len()], words);
     }
     let strides: Vec<usize> = strides(scheme).collect();
@@ -455,7 +427,7 @@ fn unarrange<W: Word>(scheme: &Scheme, arranged: &[u8], words: &mut [W]) {
                 *word = loaded;
             }
         }
-        Arrangement::Bytes | Arrangement::Groups => shuffle::from_bytes(arranged, words),
+        Arrangement::Bytes => shuffle::from_bytes(arranged, words),
         Arrangement::Bits => shuffle::from_bits(arranged, words),
     }
     if is_zigzag(scheme) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: words less what their neighbours say: the Lorenzo predictor of any number of dimensions,
 //! as one difference after the other, one for each stride of the array.
-//! In from: `history` (words). Out to: `shuffle`, `group`, `coder` (differences), and the way back.
+//! In from: `history` (words). Out to: `shuffle`, `coder` (differences), and the way back.
 //! Invariants: wrapping arithmetic, so the inverse is exact; the differences commute.
 //! Format: docs/format/codec.md, section "Predictor".
 //!

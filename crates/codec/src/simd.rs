@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the same loops compiled twice on x86-64: for every processor, and for those with AVX2 and
-//! BMI2, where reading bits and putting planes together takes half the time.
-//! In from: `entropy`, `shuffle` (loops). Out to: them (what the loop gives).
+//! BMI2, where putting planes together takes half the time.
+//! In from: `shuffle` (loops). Out to: `shuffle` (what the loop gives).
 //! Invariants: a loop runs with those instructions only where the processor has them; both give the
 //! same.
 #![expect(

@@ -15,6 +15,9 @@ pub const FRAME_HEAD_BYTES: usize = 16;
 /// Bytes of a frame after its body: XXH3-64 of all that stands before.
 pub const FRAME_TAIL_BYTES: usize = 8;
 
+/// Field of an error about an id that the format once had, and that no reader knows.
+pub(crate) const GIVEN_UP: &str = "reserved id";
+
 /// Bytes that are not what the format says: which structure, which field, where, expected and found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{structure}: {field} at byte {offset}: expected {expected}, found {found}")]
@@ -51,6 +54,10 @@ impl FormatError {
             expected: expected.to_string(),
             found: found.to_string(),
         }
+    }
+    /// Whether the bytes are whole, as far as is known, and of a version or a kind that is not read here.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.field, "version" | GIVEN_UP)
     }
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: how a stretch of archived data was encoded: all that a reader must know to decode it.
 //! In: what a writer chose, or bytes of a segment's header. Out: 32 bytes, or a scheme that was checked.
-//! Invariants: an id is never used again for something else; an unknown one is refused by its number;
+//! Invariants: an id is never used again for something else; an unknown one is refused by its number,
+//! one that was given up by its name;
 //! a scheme that was read can be decoded, so what does not go together is refused here.
 //! Format: docs/format/codec.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError};
+use crate::bytes::{Decoder, Encoder, FormatError, GIVEN_UP};
 use crate::element::ElementType;
 
 const STRUCTURE: &str = "scheme";
@@ -13,6 +14,9 @@ const STRUCTURE: &str = "scheme";
 pub const SCHEME_BYTES: usize = 32;
 /// Most lags of a predictor.
 pub const LAGS_MAX: usize = 6;
+/// Ids that were given up before the first release, by field: no reader knows them, and nothing else gets
+/// them.
+pub const RESERVED: [(&str, u8, &str); 2] = [("arrangement", 3, "groups"), ("coder", 3, "entropy")];
 /// Most bytes that one scheme encodes at once.
 pub const DECODED_BYTES_MAX: usize = 1 << 24;
 
@@ -45,8 +49,6 @@ pub enum Arrangement {
     Bytes = 1,
     /// All first bits, all second bits, and so on.
     Bits = 2,
-    /// All first bytes, and so on, each of these planes coded in its own way.
-    Groups = 3,
 }
 
 /// What makes the bytes fewer.
@@ -59,8 +61,6 @@ pub enum Coder {
     Lz4 = 1,
     /// A Zstandard frame.
     Zstd = 2,
-    /// An entropy coder alone.
-    Entropy = 3,
     /// Pcodec, for numbers.
     Pco = 4,
 }
@@ -94,7 +94,7 @@ impl History {
 
 impl Arrangement {
     /// All of them, in order of their ids.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Bits, Self::Groups];
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Bytes, Self::Bits];
     /// Its id.
     pub const fn id(self) -> u8 {
         self as u8
@@ -105,14 +105,13 @@ impl Arrangement {
             Self::Plain => "plain",
             Self::Bytes => "bytes",
             Self::Bits => "bits",
-            Self::Groups => "groups",
         }
     }
 }
 
 impl Coder {
     /// All of them, in order of their ids.
-    pub const ALL: [Self; 5] = [Self::Raw, Self::Lz4, Self::Zstd, Self::Entropy, Self::Pco];
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Lz4, Self::Zstd, Self::Pco];
     /// Its id.
     pub const fn id(self) -> u8 {
         self as u8
@@ -123,7 +122,6 @@ impl Coder {
             Self::Raw => "raw",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
-            Self::Entropy => "entropy",
             Self::Pco => "pco",
         }
     }
@@ -270,15 +268,12 @@ impl Scheme {
 
     /// What does not go together: the field, what it would have to be.
     fn conflict(&self) -> Option<(&'static str, &'static str)> {
-        if (self.arrangement == Arrangement::Groups) && self.coder != Coder::Entropy {
-            return Some(("coder", "3 where the arrangement is 3"));
-        }
         if self.coder == Coder::Pco {
             if self.arrangement != Arrangement::Plain {
                 return Some(("arrangement", "0 where the coder is 4"));
             }
             if self.component_bytes() == 1 {
-                return Some(("coder", "0 to 3 for elements of one byte"));
+                return Some(("coder", "0 to 2 for elements of one byte"));
             }
         }
         None
@@ -386,6 +381,21 @@ fn one_of<T: Copy>(
     id_of: impl Fn(T) -> u8,
 ) -> Result<T, FormatError> {
     let id = decoder.u8(field)?;
-    let found = all.iter().copied().find(|&one| id_of(one) == id);
-    found.ok_or_else(|| decoder.refuse(field, 1, format!("0 to {}", all.len() - 1), id))
+    if let Some(one) = all.iter().copied().find(|&one| id_of(one) == id) {
+        return Ok(one);
+    }
+    let known: Vec<String> = all.iter().map(|&one| id_of(one).to_string()).collect();
+    let known = known.join(", ");
+    let mut reserved = RESERVED.iter();
+    Err(
+        match reserved.find(|(of, number, _)| (*of, *number) == (field, id)) {
+            Some((_, _, name)) => decoder.refuse(
+                GIVEN_UP,
+                1,
+                format!("{field} {known}"),
+                format!("{field} {id}, {name}"),
+            ),
+            None => decoder.refuse(field, 1, known, id),
+        },
+    )
 }

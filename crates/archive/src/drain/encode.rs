@@ -256,3 +256,23 @@ impl Decode for Decoders {
         decoded
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_base::error::ErrorKind;
+    use backstay_format::scheme::RESERVED;
+
+    #[test]
+    fn a_scheme_that_was_given_up_is_unsupported_and_named() {
+        for ((_, id, name), place) in RESERVED.into_iter().zip([2, 3]) {
+            let mut scheme = Scheme::raw(ElementType::F64).encode().unwrap();
+            scheme[place] = id;
+            let decoded = Decoders::default().decode(&scheme, &[0; 8], None, &mut [0; 8]);
+            let error = decoded.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            let text = format!("{error:?}");
+            assert!(text.contains(name), "{text}");
+        }
+    }
+}

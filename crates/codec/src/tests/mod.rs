@@ -119,7 +119,7 @@ fn what_is_kept_is_never_longer() {
 #[test]
 fn wrong_calls_are_refused() {
     let mut work = Work::new();
-    let scheme = Scheme::of(ElementType::F32, Arrangement::Groups, Coder::Entropy);
+    let scheme = Scheme::of(ElementType::F32, Arrangement::Bytes, Coder::Zstd);
     let xor = scheme.with_history(History::Xor);
     let mut out = Vec::new();
     let bytes = [0; 64];

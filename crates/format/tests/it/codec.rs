@@ -6,8 +6,8 @@
 
 use crate::document::{number, sections_of};
 use backstay_format::scheme::{
-    Arrangement, Coder, DECODED_BYTES_MAX, History, LAGS_MAX, SCHEME_BYTES, Scheme, SecondPass,
-    encoded_bytes_max,
+    Arrangement, Coder, DECODED_BYTES_MAX, History, LAGS_MAX, RESERVED, SCHEME_BYTES, Scheme,
+    SecondPass, encoded_bytes_max,
 };
 use backstay_format::{ElementType, FormatError};
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ pub(crate) fn samples() -> Vec<Scheme> {
         Scheme::raw(Bytes),
         Scheme::of(F32, Arrangement::Bytes, Coder::Lz4).with_second_pass(SecondPass::Zstd),
         Scheme::of(I32, Arrangement::Bits, Coder::Zstd).with_lags(&[1, 8]),
-        Scheme::of(Bf16, Arrangement::Groups, Coder::Entropy).with_history(History::Xor),
+        Scheme::of(Bf16, Arrangement::Bytes, Coder::Zstd).with_history(History::Xor),
         Scheme::of(F64, Arrangement::Plain, Coder::Pco)
             .with_history(History::Subtract)
             .with_lags(&[1, 1, 0x0102_0304]),
-        Scheme::of(Complex64, Arrangement::Plain, Coder::Entropy).with_lags(&[
+        Scheme::of(Complex64, Arrangement::Plain, Coder::Zstd).with_lags(&[
             1,
             2,
             3,
@@ -102,12 +102,30 @@ fn unknown_ids_are_named() {
         assert_eq!(error.offset, place as u64, "{error}");
     }
     let together = [
-        Scheme::of(ElementType::F64, Arrangement::Groups, Coder::Zstd),
         Scheme::of(ElementType::F64, Arrangement::Bits, Coder::Pco),
         Scheme::of(ElementType::U8, Arrangement::Plain, Coder::Pco),
     ];
     for scheme in together {
         assert!(!scheme.is_valid() && scheme.encode().is_err(), "{scheme}");
+    }
+}
+
+#[test]
+fn ids_that_were_given_up_are_named() {
+    let bytes = bytes_of(&Scheme::of(
+        ElementType::F64,
+        Arrangement::Bytes,
+        Coder::Zstd,
+    ));
+    for ((field, id, name), place) in RESERVED.into_iter().zip([2, 3]) {
+        let mut old = bytes.clone();
+        old[place] = id;
+        let error = read(&old).unwrap_err();
+        assert!(error.is_unsupported(), "{error}");
+        assert_eq!(error.found, format!("{field} {id}, {name}"));
+        assert_eq!(error.offset, place as u64, "{error}");
+        old[place] = 99;
+        assert!(!read(&old).unwrap_err().is_unsupported());
     }
 }
 
@@ -124,12 +142,18 @@ fn the_page_says_what_the_code_does() {
     let named = |id: u8, name: &str| (u64::from(id), name.to_owned());
     let histories = History::ALL.map(|one| named(one.id(), one.name()));
     assert_eq!(listed("History"), histories);
+    // Ids that were given up stand in their places among the others.
+    let with_reserved = |field: &str, mut all: Vec<(u64, String)>| {
+        let reserved = RESERVED.iter().filter(|(of, ..)| *of == field);
+        all.extend(reserved.map(|&(_, id, name)| named(id, name)));
+        all.sort();
+        all
+    };
     let arrangements = Arrangement::ALL.map(|one| named(one.id(), one.name()));
+    let arrangements = with_reserved("arrangement", arrangements.to_vec());
     assert_eq!(listed("Arrangement"), arrangements);
-    assert_eq!(
-        listed("Coders"),
-        Coder::ALL.map(|one| named(one.id(), one.name()))
-    );
+    let coders = Coder::ALL.map(|one| named(one.id(), one.name()));
+    assert_eq!(listed("Coders"), with_reserved("coder", coders.to_vec()));
     let passes = SecondPass::ALL.map(|one| named(one.id(), one.name()));
     assert_eq!(listed("Second pass"), passes);
     let sections = sections_of("codec.md");
