@@ -4,7 +4,7 @@
 #![no_main]
 
 use backstay_format::bytes::{frame_minor, seal};
-use backstay_format::limits::STORE_VERSION_MINOR;
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, CatalogState, CatalogSuperblock, SegmentHeader,
     SegmentId, StoreId,
@@ -60,6 +60,6 @@ fuzz_target!(|input: &[u8]| {
     read(input);
     // A checksum found by chance is rare, so the input is also taken as a body.
     for magic in MAGICS {
-        read(&seal(*magic, input));
+        read(&seal(*magic, STORE_VERSION_MAJOR, input));
     }
 });

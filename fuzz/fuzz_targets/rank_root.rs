@@ -4,12 +4,12 @@
 
 use backstay_format::RankRoot;
 use backstay_format::bytes::{frame_minor, seal};
-use backstay_format::limits::STORE_VERSION_MINOR;
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     // A checksum found by chance is rare, so the input is also taken as a body.
-    let sealed = seal(*b"BKSTRANK", input);
+    let sealed = seal(*b"BKSTRANK", STORE_VERSION_MAJOR, input);
     for bytes in [input, &sealed] {
         if let Ok(value) = RankRoot::decode(bytes) {
             let written = value.encode().unwrap();

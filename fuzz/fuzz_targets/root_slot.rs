@@ -4,13 +4,13 @@
 #![no_main]
 
 use backstay_format::bytes::{frame_minor, seal};
-use backstay_format::limits::STORE_VERSION_MINOR;
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use backstay_format::{RootSlot, StoreId};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     // A checksum found by chance is rare, so the input is also taken as a body.
-    let sealed = seal(*b"BKSTROOT", input);
+    let sealed = seal(*b"BKSTROOT", STORE_VERSION_MAJOR, input);
     for bytes in [input, &sealed] {
         let Some(id) = bytes.get(16..32).and_then(|id| id.first_chunk()) else {
             continue;

@@ -4,7 +4,7 @@
 #![no_main]
 
 use backstay_format::bytes::{frame_minor, seal};
-use backstay_format::limits::STORE_VERSION_MINOR;
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use backstay_format::stripe::{LOG_HEAD_BYTES, records};
 use backstay_format::{Round, StoreId, StripeLogHead};
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     if let Some(id) = input.get(16..32).and_then(|id| id.first_chunk())
         && let Ok(head) = StripeLogHead::decode(input, StoreId(*id))
     {
-        same(&head.encode().unwrap(), input);
+        same(&head.encode().unwrap(), STORE_VERSION_MAJOR, input);
         let mut start = LOG_HEAD_BYTES;
         for (round, end) in records(input, head.generation) {
             same(&round.encode().unwrap(), &input[start..end]);
@@ -28,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     // A checksum found by chance is rare, so the input is also taken as a body.
-    let sealed = seal(*b"BKSTSTRR", input);
+    let sealed = seal(*b"BKSTSTRR", STORE_VERSION_MAJOR, input);
     for bytes in [input, &sealed] {
         if let Ok(round) = Round::decode(bytes) {
             same(&round.encode().unwrap(), bytes);

@@ -4,12 +4,12 @@
 
 use backstay_format::Superblock;
 use backstay_format::bytes::{frame_minor, seal};
-use backstay_format::limits::STORE_VERSION_MINOR;
+use backstay_format::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     // A checksum found by chance is rare, so the input is also taken as a body.
-    let sealed = seal(*b"BKSTSUPR", input);
+    let sealed = seal(*b"BKSTSUPR", STORE_VERSION_MAJOR, input);
     for bytes in [input, &sealed] {
         if let Ok(value) = Superblock::decode(bytes) {
             let written = value.encode().unwrap();

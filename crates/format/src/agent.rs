@@ -5,32 +5,22 @@
 //! reader allocates nothing that the bytes it has do not pay for.
 //! Format: docs/format/agent.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::bytes::FormatError;
+use crate::check::{Check, Checked, counter, list, text, within};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
-    CARRIED_BYTES_MAX, COUNTER_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX,
-    PARITY_MAX, RECORD_BYTES_MAX, REPORT_BYTES_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
+    CARRIED_BYTES_MAX, ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, PARITY_MAX,
+    RECORD_BYTES_MAX, REPORT_BYTES_MAX, SEGMENT_BYTES_MAX, STRIPES_MAX,
 };
+use crate::message::{carried, message};
 pub use crate::record_part::RecordPart;
-use crate::stripe::{
-    Extent, PIECE_BYTES, STRIPE_BYTES_MIN, Stripe, StripeId, StripePiece, check_counts, each_once,
-    take_segment,
-};
+use crate::stripe::{Extent, Stripe, StripeId, StripePiece, check_counts, each_once};
 pub use crate::survey::{Survey, SurveyedGroup, SurveyedMember, SurveyedRevision, SurveyedUnread};
-use crate::width::index;
-
-const REQUEST: &str = "request to an agent";
-const REQUEST_MAGIC: [u8; 8] = *b"BKSTAREQ";
-const ANSWER: &str = "answer of an agent";
-const ANSWER_MAGIC: [u8; 8] = *b"BKSTAANS";
-/// Largest kind of an error: kinds are signed numbers, from 0.
-const KIND_MAX: u32 = i32::MAX.unsigned_abs();
-/// Least bytes of a planned stripe: its id, two counts, one piece.
-const PLAN_BYTES_MIN: usize = 10 + PIECE_BYTES;
+use serde::{Deserialize, Serialize};
 
 /// One member of a group and how to reach it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     /// Its store.
     pub store: StoreId,
@@ -43,22 +33,25 @@ pub struct Seat {
 }
 
 /// A stripe before it is encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StripePlan {
     /// The number it will have.
     pub id: StripeId,
     /// What it protects; digests are not known yet.
     pub pieces: Vec<StripePiece>,
     /// The members that take the parity, row by row.
+    #[serde(with = "carried")]
     pub holders: Vec<u8>,
 }
 
 /// What a member has for a round.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {
     /// Its superblock.
+    #[serde(with = "carried")]
     pub superblock: Vec<u8>,
     /// Its newest root.
+    #[serde(with = "carried")]
     pub root: Vec<u8>,
     /// Sealed and in no stripe; digests are not known yet.
     pub waiting: Vec<Extent>,
@@ -67,7 +60,7 @@ pub struct Collected {
 }
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// What stores are on the node?
     Survey,
@@ -197,7 +190,7 @@ pub enum Request {
 }
 
 /// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Done.
     Done,
@@ -222,426 +215,132 @@ pub enum Answer {
     },
 }
 
+message!(Request, "request to an agent", b"BKSTAREQ");
+
 impl Request {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(REQUEST, REQUEST_MAGIC);
+    /// The composition of the group and the round that it is of, each where it names one.
+    fn counters(&self) -> [u64; 2] {
+        match *self {
+            Self::Table { epoch, .. } | Self::Join { epoch, .. } | Self::Rebuild { epoch, .. } => {
+                [epoch, 0]
+            }
+            Self::Collect { epoch, round, .. }
+            | Self::MakeRoom { epoch, round, .. }
+            | Self::Encode { epoch, round, .. }
+            | Self::Take { epoch, round, .. }
+            | Self::Flush { epoch, round }
+            | Self::Settle { epoch, round, .. } => [epoch, round],
+            Self::Report { round, .. } => [0, round],
+            Self::Survey | Self::Record(_) | Self::SetAside { .. } | Self::Repair { .. } => [0, 0],
+        }
+    }
+}
+
+impl Check for Request {
+    fn check(&self) -> Checked {
+        let [epoch, round] = self.counters();
+        counter("epoch", epoch)?;
+        counter("round", round)?;
         match self {
-            Self::Survey => {
-                body.u8(1);
-            }
-            Self::Table { store, epoch, part } => {
-                body.u8(2).raw(&store.0).u64(*epoch).u32(*part);
-            }
             Self::Join {
-                epoch,
                 parity,
                 pieces_max,
                 seats,
+                ..
             } => {
-                body.u8(3).u64(*epoch).u8(*parity).u8(*pieces_max);
-                put_seats(&mut body, seats);
+                within("parity", *parity, 1, PARITY_MAX)?;
+                within("pieces of a stripe", *pieces_max, 1, GROUP_MEMBERS_MAX)?;
+                list("seats", seats, GROUP_MEMBERS_MAX)
             }
-            Self::Record(part) => {
-                body.u8(8);
-                part.put(&mut body);
-            }
-            Self::Report {
-                round,
-                checkpoint,
-                kind,
-                text,
-            } => {
-                body.u8(10).u64(*round);
-                put_checkpoint(&mut body, *checkpoint);
-                body.u32(u32::try_from(*kind).unwrap_or(u32::MAX))
-                    .text(text);
-            }
-            Self::Rebuild {
-                lost,
-                seats,
-                authority,
-                epoch,
-                checkpoint,
-                own,
-                named,
-            } => {
-                body.u8(11).raw(&lost.0).raw(&authority.0).u64(*epoch);
-                put_checkpoint(&mut body, *checkpoint);
-                body.u8(u8::from(*own) | u8::from(*named) << 1);
-                put_seats(&mut body, seats);
-            }
-            Self::Repair { seats } => {
-                body.u8(12);
-                put_seats(&mut body, seats);
-            }
-            Self::SetAside { store } => {
-                body.u8(13).raw(&store.0);
-            }
-            Self::Collect { .. }
-            | Self::MakeRoom { .. }
-            | Self::Encode { .. }
-            | Self::Take { .. }
-            | Self::Flush { .. }
-            | Self::Settle { .. } => self.put_of_round(&mut body),
-        }
-        body.finish(self, Self::decode)
-    }
-
-    /// The requests of a round, each with its epoch and number.
-    fn put_of_round(&self, body: &mut Encoder) {
-        match self {
             Self::Collect {
-                epoch,
-                round,
-                want,
-                known_from,
+                want, known_from, ..
             } => {
-                body.u8(4).u64(*epoch).u64(*round);
-                put_checkpoint(body, *want);
-                body.u64(*known_from);
+                counter("known from", *known_from)?;
+                want.check()
             }
             Self::MakeRoom {
-                epoch,
-                round,
                 record_bytes,
                 table_bytes,
+                ..
             } => {
-                body.u8(14).u64(*epoch).u64(*round);
-                body.u64(*record_bytes).u64(*table_bytes);
+                within("bytes of the record", *record_bytes, 0, RECORD_BYTES_MAX)?;
+                within("bytes of the table", *table_bytes, 0, RECORD_BYTES_MAX)
             }
-            Self::Encode {
-                epoch,
-                round,
-                stripes,
-            } => {
-                body.u8(5).u64(*epoch).u64(*round);
-                body.count(stripes.len());
-                for plan in stripes {
-                    put_plan(body, plan);
-                }
-            }
+            Self::Encode { stripes, .. } => list("stripes", stripes, STRIPES_MAX),
             Self::Take {
-                epoch,
-                round,
-                from,
-                exposure,
-                length_bytes,
-                digest,
+                from, length_bytes, ..
             } => {
-                body.u8(6).u64(*epoch).u64(*round).u8(*from);
-                body.raw(exposure).u32(*length_bytes).raw(&digest.0);
+                within("column", *from, 0, GROUP_MEMBERS_MAX - 1)?;
+                within("length", *length_bytes, 1, SEGMENT_BYTES_MAX)
             }
-            Self::Flush { epoch, round } => {
-                body.u8(7).u64(*epoch).u64(*round);
-            }
-            Self::Settle {
-                epoch,
-                round,
-                protected,
+            Self::Settle { protected, .. } => protected.check(),
+            Self::Report {
+                checkpoint,
+                kind,
+                text: words,
+                ..
             } => {
-                body.u8(9).u64(*epoch).u64(*round);
-                put_checkpoint(body, *protected);
+                checkpoint.check()?;
+                within("error kind", *kind, 0, i32::MAX)?;
+                text("text", words, REPORT_BYTES_MAX)
             }
-            _ => {}
+            Self::Rebuild {
+                seats, checkpoint, ..
+            } => {
+                checkpoint.check()?;
+                list("seats", seats, GROUP_MEMBERS_MAX)
+            }
+            Self::Repair { seats } => list("seats", seats, GROUP_MEMBERS_MAX),
+            Self::Survey
+            | Self::Table { .. }
+            | Self::Flush { .. }
+            | Self::Record(_)
+            | Self::SetAside { .. } => Ok(()),
         }
-    }
-
-    /// The request at the front of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(REQUEST, REQUEST_MAGIC, bytes)?;
-        let request = match body.u8("kind")? {
-            1 => Self::Survey,
-            2 => Self::Table {
-                store: StoreId(body.array("store id")?),
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                part: body.u32("part")?,
-            },
-            3 => Self::Join {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                parity: take_small(&mut body, "parity", 1, PARITY_MAX)?,
-                pieces_max: take_small(&mut body, "pieces of a stripe", 1, GROUP_MEMBERS_MAX)?,
-                seats: take_seats(&mut body)?,
-            },
-            4 => Self::Collect {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-                want: take_checkpoint(&mut body)?,
-                known_from: body.u64_max("known from", COUNTER_MAX)?,
-            },
-            5 => Self::Encode {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-                stripes: take_list(&mut body, "stripes", PLAN_BYTES_MIN, take_plan)?,
-            },
-            6 => Self::Take {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-                from: take_small(&mut body, "column", 0, GROUP_MEMBERS_MAX - 1)?,
-                exposure: body.array("exposure")?,
-                length_bytes: body.u32_in("length", 1, SEGMENT_BYTES_MAX)?,
-                digest: Digest(body.array("digest")?),
-            },
-            7 => Self::Flush {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-            },
-            8 => Self::Record(RecordPart::decode(&mut body)?),
-            9 => Self::Settle {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-                protected: take_checkpoint(&mut body)?,
-            },
-            10 => Self::Report {
-                round: body.u64_max("round", COUNTER_MAX)?,
-                checkpoint: take_checkpoint(&mut body)?,
-                kind: take_kind(&mut body)?,
-                text: body.text("text", REPORT_BYTES_MAX)?,
-            },
-            11 => take_rebuild(&mut body)?,
-            12 => Self::Repair {
-                seats: take_seats(&mut body)?,
-            },
-            13 => Self::SetAside {
-                store: StoreId(body.array("store id")?),
-            },
-            14 => Self::MakeRoom {
-                epoch: body.u64_max("epoch", COUNTER_MAX)?,
-                round: body.u64_max("round", COUNTER_MAX)?,
-                record_bytes: body.u64_max("bytes of the record", RECORD_BYTES_MAX)?,
-                table_bytes: body.u64_max("bytes of the table", RECORD_BYTES_MAX)?,
-            },
-            other => return Err(body.refuse("kind", 1, "1 to 14", other)),
-        };
-        body.end()?;
-        Ok(request)
     }
 }
 
-impl Answer {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(ANSWER, ANSWER_MAGIC);
+message!(Answer, "answer of an agent", b"BKSTAANS");
+
+impl Check for Answer {
+    fn check(&self) -> Checked {
         match self {
-            Self::Done => {
-                body.u8(1);
-            }
-            Self::Surveys(surveys) => {
-                body.u8(2);
-                body.count(surveys.len());
-                for survey in surveys {
-                    survey.put(&mut body);
-                }
-            }
-            Self::Table(part) => {
-                body.u8(3);
-                part.put(&mut body);
-            }
-            Self::Collected(collected) => {
-                body.u8(4);
-                put_bytes(&mut body, &collected.superblock);
-                put_bytes(&mut body, &collected.root);
-                body.count(collected.waiting.len());
-                for &extent in &collected.waiting {
-                    StripePiece { column: 0, extent }.put(&mut body);
-                }
-                body.count(collected.dead.len());
-                for segment in &collected.dead {
-                    body.u64(segment.0);
-                }
-            }
-            Self::Encoded(stripes) => {
-                body.u8(5);
-                body.count(stripes.len());
-                for stripe in stripes {
-                    stripe.put(&mut body);
-                }
-            }
-            Self::Taken(extent) => {
-                body.u8(6);
-                let piece = StripePiece {
-                    column: 0,
-                    extent: *extent,
-                };
-                piece.put(&mut body);
-            }
-            Self::Rebuilt {
-                extents,
-                bytes,
-                lost,
-            } => {
-                body.u8(7).u64(*extents).u64(*bytes).u64(*lost);
-            }
+            Self::Surveys(surveys) => list("surveys", surveys, STRIPES_MAX),
+            Self::Collected(collected) => collected.check(),
+            Self::Encoded(stripes) => list("stripes", stripes, STRIPES_MAX),
+            Self::Taken(extent) => extent.check(),
+            Self::Done | Self::Table(_) | Self::Rebuilt { .. } => Ok(()),
         }
-        body.finish(self, Self::decode)
-    }
-
-    /// The answer at the front of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(ANSWER, ANSWER_MAGIC, bytes)?;
-        let answer = match body.u8("kind")? {
-            1 => Self::Done,
-            2 => Self::Surveys(take_list(
-                &mut body,
-                "surveys",
-                Survey::BYTES_MIN,
-                Survey::decode,
-            )?),
-            3 => Self::Table(RecordPart::decode(&mut body)?),
-            4 => Self::Collected(Collected {
-                superblock: take_bytes(&mut body, "superblock")?,
-                root: take_bytes(&mut body, "root")?,
-                waiting: take_list(&mut body, "waiting extents", PIECE_BYTES, take_extent)?,
-                dead: take_list(&mut body, "dead segments", 8, take_segment)?,
-            }),
-            5 => Self::Encoded(take_list(&mut body, "stripes", STRIPE_BYTES_MIN, |body| {
-                Stripe::decode(body, GROUP_MEMBERS_MAX)
-            })?),
-            6 => Self::Taken(take_extent(&mut body)?),
-            7 => Self::Rebuilt {
-                extents: body.u64("extents")?,
-                bytes: body.u64("bytes")?,
-                lost: body.u64("lost")?,
-            },
-            other => return Err(body.refuse("kind", 1, "1 to 7", other)),
-        };
-        body.end()?;
-        Ok(answer)
     }
 }
 
-fn put_bytes(body: &mut Encoder, bytes: &[u8]) {
-    body.count(bytes.len());
-    body.raw(bytes);
-}
-
-pub(crate) fn put_checkpoint(body: &mut Encoder, id: CheckpointId) {
-    body.u64(id.incarnation).u64(id.number);
-}
-
-pub(crate) fn put_seats(body: &mut Encoder, seats: &[Seat]) {
-    body.count(seats.len());
-    for seat in seats {
-        body.raw(&seat.store.0).text(&seat.node);
-        body.text(&seat.domain).text(&seat.address);
+impl Check for Collected {
+    fn check(&self) -> Checked {
+        within("superblock", self.superblock.len(), 0, CARRIED_BYTES_MAX)?;
+        within("root", self.root.len(), 0, CARRIED_BYTES_MAX)?;
+        list("waiting extents", &self.waiting, STRIPES_MAX)?;
+        list("dead segments", &self.dead, STRIPES_MAX)
     }
 }
 
-fn put_plan(body: &mut Encoder, plan: &StripePlan) {
-    body.u64(plan.id.0)
-        .small_count(plan.pieces.len())
-        .small_count(plan.holders.len());
-    for piece in &plan.pieces {
-        piece.put(body);
+impl Check for StripePlan {
+    fn check(&self) -> Checked {
+        counter("stripe id", self.id.0)?;
+        check_counts(self.pieces.len(), self.holders.len(), GROUP_MEMBERS_MAX)?;
+        let mut pieces = self.pieces.iter();
+        pieces.try_for_each(|piece| piece.fits(GROUP_MEMBERS_MAX))?;
+        for &column in &self.holders {
+            within("holders", column, 0, GROUP_MEMBERS_MAX - 1)?;
+        }
+        let columns = self.pieces.iter().map(|piece| piece.column);
+        each_once(columns.chain(self.holders.iter().copied()))
     }
-    body.raw(&plan.holders);
 }
 
-/// A count, and so many things of at least `each_bytes`.
-pub(crate) fn take_list<T>(
-    body: &mut Decoder<'_>,
-    field: &'static str,
-    each_bytes: usize,
-    take: impl Fn(&mut Decoder<'_>) -> Result<T, FormatError>,
-) -> Result<Vec<T>, FormatError> {
-    let fitting = u32::try_from(body.remaining() / each_bytes.max(1)).unwrap_or(u32::MAX);
-    let count = body.u32_in(field, 0, fitting.min(STRIPES_MAX))?;
-    (0..count).map(|_| take(body)).collect()
-}
-
-fn take_bytes(body: &mut Decoder<'_>, field: &'static str) -> Result<Vec<u8>, FormatError> {
-    let length = index(body.u32_in(field, 0, CARRIED_BYTES_MAX)?);
-    body.raw(field, length).map(<[u8]>::to_vec)
-}
-
-pub(crate) fn take_checkpoint(body: &mut Decoder<'_>) -> Result<CheckpointId, FormatError> {
-    Ok(CheckpointId::new(
-        body.u64_max("incarnation", COUNTER_MAX)?,
-        body.u64_max("number", COUNTER_MAX)?,
-    ))
-}
-
-fn take_seats(body: &mut Decoder<'_>) -> Result<Vec<Seat>, FormatError> {
-    let most = u32::try_from(GROUP_MEMBERS_MAX).unwrap_or(u32::MAX);
-    let count = body.u32_in("seats", 0, most)?;
-    (0..count).map(|_| take_seat(body)).collect()
-}
-
-/// An extent of the member that says so: its column is 0.
-fn take_extent(body: &mut Decoder<'_>) -> Result<Extent, FormatError> {
-    StripePiece::decode(body, 1).map(|piece| piece.extent)
-}
-
-/// The kind of an error.
-pub(crate) fn take_kind(body: &mut Decoder<'_>) -> Result<i32, FormatError> {
-    let kind = body.u32_in("error kind", 0, KIND_MAX)?;
-    Ok(i32::try_from(kind).unwrap_or(i32::MAX))
-}
-
-fn take_rebuild(body: &mut Decoder<'_>) -> Result<Request, FormatError> {
-    let lost = StoreId(body.array("lost store")?);
-    let authority = StoreId(body.array("authority")?);
-    let epoch = body.u64_max("epoch", COUNTER_MAX)?;
-    let checkpoint = take_checkpoint(body)?;
-    let flags = take_small(body, "flags", 0, 3)?;
-    Ok(Request::Rebuild {
-        lost,
-        authority,
-        epoch,
-        checkpoint,
-        own: flags & 1 != 0,
-        named: flags & 2 != 0,
-        seats: take_seats(body)?,
-    })
-}
-
-/// A byte that is 0 or 1.
-pub(crate) fn take_flag(body: &mut Decoder<'_>, field: &'static str) -> Result<bool, FormatError> {
-    take_small(body, field, 0, 1).map(|byte| byte == 1)
-}
-
-/// A byte in `low..=high`.
-pub(crate) fn take_small(
-    body: &mut Decoder<'_>,
-    field: &'static str,
-    low: u8,
-    high: usize,
-) -> Result<u8, FormatError> {
-    let value = body.u8(field)?;
-    if value < low || usize::from(value) > high {
-        return Err(body.refuse(field, 1, format!("{low} to {high}"), value));
+impl Check for Seat {
+    fn check(&self) -> Checked {
+        text("node", &self.node, LABEL_BYTES_MAX)?;
+        text("domain", &self.domain, LABEL_BYTES_MAX)?;
+        text("address", &self.address, ENDPOINT_BYTES_MAX)
     }
-    Ok(value)
-}
-
-fn take_plan(body: &mut Decoder<'_>) -> Result<StripePlan, FormatError> {
-    let id = StripeId(body.u64_max("stripe id", COUNTER_MAX)?);
-    let pieces = usize::from(body.u8("pieces")?);
-    let holders = usize::from(body.u8("holders")?);
-    check_counts(body, (pieces, holders), GROUP_MEMBERS_MAX)?;
-    let pieces = StripePiece::decode_list(body, pieces, GROUP_MEMBERS_MAX)?;
-    let holders = body.raw("holders", holders)?.to_vec();
-    if let Some(column) = holders
-        .iter()
-        .find(|&&column| usize::from(column) >= GROUP_MEMBERS_MAX)
-    {
-        let expected = format!("below {GROUP_MEMBERS_MAX}");
-        return Err(body.refuse("holders", holders.len(), expected, column));
-    }
-    let columns = pieces.iter().map(|piece| piece.column);
-    each_once(body, columns.chain(holders.iter().copied()))?;
-    Ok(StripePlan {
-        id,
-        pieces,
-        holders,
-    })
-}
-
-pub(crate) fn take_seat(body: &mut Decoder<'_>) -> Result<Seat, FormatError> {
-    Ok(Seat {
-        store: StoreId(body.array("store id")?),
-        node: body.text("node", LABEL_BYTES_MAX)?,
-        domain: body.text("domain", LABEL_BYTES_MAX)?,
-        address: body.text("address", ENDPOINT_BYTES_MAX)?,
-    })
 }

@@ -7,8 +7,12 @@
 //! Format: docs/format/store.md, section "Frame".
 
 use crate::hash::checksum;
-use crate::limits::{STORE_VERSION_MAJOR, STORE_VERSION_MINOR};
+use crate::limits::{
+    MESSAGE_VERSION_MAJOR, MESSAGE_VERSION_MINOR, STORE_VERSION_MAJOR, STORE_VERSION_MINOR,
+};
 use crate::width::to_u64;
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
 
 /// Bytes of a frame before its body: magic 8, major 2, minor 2, length 4.
 pub const FRAME_HEAD_BYTES: usize = 16;
@@ -17,6 +21,12 @@ pub const FRAME_TAIL_BYTES: usize = 8;
 
 /// Field of an error about an id that the format once had, and that no reader knows.
 pub(crate) const GIVEN_UP: &str = "reserved id";
+/// Major and minor version of a frame.
+pub(crate) type Version = [u16; 2];
+/// That of what stands in stores and archives.
+const OF_STORES: Version = [STORE_VERSION_MAJOR, STORE_VERSION_MINOR];
+/// That of messages.
+pub(crate) const OF_MESSAGES: Version = [MESSAGE_VERSION_MAJOR, MESSAGE_VERSION_MINOR];
 
 /// Bytes that are not what the format says: which structure, which field, where, expected and found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,14 +93,15 @@ impl Encoder {
     }
     /// An encoder of the body of a frame.
     pub fn framed(structure: &'static str, magic: [u8; 8]) -> Self {
+        Self::framed_as(structure, magic, OF_STORES)
+    }
+    /// The same of another version.
+    pub(crate) fn framed_as(structure: &'static str, magic: [u8; 8], version: Version) -> Self {
         let mut encoder = Self::new(structure);
         encoder.framed = true;
-        encoder
-            .raw(&magic)
-            .u16(STORE_VERSION_MAJOR)
-            .u16(STORE_VERSION_MINOR)
-            // The length, when it is known.
-            .u32(0);
+        let [major, minor] = version;
+        // The length, when it is known.
+        encoder.raw(&magic).u16(major).u16(minor).u32(0);
         encoder
     }
     /// Makes room for `more` bytes.
@@ -134,9 +145,14 @@ impl Encoder {
         self.u16(length)
             .raw(&text.as_bytes()[..usize::from(length)])
     }
-    /// Appends a structure that is read back as a part of this one.
-    pub(crate) fn append(&mut self, part: Self) -> &mut Self {
-        self.raw(&part.close())
+    /// Appends a value of a message.
+    pub(crate) fn value(&mut self, value: &impl Serialize) -> Result<&mut Self, FormatError> {
+        let structure = self.structure;
+        postcard::serialize_with_flavor(value, &mut *self).map_err(|error| {
+            let expected = "what can be said in bytes";
+            FormatError::new(structure, "value", 0, expected, error)
+        })?;
+        Ok(self)
     }
 
     /// The bytes, which `decode` reads as `value`; where it does not, they are not written.
@@ -161,7 +177,7 @@ impl Encoder {
     }
 
     /// The bytes, with length and checksum if there is a frame around them.
-    fn close(mut self) -> Vec<u8> {
+    pub(crate) fn close(mut self) -> Vec<u8> {
         if self.framed {
             let length = self.bytes.len() + FRAME_TAIL_BYTES;
             let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -171,6 +187,23 @@ impl Encoder {
             self.u64(sum);
         }
         self.bytes
+    }
+}
+
+/// Takes what postcard writes.
+impl Flavor for &mut Encoder {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.bytes.push(byte);
+        Ok(())
+    }
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 
@@ -223,6 +256,19 @@ impl<'a> Decoder<'a> {
     ) -> FormatError {
         let offset = to_u64(self.position.saturating_sub(width));
         FormatError::new(self.structure, field, offset, expected, found)
+    }
+
+    /// Says of what was refused where in this structure it begins.
+    pub(crate) fn at<T>(
+        &self,
+        start: usize,
+        checked: Result<T, FormatError>,
+    ) -> Result<T, FormatError> {
+        checked.map_err(|error| FormatError {
+            structure: self.structure,
+            offset: to_u64(start),
+            ..error
+        })
     }
 
     /// The next `count` bytes.
@@ -325,10 +371,10 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Puts a frame around bytes that nobody checked: what readers are tested with. A structure is written
-/// by [`Encoder::finish`].
-pub fn seal(magic: [u8; 8], body: &[u8]) -> Vec<u8> {
-    let mut frame = Encoder::framed("", magic);
+/// Puts a frame of a major version around bytes that nobody checked: what readers are tested with. A
+/// structure is written by [`Encoder::finish`].
+pub fn seal(magic: [u8; 8], major: u16, body: &[u8]) -> Vec<u8> {
+    let mut frame = Encoder::framed_as("", magic, [major, 0]);
     frame.raw(body);
     frame.close()
 }
@@ -337,6 +383,16 @@ pub fn seal(magic: [u8; 8], body: &[u8]) -> Vec<u8> {
 pub fn open<'a>(
     structure: &'static str,
     magic: [u8; 8],
+    bytes: &'a [u8],
+) -> Result<Decoder<'a>, FormatError> {
+    open_as(structure, magic, OF_STORES, bytes)
+}
+
+/// The same of another version.
+pub(crate) fn open_as<'a>(
+    structure: &'static str,
+    magic: [u8; 8],
+    [ours, our_minor]: Version,
     bytes: &'a [u8],
 ) -> Result<Decoder<'a>, FormatError> {
     let mut head = Decoder::new(structure, bytes);
@@ -365,15 +421,15 @@ pub fn open<'a>(
         ));
     }
     // Behind the checksum: what is whole is of another version, what is not is damaged.
-    if major != STORE_VERSION_MAJOR {
-        let (ours, at) = (STORE_VERSION_MAJOR, to_u64(magic.len()));
+    if major != ours {
+        let at = to_u64(magic.len());
         return Err(FormatError::new(structure, "version", at, ours, major));
     }
     Ok(Decoder {
         structure,
         bytes: summed,
         position: FRAME_HEAD_BYTES,
-        newer: minor > STORE_VERSION_MINOR,
+        newer: minor > our_minor,
     })
 }
 

@@ -5,26 +5,22 @@
 //! that does not know it is refused by its number.
 //! Format: docs/format/drain.md.
 
-use crate::agent::{Seat, put_checkpoint, take_checkpoint, take_list, take_seat};
-use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::agent::Seat;
+use crate::bytes::FormatError;
+use crate::check::{Check, Checked, list, text, within};
 use crate::ids::{Address, CheckpointId, StoreId};
 use crate::limits::{
     BLOCK_BYTES_MAX, ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX, RANKS_MAX, REPORT_BYTES_MAX,
-    REVISIONS_MAX,
+    REVISIONS_MAX, STRIPES_MAX,
 };
+use crate::message::message;
 use crate::rank_root::RankEntry;
-use crate::{BlockRef, Digest};
 use serde::{Deserialize, Serialize};
 
-const REQUEST: &str = "request of a drain";
 /// Magic of a request.
 pub const REQUEST_MAGIC: [u8; 8] = *b"BKSTDREQ";
-const ANSWER: &str = "answer of a drain";
-const ANSWER_MAGIC: [u8; 8] = *b"BKSTDANS";
 /// Most bytes of a path or of settings in a request.
 pub const TEXT_BYTES_MAX: usize = 4096;
-/// Least bytes of a seat.
-const SEAT_BYTES_MIN: usize = 22;
 
 /// How the archive's codecs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,7 +36,7 @@ pub enum ArchiveCodec {
 }
 
 /// A block that a node shall hand out: where it stands in the node's store, and its length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatherPiece {
     /// Where it stands.
     pub address: Address,
@@ -49,7 +45,7 @@ pub struct GatherPiece {
 }
 
 /// What an aggregator shall drain, and from where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainJob {
     /// The folder of the job in the archive.
     pub folder: String,
@@ -78,7 +74,7 @@ pub struct DrainJob {
 }
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainRequest {
     /// What has the node of this checkpoint?
     Offer {
@@ -116,7 +112,7 @@ pub enum DrainRequest {
 }
 
 /// What a node has of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offered {
     /// The node's store.
     pub store: StoreId,
@@ -135,7 +131,7 @@ pub struct Offered {
 }
 
 /// How far an aggregator is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DrainProgress {
     /// 0 idle, 1 at work, 2 done, 3 failed.
     pub state: u8,
@@ -174,7 +170,7 @@ pub struct DrainProgress {
 }
 
 /// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainAnswer {
     /// Done, or begun.
     Done,
@@ -191,246 +187,58 @@ pub enum DrainAnswer {
     Progress(DrainProgress),
 }
 
-impl DrainRequest {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(REQUEST, REQUEST_MAGIC);
+message!(DrainRequest, "request of a drain", &REQUEST_MAGIC);
+
+impl Check for DrainRequest {
+    fn check(&self) -> Checked {
         match self {
-            Self::Offer { checkpoint } => {
-                body.u8(1);
-                put_checkpoint(&mut body, *checkpoint);
-            }
+            Self::Offer { checkpoint } | Self::Archived { checkpoint, .. } => checkpoint.check(),
             Self::Gather { checkpoint, pieces } => {
-                body.u8(2);
-                put_checkpoint(&mut body, *checkpoint);
-                body.count(pieces.len());
-                for piece in pieces {
-                    body.u64(piece.address.0).u32(piece.length_bytes);
-                }
+                checkpoint.check()?;
+                list("pieces", pieces, STRIPES_MAX)
             }
-            Self::Release { exposure } => {
-                body.u8(3).raw(exposure);
-            }
-            Self::Begin(job) => {
-                body.u8(4);
-                job.put(&mut body);
-            }
-            Self::Progress => {
-                body.u8(5);
-            }
-            Self::Cancel { incarnation } => {
-                body.u8(6).u64(*incarnation);
-            }
-            Self::Archived { checkpoint, kind } => {
-                body.u8(7);
-                put_checkpoint(&mut body, *checkpoint);
-                body.u32(*kind);
-            }
+            Self::Begin(job) => job.check(),
+            Self::Release { .. } | Self::Progress | Self::Cancel { .. } => Ok(()),
         }
-        body.finish(self, Self::decode)
-    }
-
-    /// The request that `bytes` are.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(REQUEST, REQUEST_MAGIC, bytes)?;
-        let request = match body.u8("request")? {
-            1 => Self::Offer {
-                checkpoint: take_checkpoint(&mut body)?,
-            },
-            2 => Self::Gather {
-                checkpoint: take_checkpoint(&mut body)?,
-                pieces: take_list(&mut body, "pieces", 12, |body| {
-                    Ok(GatherPiece {
-                        address: Address(body.u64("address")?),
-                        length_bytes: body.u32_in("length", 1, BLOCK_BYTES_MAX)?,
-                    })
-                })?,
-            },
-            3 => Self::Release {
-                exposure: body.array("exposure")?,
-            },
-            4 => Self::Begin(DrainJob::take(&mut body)?),
-            5 => Self::Progress,
-            6 => Self::Cancel {
-                incarnation: body.u64("incarnation")?,
-            },
-            7 => Self::Archived {
-                checkpoint: take_checkpoint(&mut body)?,
-                kind: body.u32("kind")?,
-            },
-            other => return Err(body.refuse("request", 1, "1 to 7", other)),
-        };
-        body.end()?;
-        Ok(request)
     }
 }
 
-impl DrainJob {
-    fn put(&self, body: &mut Encoder) {
-        body.text(&self.folder)
-            .text(&self.settings)
-            .text(&self.job)
-            .u32(self.run)
-            .u32(self.aggregator)
-            .u32(self.aggregators)
-            .u64(self.incarnation)
-            .u32(self.catalog);
-        put_checkpoint(body, self.checkpoint);
-        body.count(self.retain.len());
-        for &id in &self.retain {
-            put_checkpoint(body, id);
-        }
-        body.count(self.sources.len());
-        for seat in &self.sources {
-            body.raw(&seat.store.0)
-                .text(&seat.node)
-                .text(&seat.domain)
-                .text(&seat.address);
-        }
-        body.text(&self.file);
-    }
-
-    fn take(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
-        let job = Self {
-            folder: body.text("folder", TEXT_BYTES_MAX)?,
-            settings: body.text("settings", TEXT_BYTES_MAX)?,
-            job: body.text("job", LABEL_BYTES_MAX)?,
-            run: body.u32("run")?,
-            aggregator: body.u32("aggregator")?,
-            aggregators: body.u32("aggregators")?,
-            incarnation: body.u64("incarnation")?,
-            catalog: body.u32("epoch of the catalog")?,
-            checkpoint: take_checkpoint(body)?,
-            retain: take_list(body, "retained checkpoints", 16, take_checkpoint)?,
-            sources: take_list(body, "sources", SEAT_BYTES_MIN, take_seat)?,
-            file: body.text("file", ENDPOINT_BYTES_MAX)?,
-        };
-        if job.retain.len() > REVISIONS_MAX {
-            let found = job.retain.len();
-            return Err(body.refuse(
-                "retained checkpoints",
-                4,
-                format!("at most {REVISIONS_MAX}"),
-                found,
-            ));
-        }
-        Ok(job)
+impl Check for GatherPiece {
+    fn check(&self) -> Checked {
+        within("length", self.length_bytes, 1, BLOCK_BYTES_MAX)
     }
 }
 
-impl DrainAnswer {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(ANSWER, ANSWER_MAGIC);
+impl Check for DrainJob {
+    fn check(&self) -> Checked {
+        text("folder", &self.folder, TEXT_BYTES_MAX)?;
+        text("settings", &self.settings, TEXT_BYTES_MAX)?;
+        text("job", &self.job, LABEL_BYTES_MAX)?;
+        text("file", &self.file, ENDPOINT_BYTES_MAX)?;
+        self.checkpoint.check()?;
+        list("retained checkpoints", &self.retain, REVISIONS_MAX)?;
+        list("sources", &self.sources, STRIPES_MAX)
+    }
+}
+
+message!(DrainAnswer, "answer of a drain", b"BKSTDANS");
+
+impl Check for DrainAnswer {
+    fn check(&self) -> Checked {
         match self {
-            Self::Done => {
-                body.u8(1);
-            }
+            Self::Done | Self::Gathered { .. } => Ok(()),
             Self::Offered(offered) => {
-                body.u8(2)
-                    .raw(&offered.store.0)
-                    .u64(offered.length_bytes)
-                    .text(&offered.path)
-                    .text(&offered.host)
-                    .u32(offered.world_size)
-                    .u64(offered.committed_unix_ns);
-                body.count(offered.ranks.len());
-                for entry in &offered.ranks {
-                    entry.put(&mut body);
-                }
-            }
-            Self::Gathered {
-                exposure,
-                length_bytes,
-            } => {
-                body.u8(3).raw(exposure).u64(*length_bytes);
+                text("path", &offered.path, TEXT_BYTES_MAX)?;
+                text("host", &offered.host, ENDPOINT_BYTES_MAX)?;
+                within("ranks of the job", offered.world_size, 1, RANKS_MAX)?;
+                within("ranks", offered.ranks.len(), 0, STRIPES_MAX)
             }
             Self::Progress(progress) => {
-                body.u8(4);
-                progress.put(&mut body);
+                within("state", progress.state, 0, 3_u8)?;
+                progress.checkpoint.check()?;
+                text("file", &progress.file, ENDPOINT_BYTES_MAX)?;
+                text("text", &progress.text, REPORT_BYTES_MAX)
             }
         }
-        body.finish(self, Self::decode)
-    }
-
-    /// The answer that `bytes` are.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(ANSWER, ANSWER_MAGIC, bytes)?;
-        let answer = match body.u8("answer")? {
-            1 => Self::Done,
-            2 => Self::Offered(Offered {
-                store: StoreId(body.array("store id")?),
-                length_bytes: body.u64("length")?,
-                path: body.text("path", TEXT_BYTES_MAX)?,
-                host: body.text("host", ENDPOINT_BYTES_MAX)?,
-                world_size: body.u32_in("ranks of the job", 1, RANKS_MAX)?,
-                committed_unix_ns: body.u64("committed")?,
-                ranks: take_list(&mut body, "ranks", RankEntry::BYTES, |body| {
-                    let rank = body.u32("rank")?;
-                    body.zeros("reserved", 4)?;
-                    let address = Address(body.u64("address")?);
-                    let digest = Digest(body.array("digest")?);
-                    let root = BlockRef { address, digest };
-                    Ok(RankEntry { rank, root })
-                })?,
-            }),
-            3 => Self::Gathered {
-                exposure: body.array("exposure")?,
-                length_bytes: body.u64("length")?,
-            },
-            4 => Self::Progress(DrainProgress::take(&mut body)?),
-            other => return Err(body.refuse("answer", 1, "1 to 4", other)),
-        };
-        body.end()?;
-        Ok(answer)
-    }
-}
-
-impl DrainProgress {
-    fn put(&self, body: &mut Encoder) {
-        body.u8(self.state);
-        put_checkpoint(body, self.checkpoint);
-        body.raw(&self.store.0).text(&self.file);
-        for number in [
-            self.sequence,
-            self.bytes_total,
-            self.bytes_changed,
-            self.bytes_equal,
-            self.bytes_resumed,
-            self.bytes_compared,
-            self.bytes_encoded,
-            self.bytes_stored,
-            self.growths,
-            self.steps,
-        ] {
-            body.u64(number);
-        }
-        body.u32(self.world_size).u32(self.kind).text(&self.text);
-    }
-
-    fn take(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
-        let state = body.u8("state")?;
-        if state > 3 {
-            return Err(body.refuse("state", 1, "0 to 3", state));
-        }
-        Ok(Self {
-            state,
-            checkpoint: take_checkpoint(body)?,
-            store: StoreId(body.array("store id")?),
-            file: body.text("file", ENDPOINT_BYTES_MAX)?,
-            sequence: body.u64("sequence")?,
-            bytes_total: body.u64("bytes of all variables")?,
-            bytes_changed: body.u64("bytes of changed blocks")?,
-            bytes_equal: body.u64("bytes of equal blocks")?,
-            bytes_resumed: body.u64("bytes of resumed blocks")?,
-            bytes_compared: body.u64("bytes compared")?,
-            bytes_encoded: body.u64("bytes encoded")?,
-            bytes_stored: body.u64("bytes stored")?,
-            growths: body.u64("growths")?,
-            steps: body.u64("steps")?,
-            world_size: body.u32("ranks of the job")?,
-            kind: body.u32("kind")?,
-            text: body.text("text", REPORT_BYTES_MAX)?,
-        })
     }
 }

@@ -2,11 +2,12 @@
 //! Purpose: the one hash of the format, XXH3, as a digest of 128 bits and a checksum of 64.
 //! Why XXH3-128: docs/decisions/0001-hash.md.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 /// XXH3-128 (seed 0) of some bytes, kept as its value in little-endian order.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 16]);
 
 impl Digest {

@@ -2,13 +2,14 @@
 //! Purpose: the identities that stages share: checkpoint, store, segment, address.
 //! Format: docs/format/store.md, sections "Identity" and "Address".
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A job-wide checkpoint: one life of the job, and a number that grows over all its lives.
 ///
 /// Ordered by number, then incarnation: of two lives' checkpoints with one number, the later life's
 /// is the newer, and the earlier one was abandoned when that life began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct CheckpointId {
     /// Which life of the job took it, from 1.
     pub incarnation: u64,
@@ -51,7 +52,9 @@ impl fmt::Display for CheckpointId {
 }
 
 /// Which store a structure belongs to; random, drawn when the store is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct StoreId(pub [u8; 16]);
 
 impl fmt::Display for StoreId {
@@ -61,7 +64,9 @@ impl fmt::Display for StoreId {
 }
 
 /// A segment, numbered from 1 by the store that first wrote it; 48 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
@@ -73,7 +78,9 @@ impl SegmentId {
 ///
 /// The upper 48 bits are the segment id, the lower 16 the offset in units of 64 bytes.
 /// 0 is no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub struct Address(pub u64);
 
 impl Address {

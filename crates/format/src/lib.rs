@@ -10,6 +10,8 @@
 pub mod limits;
 pub mod width;
 pub mod bytes;
+mod check;
+mod message;
 pub mod hash;
 pub mod ids;
 pub mod element;

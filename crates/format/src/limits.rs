@@ -7,6 +7,10 @@
 pub const STORE_VERSION_MAJOR: u16 = 1;
 /// Minor version of the store format. A reader accepts any minor version of its major one.
 pub const STORE_VERSION_MINOR: u16 = 0;
+/// Major version of the messages that are sent in frames. A reader refuses any other major version.
+pub const MESSAGE_VERSION_MAJOR: u16 = 2;
+/// Minor version of these messages. A reader accepts any minor version of its major one.
+pub const MESSAGE_VERSION_MINOR: u16 = 0;
 
 /// Largest incarnation, checkpoint number and root sequence: they travel as signed 64-bit values.
 pub const COUNTER_MAX: u64 = (1 << 63) - 1;

@@ -4,21 +4,19 @@
 //! do not pay for.
 //! Format: docs/format/agent.md, section "On one node".
 
-use crate::agent::{Seat, put_seats, take_flag, take_kind, take_list, take_seat};
-use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::agent::Seat;
+use crate::bytes::FormatError;
+use crate::check::{Check, Checked, list, text, within};
 use crate::ids::StoreId;
-use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
-use crate::width::index;
+use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX, STRIPES_MAX};
+use crate::message::{carried, message};
+use serde::{Deserialize, Serialize};
 
-const LOCAL_REQUEST: &str = "request of a rank to its node's agent";
-const LOCAL_REQUEST_MAGIC: [u8; 8] = *b"BKSTLREQ";
-const LOCAL_ANSWER: &str = "answer of an agent to a rank of its node";
-const LOCAL_ANSWER_MAGIC: [u8; 8] = *b"BKSTLANS";
 /// Most bytes of a path or a text between a rank and its node's agent.
 const LOCAL_TEXT_BYTES_MAX: usize = 4096;
 
 /// What the leader of a node's ranks asks of an agent process on the same node.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalRequest {
     /// A life of the job begins: answer other agents that know this secret.
     Begin {
@@ -64,6 +62,7 @@ pub enum LocalRequest {
     /// Coordinate the archive of the job.
     Archive {
         /// What, from where, how: JSON.
+        #[serde(with = "carried")]
         plan: Vec<u8>,
     },
     /// End the coordination when what is committed is protected, or after this time.
@@ -80,7 +79,7 @@ pub enum LocalRequest {
 }
 
 /// What an agent process answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalAnswer {
     /// Done.
     Done,
@@ -101,7 +100,7 @@ pub enum LocalAnswer {
 }
 
 /// A store on the node of an agent process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalStoreEntry {
     /// Which.
     pub store: StoreId,
@@ -128,161 +127,67 @@ impl std::fmt::Debug for LocalRequest {
     }
 }
 
-impl LocalRequest {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(LOCAL_REQUEST, LOCAL_REQUEST_MAGIC);
+message!(
+    LocalRequest,
+    "request of a rank to its node's agent",
+    b"BKSTLREQ"
+);
+
+impl Check for LocalRequest {
+    fn check(&self) -> Checked {
         match self {
             Self::Begin {
-                secret,
                 job,
                 node,
                 listen,
-                threads,
-                rate_bytes,
-                nice,
                 cpu_set,
-                timeout_ms,
+                ..
             } => {
-                body.u8(1).raw(secret).text(job).text(node).text(listen);
-                body.u32(*threads).u64(*rate_bytes).u32(*nice);
-                body.text(cpu_set).u64(*timeout_ms);
+                text("job", job, LABEL_BYTES_MAX)?;
+                text("node", node, LABEL_BYTES_MAX)?;
+                text("listen", listen, ENDPOINT_BYTES_MAX)?;
+                text("CPUs", cpu_set, LOCAL_TEXT_BYTES_MAX)
             }
             Self::Attach {
                 directory,
                 store_directory,
             } => {
-                body.u8(2).text(directory).text(store_directory);
+                text("folder", directory, LOCAL_TEXT_BYTES_MAX)?;
+                text("folder of the store", store_directory, LOCAL_TEXT_BYTES_MAX)
             }
-            Self::Detach => {
-                body.u8(3);
-            }
-            Self::Coordinate {
-                scheme,
-                parity,
-                group_size,
-                nodes,
-            } => {
-                body.u8(4).u8(*scheme).u8(*parity).u32(*group_size);
-                put_seats(&mut body, nodes);
-            }
-            Self::Archive { plan } => {
-                body.u8(9);
-                body.count(plan.len());
-                body.raw(plan);
-            }
-            Self::Stop { limit_ms } => {
-                body.u8(5).u64(*limit_ms);
-            }
-            Self::Stores => {
-                body.u8(6);
-            }
-            Self::DropRebuilt => {
-                body.u8(7);
-            }
-            Self::Goodbye => {
-                body.u8(8);
-            }
+            Self::Coordinate { nodes, .. } => list("nodes", nodes, STRIPES_MAX),
+            Self::Detach
+            | Self::Archive { .. }
+            | Self::Stop { .. }
+            | Self::Stores
+            | Self::DropRebuilt
+            | Self::Goodbye => Ok(()),
         }
-        body.finish(self, Self::decode)
-    }
-
-    /// The request at the front of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(LOCAL_REQUEST, LOCAL_REQUEST_MAGIC, bytes)?;
-        let text = |body: &mut Decoder<'_>, field| body.text(field, LOCAL_TEXT_BYTES_MAX);
-        let request = match body.u8("kind")? {
-            1 => Self::Begin {
-                secret: body.array("secret")?,
-                job: body.text("job", LABEL_BYTES_MAX)?,
-                node: body.text("node", LABEL_BYTES_MAX)?,
-                listen: body.text("listen", ENDPOINT_BYTES_MAX)?,
-                threads: body.u32("threads")?,
-                rate_bytes: body.u64("rate")?,
-                nice: body.u32("niceness")?,
-                cpu_set: text(&mut body, "CPUs")?,
-                timeout_ms: body.u64("timeout")?,
-            },
-            2 => Self::Attach {
-                directory: text(&mut body, "folder")?,
-                store_directory: text(&mut body, "folder of the store")?,
-            },
-            3 => Self::Detach,
-            4 => Self::Coordinate {
-                scheme: body.u8("scheme")?,
-                parity: body.u8("parity")?,
-                group_size: body.u32("group size")?,
-                nodes: take_list(&mut body, "nodes", 22, take_seat)?,
-            },
-            5 => Self::Stop {
-                limit_ms: body.u64("limit")?,
-            },
-            6 => Self::Stores,
-            7 => Self::DropRebuilt,
-            8 => Self::Goodbye,
-            9 => {
-                let length = body.u32("plan")?;
-                let plan = body.raw("plan", index(length))?.to_vec();
-                Self::Archive { plan }
-            }
-            other => return Err(body.refuse("kind", 1, "1 to 9", other)),
-        };
-        body.end()?;
-        Ok(request)
     }
 }
 
-impl LocalAnswer {
-    /// Its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::framed(LOCAL_ANSWER, LOCAL_ANSWER_MAGIC);
+message!(
+    LocalAnswer,
+    "answer of an agent to a rank of its node",
+    b"BKSTLANS"
+);
+
+impl Check for LocalAnswer {
+    fn check(&self) -> Checked {
         match self {
-            Self::Done => {
-                body.u8(1);
-            }
-            Self::Ready { address } => {
-                body.u8(2).text(address);
-            }
-            Self::Stores(stores) => {
-                body.u8(3);
-                body.count(stores.len());
-                for entry in stores {
-                    body.raw(&entry.store.0)
-                        .text(&entry.directory)
-                        .u8(u8::from(entry.rebuilt));
-                }
-            }
-            Self::Failed { kind, text } => {
-                body.u8(4)
-                    .u32(u32::try_from(*kind).unwrap_or(u32::MAX))
-                    .text(text);
+            Self::Done => Ok(()),
+            Self::Ready { address } => text("address", address, ENDPOINT_BYTES_MAX),
+            Self::Stores(stores) => list("stores", stores, STRIPES_MAX),
+            Self::Failed { kind, text: words } => {
+                within("error kind", *kind, 0, i32::MAX)?;
+                text("text", words, LOCAL_TEXT_BYTES_MAX)
             }
         }
-        body.finish(self, Self::decode)
     }
+}
 
-    /// The answer at the front of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut body = open(LOCAL_ANSWER, LOCAL_ANSWER_MAGIC, bytes)?;
-        let answer = match body.u8("kind")? {
-            1 => Self::Done,
-            2 => Self::Ready {
-                address: body.text("address", ENDPOINT_BYTES_MAX)?,
-            },
-            3 => Self::Stores(take_list(&mut body, "stores", 19, |body| {
-                Ok(LocalStoreEntry {
-                    store: StoreId(body.array("store id")?),
-                    directory: body.text("folder", LOCAL_TEXT_BYTES_MAX)?,
-                    rebuilt: take_flag(body, "rebuilt")?,
-                })
-            })?),
-            4 => Self::Failed {
-                kind: take_kind(&mut body)?,
-                text: body.text("text", LOCAL_TEXT_BYTES_MAX)?,
-            },
-            other => return Err(body.refuse("kind", 1, "1 to 4", other)),
-        };
-        body.end()?;
-        Ok(answer)
+impl Check for LocalStoreEntry {
+    fn check(&self) -> Checked {
+        text("folder", &self.directory, LOCAL_TEXT_BYTES_MAX)
     }
 }

@@ -8,12 +8,13 @@ use crate::hash::Digest;
 use crate::ids::Address;
 use crate::limits::{FANOUT, HEIGHT_MAX, STORE_VERSION_MAJOR};
 use crate::width::index;
+use serde::{Deserialize, Serialize};
 
 const STRUCTURE: &str = "tree page";
 const MAGIC: [u8; 4] = *b"BKPG";
 
 /// Where a block or page stands, and what it must hash to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct BlockRef {
     /// Where it stands.
     pub address: Address,

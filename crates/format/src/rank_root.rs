@@ -9,6 +9,7 @@ use crate::ids::{Address, CheckpointId};
 use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, VARIABLES_MAX};
 use crate::page::BlockRef;
 use crate::stream::StreamRoot;
+use serde::{Deserialize, Serialize};
 
 const STRUCTURE: &str = "rank root";
 const TABLE: &str = "table of ranks";
@@ -83,7 +84,7 @@ impl RankRoot {
 }
 
 /// One line of a node's table of ranks: where that rank's root stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankEntry {
     /// The rank.
     pub rank: u32,

@@ -4,25 +4,26 @@
 //! no more than `RECORD_BYTES_MAX`.
 //! Format: docs/format/agent.md.
 
-use crate::agent::take_flag;
-use crate::bytes::{Decoder, Encoder, FormatError};
+use crate::bytes::FormatError;
 use crate::limits::RECORD_BYTES_MAX;
-use crate::stripe::{Round, StripeId, record_length};
+use crate::stripe::{Round, StripeId};
 use crate::width::index;
+use serde::{Deserialize, Serialize};
 
 const STRUCTURE: &str = "part of a stripe log record";
 /// Most stripes that a part removes.
 const REMOVED_MAX: usize = 1 << 20;
 
 /// A part of a stripe log record: a record may be longer than a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordPart {
-    /// The record with the stripes of this part only.
-    pub round: Round,
     /// Counts the parts, from 0.
     pub number: u32,
     /// With this one the record is whole.
     pub last: bool,
+    /// The record with the stripes of this part only.
+    #[serde(with = "framed")]
+    pub round: Round,
 }
 
 impl RecordPart {
@@ -54,6 +55,13 @@ impl RecordPart {
         let added = round.added.len().div_ceil(Self::STRIPES_MAX);
         let removed = round.removed.len().div_ceil(REMOVED_MAX);
         added.max(removed).max(1)
+    }
+
+    /// What is wrong with the record of a part that is all of a message after its kind: it names the field.
+    pub(crate) fn refused(message: &[u8]) -> Option<FormatError> {
+        let (_, _, _, record): (u32, u32, bool, &[u8]) = postcard::from_bytes(message).ok()?;
+        let error = Round::decode(record).err();
+        error.filter(|error| error.field != "magic")
     }
 
     /// Puts this part behind `record`, which the parts before it made, and which is a record as it would
@@ -93,27 +101,19 @@ impl RecordPart {
         record.added.extend(part.added);
         Ok(())
     }
-
-    /// Appends its bytes.
-    pub(crate) fn put(&self, body: &mut Encoder) {
-        body.u32(self.number).u8(u8::from(self.last));
-        body.append(self.round.body());
-    }
-
-    /// The next part of `body`.
-    pub(crate) fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
-        Ok(Self {
-            number: body.u32("part")?,
-            last: take_flag(body, "last part")?,
-            round: take_record(body)?,
-        })
-    }
 }
 
-/// A stripe log record in its own frame.
-fn take_record(body: &mut Decoder<'_>) -> Result<Round, FormatError> {
-    let mut ahead = body.clone();
-    let rest = ahead.raw("record", ahead.remaining())?;
-    let length = record_length(rest).unwrap_or(0);
-    Round::decode(body.raw("record", length)?)
+/// The record in its own frame, as a log has it.
+mod framed {
+    use super::Round;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(round: &Round, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&round.body().close())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Round, D::Error> {
+        Round::decode(<&[u8]>::deserialize(from)?).map_err(D::Error::custom)
+    }
 }

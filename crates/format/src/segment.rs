@@ -6,6 +6,7 @@
 
 use crate::bytes::{Encoder, FormatError, open};
 use crate::ids::{SegmentId, StoreId};
+use serde::{Deserialize, Serialize};
 
 const STRUCTURE: &str = "segment record";
 const MAGIC: [u8; 8] = *b"BKSTSEGM";
@@ -13,7 +14,7 @@ const MAGIC: [u8; 8] = *b"BKSTSEGM";
 /// Unit of allocation inside a segment, by the size of what is put there.
 ///
 /// One segment holds one class, so that its map of used granules stays small.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum SegmentClass {
     /// Other blocks whose length is a multiple of 4 KiB.

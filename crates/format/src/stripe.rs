@@ -7,6 +7,7 @@
 //! Format: docs/format/parity.md.
 
 use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::check::{Check, Checked, counter, refuse, within};
 use crate::hash::Digest;
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{
@@ -15,6 +16,7 @@ use crate::limits::{
 };
 use crate::segment::SegmentClass;
 use crate::width::{index, to_u64};
+use serde::{Deserialize, Serialize};
 
 const HEAD: &str = "head of a stripe log";
 const HEAD_MAGIC: [u8; 8] = *b"BKSTSTRH";
@@ -54,7 +56,7 @@ impl StripeLogHead {
 }
 
 /// Bytes of one segment that will not change while a stripe names them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// The segment.
     pub segment: SegmentId,
@@ -69,7 +71,7 @@ pub struct Extent {
 }
 
 /// An extent and the member that holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StripePiece {
     /// Place of the member in the group.
     pub column: u8,
@@ -78,11 +80,13 @@ pub struct StripePiece {
 }
 
 /// Number of a stripe: no other one of its table has it. That of a removed stripe may be used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub struct StripeId(pub u64);
 
 /// Extents of several members and the parity over them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stripe {
     /// Its number.
     pub id: StripeId,
@@ -295,9 +299,9 @@ fn decode_removed(body: &mut Decoder<'_>, whole: bool) -> Result<Vec<StripeId>, 
 const ROUND_BYTES_MIN: usize = 84;
 const MEMBER_BYTES_MIN: usize = 28;
 /// Bytes of a piece.
-pub(crate) const PIECE_BYTES: usize = 36;
+const PIECE_BYTES: usize = 36;
 /// Least bytes of a stripe: its id, two counts, one piece.
-pub(crate) const STRIPE_BYTES_MIN: usize = 12 + PIECE_BYTES;
+const STRIPE_BYTES_MIN: usize = 12 + PIECE_BYTES;
 
 /// A count of things of at least `each_bytes`, which must still be there.
 fn counted(
@@ -356,7 +360,7 @@ impl Stripe {
     }
 
     /// Appends its bytes.
-    pub(crate) fn put(&self, body: &mut Encoder) {
+    fn put(&self, body: &mut Encoder) {
         body.u64(self.id.0)
             .small_count(self.pieces.len())
             .small_count(self.parity.len())
@@ -367,48 +371,52 @@ impl Stripe {
     }
 
     /// The next stripe of `body`, over a group of `columns` members.
-    pub fn decode(body: &mut Decoder<'_>, columns: usize) -> Result<Self, FormatError> {
-        let id = StripeId(body.u64_max("stripe id", COUNTER_MAX)?);
-        let pieces = usize::from(body.u8("pieces")?);
-        let parity = usize::from(body.u8("parity")?);
+    fn decode(body: &mut Decoder<'_>, columns: usize) -> Result<Self, FormatError> {
+        let start = body.position();
+        let id = StripeId(body.u64("stripe id")?);
+        let pieces = body.u8("pieces")?;
+        let parity = body.u8("parity")?;
         body.zeros("reserved", 2)?;
-        check_counts(body, (pieces, parity), columns)?;
-        let pieces = StripePiece::decode_list(body, pieces, columns)?;
-        let parity = StripePiece::decode_list(body, parity, columns)?;
-        let all = pieces.iter().chain(&parity);
-        each_once(body, all.map(|piece| piece.column))?;
+        let mut take = |count| -> Result<Vec<StripePiece>, FormatError> {
+            (0..count).map(|_| StripePiece::decode(body)).collect()
+        };
+        let (pieces, parity) = (take(pieces)?, take(parity)?);
         let stripe = Self { id, pieces, parity };
-        let longest = stripe.parity_bytes();
-        let mut lengths = stripe.parity.iter().map(|piece| piece.extent.length_bytes);
-        if let Some(other) = lengths.find(|&length| length != longest) {
-            return Err(body.refuse("length of parity", 0, longest, other));
-        }
+        body.at(start, stripe.fits(columns))?;
         Ok(stripe)
+    }
+
+    /// Refuses one that a group of `columns` members cannot have.
+    pub(crate) fn fits(&self, columns: usize) -> Checked {
+        counter("stripe id", self.id.0)?;
+        check_counts(self.pieces.len(), self.parity.len(), columns)?;
+        let all = || self.pieces.iter().chain(&self.parity);
+        all().try_for_each(|piece| piece.fits(columns))?;
+        each_once(all().map(|piece| piece.column))?;
+        let longest = self.parity_bytes();
+        let mut lengths = self.parity.iter().map(|piece| piece.extent.length_bytes);
+        match lengths.find(|&length| length != longest) {
+            Some(other) => refuse("length of parity", longest, other),
+            None => Ok(()),
+        }
     }
 }
 
 /// A stripe's counts: at least one piece, and in all no more than the group has members.
-pub(crate) fn check_counts(
-    body: &Decoder<'_>,
-    (pieces, parity): (usize, usize),
-    columns: usize,
-) -> Result<(), FormatError> {
+pub(crate) fn check_counts(pieces: usize, parity: usize, columns: usize) -> Checked {
     if pieces > 0 && pieces + parity <= columns && parity <= PARITY_MAX {
         return Ok(());
     }
     let expected = format!("1 or more, with parity at most {columns}");
-    Err(body.refuse("pieces", 0, expected, format!("{pieces} and {parity}")))
+    refuse("pieces", expected, format!("{pieces} and {parity}"))
 }
 
 /// A member has at most one part in a stripe.
-pub(crate) fn each_once(
-    body: &Decoder<'_>,
-    columns: impl Iterator<Item = u8>,
-) -> Result<(), FormatError> {
+pub(crate) fn each_once(columns: impl Iterator<Item = u8>) -> Checked {
     let mut seen = [false; 256];
     for column in columns {
         if std::mem::replace(&mut seen[usize::from(column)], true) {
-            return Err(body.refuse("column", 0, "each member once", column));
+            return refuse("column", "each member once", column);
         }
     }
     Ok(())
@@ -416,7 +424,7 @@ pub(crate) fn each_once(
 
 impl StripePiece {
     /// Appends its bytes.
-    pub(crate) fn put(&self, body: &mut Encoder) {
+    fn put(&self, body: &mut Encoder) {
         let extent = &self.extent;
         body.u64(extent.segment.0)
             .u32(extent.offset_bytes)
@@ -427,54 +435,56 @@ impl StripePiece {
             .raw(&extent.digest.0);
     }
 
-    /// The next `count` pieces of `body`; `count` is below the number of members.
-    pub(crate) fn decode_list(
-        body: &mut Decoder<'_>,
-        count: usize,
-        columns: usize,
-    ) -> Result<Vec<Self>, FormatError> {
-        (0..count).map(|_| Self::decode(body, columns)).collect()
-    }
-
-    /// The next piece of `body`, of a group of `columns` members.
-    pub fn decode(body: &mut Decoder<'_>, columns: usize) -> Result<Self, FormatError> {
-        let segment = take_segment(body)?;
-        let offset_bytes = body.u32_in("offset", 0, SEGMENT_BYTES_MAX - 1)?;
-        let length_bytes = body.u32_in("length", 1, SEGMENT_BYTES_MAX - offset_bytes)?;
-        let column = body.u8("column")?;
-        if usize::from(column) >= columns {
-            return Err(body.refuse("column", 1, format!("below {columns}"), column));
-        }
-        let class = body.u8("class")?;
+    /// The next piece of `body`, not yet checked.
+    fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let segment = SegmentId(body.u64("segment id")?);
+        let (offset_bytes, length_bytes) = (body.u32("offset")?, body.u32("length")?);
+        let (column, class) = (body.u8("column")?, body.u8("class")?);
         let class =
             SegmentClass::from_id(class).ok_or_else(|| body.refuse("class", 1, "1 to 4", class))?;
-        let granule = class.granule_bytes();
-        if !offset_bytes.is_multiple_of(granule) {
-            let expected = format!("a multiple of {granule}");
-            return Err(body.refuse("offset", 10, expected, offset_bytes));
-        }
         body.zeros("reserved", 2)?;
         let digest = Digest(body.array("digest")?);
-        Ok(Self {
-            column,
-            extent: Extent {
-                segment,
-                class,
-                offset_bytes,
-                length_bytes,
-                digest,
-            },
-        })
+        let extent = Extent {
+            segment,
+            class,
+            offset_bytes,
+            length_bytes,
+            digest,
+        };
+        Ok(Self { column, extent })
+    }
+
+    /// Refuses one that a group of `columns` members cannot have.
+    pub(crate) fn fits(&self, columns: usize) -> Checked {
+        if usize::from(self.column) >= columns {
+            return refuse("column", format!("below {columns}"), self.column);
+        }
+        self.extent.check()
     }
 }
 
-/// The id of a segment: 0 is none.
-pub(crate) fn take_segment(body: &mut Decoder<'_>) -> Result<SegmentId, FormatError> {
-    let id = body.u64_max("segment id", SegmentId::MAX.0)?;
-    if id == 0 {
-        return Err(body.refuse("segment id", 8, "1 or more", id));
+impl Check for Stripe {
+    fn check(&self) -> Checked {
+        self.fits(GROUP_MEMBERS_MAX)
     }
-    Ok(SegmentId(id))
+}
+
+impl Check for Extent {
+    fn check(&self) -> Checked {
+        self.segment.check()?;
+        within("offset", self.offset_bytes, 0, SEGMENT_BYTES_MAX - 1)?;
+        let room = SEGMENT_BYTES_MAX - self.offset_bytes;
+        within("length", self.length_bytes, 1, room)?;
+        let granule = self.class.granule_bytes();
+        if self.offset_bytes.is_multiple_of(granule) {
+            return Ok(());
+        }
+        refuse(
+            "offset",
+            format!("a multiple of {granule}"),
+            self.offset_bytes,
+        )
+    }
 }
 
 /// Bytes that a frame at the front of `bytes` says it has, unchecked.

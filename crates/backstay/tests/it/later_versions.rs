@@ -7,6 +7,7 @@ use crate::versions::{later, says_both_versions};
 use backstay::format::CatalogSuperblock;
 use backstay::format::bytes::FRAME_HEAD_BYTES;
 use backstay::format::geometry::{ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
+use backstay::format::limits::STORE_VERSION_MAJOR;
 use backstay::{Config, Error, ErrorKind, Level};
 use backstay_testkit::comm::ThreadComm;
 use std::path::Path;
@@ -73,7 +74,11 @@ fn is_left_alone(config: &Config, path: &Path, change: impl Fn(&mut [u8])) {
             ..config.clone()
         };
         let error = restored(&config).unwrap_err();
-        says_both_versions(&error.to_string());
+        says_both_versions(
+            &error.to_string(),
+            STORE_VERSION_MAJOR,
+            STORE_VERSION_MAJOR + 1,
+        );
         let kind = error.kind();
         assert!(
             matches!(kind, ErrorKind::Unsupported | ErrorKind::Unreadable),

@@ -8,6 +8,7 @@ use backstay_format::{
     Address, BlockRef, ElementType, Merge, Page, RankEntry, RankRoot, SegmentClass, geometry,
     limits,
 };
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A section: its table rows (cells trimmed), and the numbers of its "Total: N bytes" and "Least: N
@@ -45,6 +46,95 @@ pub(crate) fn sections_of(page: &str) -> BTreeMap<String, Section> {
         }
     }
     sections
+}
+
+/// The fields that a value is sent with, in their order, with the first character that each has as JSON: those
+/// `inside` so many others.
+fn fields(value: &impl Serialize, inside: usize) -> Vec<(String, char)> {
+    let json = serde_json::to_string(value).unwrap();
+    let (mut depth, mut found) = (0, Vec::new());
+    let mut rest = json.as_str();
+    while let Some(first) = rest.chars().next() {
+        rest = &rest[first.len_utf8()..];
+        match first {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            '"' => {
+                let (text, behind) = rest.split_once('"').unwrap();
+                rest = behind;
+                if let Some(value) = rest.strip_prefix(':').filter(|_| depth == inside + 1) {
+                    found.push((text.to_owned(), value.chars().next().unwrap()));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Holds the table of a section to the fields of a value: their names, their order, what type they are of.
+fn holds(page: &str, heading: &str, value: &impl Serialize, inside: usize) {
+    let sections = sections_of(page);
+    let section = sections.get(heading);
+    let section = section.unwrap_or_else(|| panic!("{page} has no section {heading}"));
+    let table = section.rows.iter().skip_while(|row| row[0] != "field");
+    let rows: Vec<_> = table
+        .skip(1)
+        .map(|row| (&row[0], row[1].as_str()))
+        .collect();
+    let found = fields(value, inside);
+    let names: Vec<_> = found.iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        rows.iter().map(|row| row.0).collect::<Vec<_>>(),
+        names,
+        "{page}: {heading}"
+    );
+    for ((name, kind), (_, first)) in rows.into_iter().zip(found) {
+        let fits = match kind.split(' ').next().unwrap() {
+            "u8" | "u32" | "u64" | "i32" => first.is_ascii_digit(),
+            "text" | "kind" => first == '"',
+            "flag" => first == 't' || first == 'f',
+            "bytes" | "list" => first == '[',
+            "option" => true,
+            other => {
+                first == '{' && sections_of("agent.md").contains_key(other)
+                    || sections.contains_key(other)
+            }
+        };
+        assert!(fits, "{page}: {heading}: {name} is no {kind}");
+    }
+}
+
+/// The same of a structure.
+pub(crate) fn holds_structure(page: &str, heading: &str, value: &impl Serialize) {
+    holds(page, heading, value, 0);
+}
+
+/// Holds the sections of a page to messages, which are all there are, in the order of their kinds: section
+/// `front`, number and name. Where the fields stand in another section, `elsewhere` says which.
+pub(crate) fn holds_messages<T: Serialize>(
+    page: &str,
+    front: &str,
+    messages: &[(T, Vec<u8>)],
+    elsewhere: &[(&str, &str)],
+) {
+    for (number, (message, bytes)) in messages.iter().enumerate() {
+        assert_eq!(usize::from(bytes[FRAME_HEAD_BYTES]), number, "{page}");
+        let json = serde_json::to_string(message).unwrap();
+        let name = json.split('"').nth(1).unwrap();
+        let heading = format!("{front}{number} {name}");
+        assert!(
+            sections_of(page).contains_key(&heading),
+            "{page}: {heading}"
+        );
+        let place = elsewhere.iter().find(|(kind, _)| *kind == name);
+        holds(
+            page,
+            place.map_or(heading.as_str(), |place| place.1),
+            message,
+            1,
+        );
+    }
 }
 
 pub(crate) fn number(text: &str) -> Option<u64> {

@@ -27,8 +27,8 @@ fn catalogue() -> String {
          bytes until the format changes, and then the new ones go into a new folder beside this\n\
          one. Both are checked by `crates/format/tests/it/fixtures.rs`, which also wrote them and\n\
          this page (`BACKSTAY_WRITE_FIXTURES=1`). The format is described in docs/format/store.md,\n\
-         docs/format/parity.md (`stripe_`), docs/format/agent.md (`agent_`) and docs/format/archive.md\n\
-         (`archive_`, `catalog_`).\n\n\
+         docs/format/parity.md (`stripe_`), docs/format/agent.md (`agent_`: messages of version 2) and\n\
+         docs/format/archive.md (`archive_`, `catalog_`).\n\n\
          | file | bytes | XXH3-64 | preserves |\n|---|---|---|---|";
     let mut lines = vec![head.to_owned()];
     for sample in samples::all() {

@@ -4,9 +4,12 @@
 
 use crate::parity_samples::{self, family};
 use crate::samples::{self, Sample};
+use crate::{drain, local};
 use backstay_format::agent::{Answer, RecordPart, Request, Survey, SurveyedRevision};
 use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_minor, seal};
+use backstay_format::drain::{DrainAnswer, DrainRequest};
 use backstay_format::limits::{COUNTER_MAX, STORE_VERSION_MINOR, VARIABLES_MAX};
+use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::stripe::{LOG_HEAD_BYTES, StripeLogHead};
 use backstay_format::{
     CheckpointId, Extent, FormatError, Page, RankEntry, RevisionEntry, RootSlot, Round, Superblock,
@@ -58,9 +61,11 @@ fn read(sample: &Sample, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 /// The same body in a new frame with a right checksum.
 #[expect(clippy::disallowed_methods, reason = "what a writer would not write")]
 fn reseal(framed: &[u8], body: &[u8]) -> Vec<u8> {
-    let mut magic = [0; 8];
+    let [mut magic, mut major] = [[0; 8], [0; 8]];
     magic.copy_from_slice(&framed[..8]);
-    seal(magic, body)
+    major[..2].copy_from_slice(&framed[8..10]);
+    let major = u16::try_from(u64::from_le_bytes(major)).unwrap();
+    seal(magic, major, body)
 }
 
 fn body(framed: &[u8]) -> &[u8] {
@@ -358,6 +363,137 @@ fn a_survey_earns_the_memory_of_its_ranks() {
     assert!(read.is_some());
     let most = 4 * bytes.len() as u64;
     assert!(used.bytes_max < most, "{} bytes of memory", used.bytes_max);
+}
+
+/// What messages say of lengths that their bytes do not have: at every place of every message another number.
+#[test]
+fn lengths_that_the_bytes_do_not_have_take_no_memory() {
+    let numbers: [&[u8]; 4] = [
+        &[0xff, 0x7f],
+        &[0xff, 0xff, 0xff, 0x07],
+        &[0xff, 0xff, 0xff, 0xff, 0x0f],
+        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+    ];
+    let other = |name, bytes, rewrite| Sample {
+        name,
+        preserves: "",
+        bytes,
+        framed: true,
+        rewrite,
+        value: String::new(),
+        show: |_| Ok(String::new()),
+    };
+    let mut all = samples::all();
+    all.retain(|sample| sample.name.starts_with("agent_"));
+    for request in drain::requests() {
+        let bytes = request.encode().unwrap();
+        all.push(other("drain", bytes, |bytes| {
+            DrainRequest::decode(bytes)?.encode()
+        }));
+    }
+    for answer in drain::answers() {
+        let bytes = answer.encode().unwrap();
+        all.push(other("drained", bytes, |bytes| {
+            DrainAnswer::decode(bytes)?.encode()
+        }));
+    }
+    for request in local::requests() {
+        let bytes = request.encode().unwrap();
+        all.push(other("local", bytes, |bytes| {
+            LocalRequest::decode(bytes)?.encode()
+        }));
+    }
+    for answer in local::answers() {
+        let bytes = answer.encode().unwrap();
+        all.push(other("answered", bytes, |bytes| {
+            LocalAnswer::decode(bytes)?.encode()
+        }));
+    }
+    for sample in &all {
+        let whole = body(&sample.bytes);
+        for at in 0..whole.len() {
+            for number in numbers {
+                let changed = [&whole[..at], number, &whole[at + 1..]].concat();
+                let _read = read(sample, &reseal(&sample.bytes, &changed));
+            }
+            // As many of the least things as there are bytes for.
+            let least = [&whole[..at], &[0xff, 0x7f], &[0; 0x3fff][..]].concat();
+            let _read = read(sample, &reseal(&sample.bytes, &least));
+        }
+    }
+}
+
+/// A number in more bytes than it needs would be a second form of the same message.
+#[test]
+fn a_number_has_one_form() {
+    let request = Request::Flush { epoch: 0, round: 1 }.encode().unwrap();
+    assert_eq!(body(&request), [7, 0, 1]);
+    for longer in [
+        &[7, 0x80, 0, 1][..],
+        &[0x87, 0, 0, 1],
+        &[7, 0, 0x81, 0x80, 0],
+    ] {
+        let error = Request::decode(&reseal(&request, longer)).unwrap_err();
+        assert_eq!((error.field, error.offset), ("message", 16), "{error}");
+    }
+    let survey = parity_samples::survey();
+    let bytes = Answer::Surveys(vec![survey]).encode().unwrap();
+    let whole = body(&bytes);
+    // The second revision has the ranks 0 and 5 of the first, which can be said in one way only.
+    let same = [3, 17, 1, 64, 0];
+    let at = whole.windows(5).position(|bytes| bytes == same).unwrap();
+    let again = [&whole[..at + 4], &[1, 2, 0, 5], &whole[at + 5..]].concat();
+    assert!(Answer::decode(&reseal(&bytes, &again)).is_err());
+}
+
+#[test]
+fn a_message_of_no_known_kind_is_refused_by_its_number() {
+    let request = Request::Survey.encode().unwrap();
+    let error = Request::decode(&reseal(&request, &[14])).unwrap_err();
+    assert!(error.to_string().contains("kind 14"), "{error}");
+    let request = DrainRequest::Progress.encode().unwrap();
+    let error = DrainRequest::decode(&reseal(&request, &[0xc8, 1])).unwrap_err();
+    assert!(error.to_string().contains("kind 200"), "{error}");
+}
+
+/// A message is refused by the name of the field that is beyond its limit, one of a record within it as well.
+#[test]
+fn messages_beyond_their_limits_are_refused_by_name() {
+    let refused = |change: &dyn Fn(&mut Round)| {
+        let mut round = parity_samples::delta();
+        change(&mut round);
+        let part = RecordPart {
+            round,
+            number: 0,
+            last: true,
+        };
+        let error = Request::Record(part.clone()).encode().unwrap_err();
+        assert_eq!(Answer::Table(part).encode().unwrap_err(), error);
+        error.field
+    };
+    assert_eq!(refused(&|round| round.parity = 9), "parity");
+    assert_eq!(
+        refused(&|round| round.members[2].root = vec![0; 16_385]),
+        "root"
+    );
+    assert_eq!(refused(&|round| round.added[0].pieces.clear()), "pieces");
+    let field = |request: Request| request.encode().unwrap_err().field;
+    let (epoch, round) = (COUNTER_MAX + 1, 1);
+    assert_eq!(field(Request::Flush { epoch, round }), "epoch");
+    let (epoch, round) = (1, u64::MAX);
+    assert_eq!(field(Request::Flush { epoch, round }), "round");
+    let checkpoint = CheckpointId::new(1, COUNTER_MAX + 1);
+    let report = |checkpoint, kind, length: usize| {
+        field(Request::Report {
+            round: 1,
+            checkpoint,
+            kind,
+            text: "x".repeat(length),
+        })
+    };
+    assert_eq!(report(checkpoint, 1, 1), "number");
+    assert_eq!(report(CheckpointId::new(1, 1), -1, 1), "error kind");
+    assert_eq!(report(CheckpointId::new(1, 1), 1, 4097), "text");
 }
 
 /// A record within a message ends where it says, so nothing hides behind it.

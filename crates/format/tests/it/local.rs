@@ -2,6 +2,7 @@
 //! Messages between a node's leader and its agent process: what is written is read, and nothing else is
 //! taken for it.
 
+use crate::document::{holds_messages, holds_structure};
 use backstay_format::agent::Seat;
 use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::{FormatError, StoreId};
@@ -101,4 +102,24 @@ fn what_is_written_is_read_and_nothing_else() {
 fn the_secret_is_not_printed() {
     let text = format!("{:?}", requests()[0]);
     assert_eq!(text, "Begin");
+}
+
+#[test]
+fn the_page_has_every_message_with_its_fields() {
+    let requests = requests().into_iter();
+    let requests: Vec<_> = requests
+        .map(|one| (one.clone(), one.encode().unwrap()))
+        .collect();
+    let answers = answers().into_iter();
+    let answers: Vec<_> = answers
+        .map(|one| (one.clone(), one.encode().unwrap()))
+        .collect();
+    holds_messages("agent.md", "On one node: ", &requests, &[]);
+    holds_messages("agent.md", "Answers on one node: ", &answers, &[]);
+    let entry = LocalStoreEntry {
+        store: StoreId([3; 16]),
+        directory: String::new(),
+        rebuilt: true,
+    };
+    holds_structure("agent.md", "LocalStoreEntry", &entry);
 }

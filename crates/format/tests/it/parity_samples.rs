@@ -271,7 +271,7 @@ fn of_a_restart() -> [Named<Request>; 6] {
     ]
 }
 
-fn survey() -> Survey {
+pub(crate) fn survey() -> Survey {
     let revision = |number, complete, ranks: &[u32]| SurveyedRevision {
         checkpoint: id(number),
         complete,
