@@ -1,4 +1,4 @@
-# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, pkg-config and CMake files, the command
+# make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, Fortran sources, pkg-config and CMake files, the command
 # `backstay` with its manual pages and completions. `make uninstall` with the same words removes them.
 # The version is that of Cargo.toml; the ABI's major number is also in bindings/c/build.rs.
 
@@ -24,7 +24,8 @@ program: ## The command backstay
 install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
 	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; include="$$prefix/include/backstay"; \
-	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$prefix/bin" "$$prefix/share/man/man1"; \
+	fortran="$$prefix/share/backstay/fortran"; \
+	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran" "$$prefix/bin" "$$prefix/share/man/man1"; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_VERSION) "$$lib/libbackstay.so.$(BACKSTAY_ABI)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
@@ -54,8 +55,8 @@ uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR
 	    "$$lib/pkgconfig/backstay.pc" "$$prefix/bin/backstay" "$$prefix/bin/.debug/backstay.debug" \
 	    "$$prefix"/share/man/man1/backstay.1 "$$prefix"/share/man/man1/backstay-*.1; \
 	rm -f $(foreach shell,$(COMPLETIONS),"$$prefix/$(lastword $(subst :, ,$(shell)))"); \
-	rm -rf "$$lib/cmake/backstay" "$$prefix/include/backstay"; \
-	rmdir "$$lib/.debug" "$$prefix/bin/.debug" 2>/dev/null || true; \
+	rm -rf "$$lib/cmake/backstay" "$$prefix/include/backstay" "$$prefix/share/backstay/fortran"; \
+	rmdir "$$lib/.debug" "$$prefix/bin/.debug" "$$prefix/share/backstay" 2>/dev/null || true; \
 	echo "removed backstay under $$prefix"
 
 test-install: setup ## Build and run programs against an installed library
