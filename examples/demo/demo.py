@@ -101,7 +101,7 @@ class Job:
     """An mpirun whose processes, however related, are found by a mark in their environment."""
 
     def __init__(self, settings, folder, command, **environment):
-        self.mark = f"BACKSTAY_DEMO={secrets.token_hex(8)}"
+        self.mark = f"HEAT2D_DEMO={secrets.token_hex(8)}"
         name, value = self.mark.split("=")
         surroundings = dict(os.environ, **environment)
         surroundings.update({
