@@ -96,8 +96,8 @@ export BACKSTAY_AGENT_STATE="$work/real"
 rm -f "$work/stubborn"
 check "agent and application meet under the name of the allocation" 'meet slurm-7'
 check "who names the job otherwise is told" \
-    'BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep -q "^print .*--comment=backstay:other"'
-check "its own name is left alone" '! BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep -q "export BACKSTAY_JOB"'
+    'BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep "^print .*--comment=backstay:other" >/dev/null'
+check "its own name is left alone" '! BACKSTAY_JOB=other deploy/slurm/task-prolog.sh | grep "export BACKSTAY_JOB" >/dev/null'
 pid=$(cat "$work/real/7/pid")
 BACKSTAY_STORES_AT_END=keep deploy/slurm/epilog.sh
 check "the epilog keeps a store where it is told to" 'is_gone $pid && [ -e "$work/stores/slurm-7/$(uname -n)/store.backstay" ]'

@@ -90,7 +90,7 @@ quickstart() {
     "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 100 >"$work/first" 2>&1 &
     local job=$!
     for _ in $(seq 300); do
-        ! "$prefix/bin/backstay" ls "$BACKSTAY_STORE_PATH" 2>/dev/null | grep -q complete || break
+        ! "$prefix/bin/backstay" ls "$BACKSTAY_STORE_PATH" 2>/dev/null | grep complete >/dev/null || break
         sleep 0.1
     done
     kill -0 "$job" && kill -9 $(pgrep -P "$job") $(pgrep -f "$work/quickstart-$mpi 100") "$job" || return 1
@@ -176,7 +176,7 @@ static_without_mpi() {
 }
 
 soname() {
-    readelf -d "$lib/libbackstay.so" | grep -q 'SONAME.*\[libbackstay\.so\.0\]'
+    readelf -d "$lib/libbackstay.so" | grep 'SONAME.*\[libbackstay\.so\.0\]' >/dev/null
 }
 
 no_mpi_inside() {
