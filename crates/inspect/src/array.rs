@@ -89,24 +89,39 @@ impl<'a> Array<'a> {
 
     /// Hands all its bytes to `put`, in order.
     pub fn read(&self, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut blocks = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            let reader = self.stores.stores[part.store].reader();
-            let cache = BlockCache::new(reader, part.stream);
-            blocks.push(cache.map_err(|error| self.judge(part, error))?);
-        }
-        let mut buffer: Vec<u8> = Vec::new();
         if self.whole.slab.is_none() {
-            return self.read_part(&mut blocks, &mut buffer, put);
+            return self.read_part(self.parts[0], put);
         }
+        let start = vec![0; self.shape().len()];
+        self.read_box(&start, self.shape(), put)
+    }
+
+    /// Hands the bytes of the box of `shape` elements at `start` to `put`, in order, row-major; of parts and
+    /// blocks only those that it lies in are read.
+    pub fn read_box(
+        &self,
+        start: &[u64],
+        shape: &[u64],
+        put: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.check_box(start, shape)?;
+        let wanted = Extent {
+            start: start.to_vec(),
+            shape: shape.to_vec(),
+        };
+        let mut sources = self.sources(&wanted)?;
+        let mut buffer = Vec::new();
         let mut outcome = Ok(());
         windows(
-            &self.whole.shape,
+            shape,
             self.element().width_bytes(),
             self.window_bytes,
-            &mut |window| {
+            &mut |mut window| {
+                for (at, first) in window.start.iter_mut().zip(start) {
+                    *at += first;
+                }
                 outcome = self
-                    .fill(&window, &mut blocks, &mut buffer)
+                    .fill(&window, &mut sources, &mut buffer)
                     .and_then(|()| put(&buffer));
                 outcome.is_ok()
             },
@@ -114,19 +129,62 @@ impl<'a> Array<'a> {
         outcome
     }
 
-    fn read_part(
-        &self,
-        blocks: &mut [BlockCache<'_>],
-        buffer: &mut Vec<u8>,
-        put: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn check_box(&self, start: &[u64], shape: &[u64]) -> Result<()> {
+        let inside = |((&start, &extent), &whole): ((&u64, &u64), &u64)| {
+            start.checked_add(extent).is_some_and(|end| end <= whole)
+        };
+        let dimensions = self.shape().len();
+        let fits = start.len() == dimensions
+            && shape.len() == dimensions
+            && start.iter().zip(shape).zip(self.shape()).all(inside);
+        if fits {
+            return Ok(());
+        }
+        let context = format!(
+            "{shape:?} elements at {start:?} are not inside of {}",
+            describe(&self.whole)
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, context))
+    }
+
+    /// The parts that have something of `wanted`.
+    fn sources(&self, wanted: &Extent) -> Result<Vec<Source<'_>>> {
+        let mut sources = Vec::new();
+        for &part in &self.parts {
+            let place = match self.whole.slab {
+                Some(_) => Extent::of(&part.descriptor),
+                None => Some(Extent {
+                    start: vec![0; self.whole.shape.len()],
+                    shape: self.whole.shape.clone(),
+                }),
+            };
+            let Some(place) = place.filter(|place| wanted.overlap(place).is_some()) else {
+                continue;
+            };
+            let blocks = self.blocks(part)?;
+            sources.push(Source {
+                part,
+                place,
+                blocks,
+            });
+        }
+        Ok(sources)
+    }
+
+    fn blocks(&self, part: &StoredPart) -> Result<BlockCache<'_>> {
+        let reader = self.stores.stores[part.store].reader();
+        BlockCache::new(reader, part.stream).map_err(|error| self.judge(part, error))
+    }
+
+    fn read_part(&self, part: &StoredPart, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let (mut blocks, mut buffer) = (self.blocks(part)?, Vec::new());
         let (length, mut done) = (self.length_bytes(), 0);
         while done < length {
             let count = (length - done).min(self.window_bytes);
             buffer.resize(to_usize(count), 0);
-            let read = blocks[0].copy(done, 0, count, buffer);
-            read.map_err(|error| self.judge(self.parts[0], error))?;
-            put(buffer)?;
+            let read = blocks.copy(done, 0, count, &mut buffer);
+            read.map_err(|error| self.judge(part, error))?;
+            put(&buffer)?;
             done += count;
         }
         Ok(())
@@ -136,23 +194,24 @@ impl<'a> Array<'a> {
     fn fill(
         &self,
         window: &Extent,
-        blocks: &mut [BlockCache<'_>],
+        sources: &mut [Source<'_>],
         buffer: &mut Vec<u8>,
     ) -> Result<()> {
         let width = self.element().width_bytes();
         buffer.resize(to_usize(window.element_count() * width), 0);
         let mut missing = vec![window.clone()];
-        for (part, blocks) in self.parts.iter().zip(blocks) {
-            let Some(source) = Extent::of(&part.descriptor) else {
-                continue;
-            };
-            for piece in missing.iter().filter_map(|piece| piece.overlap(&source)) {
-                let copied = runs(&source, window, &piece, width, &mut |run| {
+        for source in sources {
+            for piece in missing
+                .iter()
+                .filter_map(|piece| piece.overlap(&source.place))
+            {
+                let blocks = &mut source.blocks;
+                let copied = runs(&source.place, window, &piece, width, &mut |run| {
                     blocks.copy(run.from, run.to, run.length, buffer)
                 });
-                copied.map_err(|error| self.judge(part, error))?;
+                copied.map_err(|error| self.judge(source.part, error))?;
             }
-            missing = left_of(&missing, &source);
+            missing = left_of(&missing, &source.place);
             if missing.is_empty() {
                 break;
             }
@@ -168,6 +227,14 @@ impl<'a> Array<'a> {
             describe(&part.descriptor)
         ))
     }
+}
+
+/// A part that has something of what is read.
+#[derive(Debug)]
+struct Source<'a> {
+    part: &'a StoredPart,
+    place: Extent,
+    blocks: BlockCache<'a>,
 }
 
 /// What `source` does not have of some boxes.
