@@ -37,6 +37,11 @@ const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
 
+/// Ids of segments that are set apart for each life of a job. One that needs more takes those of the next.
+const SEGMENTS_IN_LIFE: u64 = 1 << 22;
+/// Ids up to here have a place in the view that other nodes have of a store.
+const SEGMENT_OF_LIFE_MAX: u64 = 1 << 41;
+
 const WORD_VERSION: usize = 0;
 const WORD_SLOTS: usize = 1;
 const WORD_NEXT_SEGMENT: usize = 2;
@@ -256,6 +261,21 @@ impl Control {
     /// Sets the next segment id.
     pub fn set_next_segment(&self, next: u64) {
         self.word(WORD_NEXT_SEGMENT).store(next, Ordering::Release);
+    }
+
+    /// From now on no id up to `segment` is given out.
+    pub fn pass_segment(&self, segment: SegmentId) {
+        let next = segment.0.saturating_add(1);
+        self.word(WORD_NEXT_SEGMENT)
+            .fetch_max(next, Ordering::AcqRel);
+    }
+    /// From now on ids are those of the life of `incarnation`. A store that was brought back from an earlier
+    /// time does not know which ids were given out since; logs of its group, which do, name them.
+    pub fn number_in_life(&self, incarnation: u64) {
+        let first = incarnation.saturating_mul(SEGMENTS_IN_LIFE);
+        if first <= SEGMENT_OF_LIFE_MAX {
+            self.pass_segment(SegmentId(first));
+        }
     }
 
     /// Publishes that `slot` holds `segment`.

@@ -401,6 +401,7 @@ impl Session {
         ] = newest;
         self.incarnation = u64::try_from(incarnation).unwrap_or(1);
         self.last_number = u64::try_from(last_number).unwrap_or(0);
+        self.node.control.number_in_life(self.incarnation);
         let archived_run = i64::from(self.archive.run());
         let agreed_run = match (newest_run, archived_run) {
             (0, 0) => drawn,

@@ -235,6 +235,20 @@ fn a_repair_that_comes_again_leaves_what_was_written_since() {
     assert!(found(&reserve, slot) == NEW);
 }
 
+/// The store was brought back from an earlier time, and its log, or what the group told of it, was not.
+#[test]
+fn what_a_store_of_an_earlier_time_writes_is_not_what_its_log_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, _, segment) = damaged(folder.path());
+    let earlier = store(folder.path());
+    let (agent, _) = agent(folder.path());
+    attach(&agent, &earlier, folder.path());
+    let (slot, written) = fill(&earlier, &NEW);
+    assert_ne!(written, segment);
+    assert_eq!(repair(&agent).unwrap(), (0, 1));
+    assert!(found(&earlier, slot) == NEW);
+}
+
 /// It waits for the bytes of the others while the ranks go on: the store is open when it begins, or is not.
 #[test]
 fn a_repair_that_is_slow_leaves_what_was_written_since() {

@@ -164,6 +164,7 @@ impl Member {
     /// Takes the slots of this store's parity, and keeps those of segments that no revision uses but
     /// a stripe does.
     fn claim(&mut self) {
+        self.pass_named();
         let live = CheckpointId::default();
         self.space.note_revision(live);
         let store = self.store();
@@ -193,6 +194,22 @@ impl Member {
         self.space.retain(|_| false);
         if let Some(column) = self.table.column(store) {
             self.cover_all(column);
+        }
+    }
+
+    /// Gives no id out anew that a stripe names: the store may be of an earlier time than its log.
+    fn pass_named(&self) {
+        let store = self.store();
+        let former = self.former.as_ref().map(|former| &former.table);
+        for table in former.into_iter().chain([&self.table]) {
+            let pieces = |stripe: &Stripe| -> Option<SegmentId> {
+                let all = stripe.pieces.iter().chain(&stripe.parity);
+                let mine = all.filter(|piece| table.column(store) == Some(piece.column));
+                mine.map(|piece| piece.extent.segment).max()
+            };
+            if let Some(newest) = table.stripes.values().filter_map(pieces).max() {
+                self.reserve.control().pass_segment(newest);
+            }
         }
     }
 
