@@ -16,6 +16,7 @@ use backstay_store::reserve::Reserve;
 use backstay_store::space::SegmentSource;
 use backstay_store::stripe_log::{LOG_FILES, StripeLog, StripeTable, look_beside};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ type Meanwhile = Box<dyn FnOnce() + Send>;
 struct Other {
     /// Done before the next pull is answered.
     meanwhile: Mutex<Option<Meanwhile>>,
+    /// Its store is of an earlier time, before it had that parity.
+    is_behind: AtomicBool,
 }
 
 impl std::fmt::Debug for Other {
@@ -63,6 +66,9 @@ impl Endpoint for Other {
         let meanwhile = lock(&self.meanwhile).take();
         if let Some(meanwhile) = meanwhile {
             meanwhile();
+        }
+        if self.is_behind.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::InvalidArgument, "no such bytes"));
         }
         into.copy_from_slice(&OLD);
         Ok(Digest::of(into))
@@ -233,6 +239,17 @@ fn a_repair_that_comes_again_leaves_what_was_written_since() {
     reuse(&agent, &reserve, slot, segment);
     assert_eq!(repair(&agent).unwrap(), (0, 0));
     assert!(found(&reserve, slot) == NEW);
+}
+
+/// What is beyond repair keeps nothing else from being protected: no store has what was lost, which is known.
+#[test]
+fn a_repair_knows_what_a_store_of_an_earlier_time_does_not_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reserve, _, _) = damaged(folder.path());
+    let (agent, other) = agent(folder.path());
+    other.is_behind.store(true, Ordering::Relaxed);
+    attach(&agent, &reserve, folder.path());
+    assert_eq!(repair(&agent).unwrap(), (0, 1));
 }
 
 /// The store was brought back from an earlier time, and its log, or what the group told of it, was not.

@@ -279,6 +279,10 @@ impl<'a> Work<'a> {
         let endpoint = &self.agent.endpoint;
         let pulled = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within);
         let digest = pulled.map_err(|error| {
+            if error.kind() == ErrorKind::InvalidArgument {
+                // It was read: that store has no such bytes, as it is of an earlier time.
+                return error;
+            }
             let unread = error.as_kind(ErrorKind::PeerUnreachable);
             lock(&self.unread).get_or_insert_with(|| unread.again());
             // Damage on the way, or a peer that shows nothing now, is none of what it has.
