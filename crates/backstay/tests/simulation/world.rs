@@ -606,8 +606,13 @@ const OF_PROCESSES: [&str; 4] = [
 /// Copies folders; a store before the logs beside it, which name what is in it. Words that processes
 /// share, and locks, die with them.
 pub(crate) fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    let listed = match std::fs::read_dir(from) {
+        // Removed since its parent was listed: the death was a little later.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        listed => listed?,
+    };
     std::fs::create_dir_all(to)?;
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(from)?
+    let mut entries: Vec<PathBuf> = listed
         .filter_map(std::result::Result::ok)
         .map(|entry| entry.path())
         .collect();
