@@ -140,7 +140,7 @@ def test_an_exception_on_one_rank_ends_the_job(mpi, tmp_path):
 def test_what_was_finalized_is_told(mpi, tmp_path):
     program = tmp_path / "late.py"
     program.write_text(
-        "import backstay, numpy\n"
+        "import backstay, numpy, os\n"
         "from mpi4py import MPI\n"
         "session = backstay.open(comm=MPI.COMM_WORLD)\n"
         "session.protect('cells', numpy.zeros(10))\n"
@@ -149,7 +149,7 @@ def test_what_was_finalized_is_told(mpi, tmp_path):
         "    try:\n"
         "        call()\n"
         "    except backstay.Error as error:\n"
-        "        print(type(error).__name__, error, flush=True)\n")
+        "        os.write(1, f'{type(error).__name__} {error}\\n'.encode())\n")
     job = subprocess.run([mpi.launcher, "-n", "2", sys.executable, program], env=mpi.environment, text=True,
                          capture_output=True, timeout=LIMIT_SECONDS, check=False)
     assert job.returncode == 0, job.stderr

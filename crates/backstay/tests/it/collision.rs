@@ -7,6 +7,7 @@ use backstay::format::Digest;
 use backstay::{Communicator, Config, ElementType, Level, Session, Variable};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Words of a block.
 const BLOCK_WORDS: usize = 2048;
@@ -64,6 +65,14 @@ fn archived(session: &mut Session) {
     session.wait(handle, Level::Archive).unwrap();
 }
 
+/// Bytes that were compared and found equal, as the file of the archive's state has them.
+fn compared(status: &Path) -> (u64, u64) {
+    let text = std::fs::read_to_string(status).unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let number = |name: &str| shown["aggregators"][0][name].as_u64().unwrap();
+    (number("bytes_compared"), number("bytes_equal"))
+}
+
 #[test]
 fn blocks_of_two_ranks_that_collide_both_come_back() {
     let (one, other) = (bytes(&block(1)), bytes(&block(2)));
@@ -79,16 +88,16 @@ fn blocks_of_two_ranks_that_collide_both_come_back() {
         words.copy_from_slice(&memory(rank));
         archived(session);
         if rank == 0 {
-            let status = folder.join("test job/node0").join("archive.json");
-            let text = std::fs::read_to_string(status).unwrap();
-            let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
-            let number = |name: &str| shown["aggregators"][0][name].as_u64().unwrap();
-            // Two pairs were compared, of which one was equal.
+            // Two pairs were compared, of which one was equal. The file is written a little later.
             let block = to_u64(BLOCK_WORDS * 8);
-            assert_eq!(
-                (number("bytes_compared"), number("bytes_equal")),
-                (2 * block, block)
-            );
+            let path = folder.join("test job/node0").join("archive.json");
+            let since = Instant::now();
+            let mut shown = compared(&path);
+            while shown == (0, 0) && since.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(20));
+                shown = compared(&path);
+            }
+            assert_eq!(shown, (2 * block, block));
         }
     });
     std::fs::remove_dir_all(folder.join("test job")).unwrap();
