@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Stores and archives at or below some paths, as they were when they were opened.
 #[derive(Debug)]
@@ -21,8 +21,11 @@ pub(crate) struct Stores {
     inspected: Inspected,
     checkpoints: Vec<Checkpoint>,
     /// Of the checkpoints that were looked into.
-    variables: Mutex<BTreeMap<usize, BTreeMap<String, StoredVariable>>>,
+    variables: Mutex<Known>,
 }
+
+/// Variables by the place of their checkpoint, by name.
+type Known = BTreeMap<usize, BTreeMap<String, StoredVariable>>;
 
 /// Type, shape, and where it begins in which global shape.
 type Described = (&'static str, Vec<u64>, Option<Vec<u64>>, Option<Vec<u64>>);
@@ -43,12 +46,22 @@ impl Stores {
         found.ok_or_else(|| invalid(py, format!("there is no checkpoint {index}")))
     }
 
-    /// Variables of a checkpoint, read once.
-    fn load(&self, index: usize, checkpoint: &Checkpoint) -> Result<()> {
-        let mut known = self
-            .variables
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.variables
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Variables of a checkpoint, which are read the first time.
+    fn loaded(&self, py: Python<'_>, index: usize) -> PyResult<MutexGuard<'_, Known>> {
+        let checkpoint = self.checkpoint(py, index)?;
+        py.detach(|| self.load(index, checkpoint))
+            .map_err(|error| raised(py, &error))?;
+        Ok(self.known())
+    }
+
+    fn load(&self, index: usize, checkpoint: &Checkpoint) -> Result<()> {
+        let mut known = self.known();
         if known.contains_key(&index) {
             return Ok(());
         }
@@ -77,15 +90,10 @@ impl Stores {
 
     /// One variable of a checkpoint, with the part of one rank or of all.
     fn variable(&self, py: Python<'_>, index: usize, name: &str) -> PyResult<StoredVariable> {
-        let checkpoint = self.checkpoint(py, index)?;
-        py.detach(|| self.load(index, checkpoint))
-            .map_err(|error| raised(py, &error))?;
-        let known = self
-            .variables
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = self.loaded(py, index)?;
         let found = known.get(&index).and_then(|all| all.get(name)).cloned();
-        found.ok_or_else(|| invalid(py, format!("{} has no variable {name:?}", checkpoint.id)))
+        let id = self.checkpoint(py, index)?.id;
+        found.ok_or_else(|| invalid(py, format!("{id} has no variable {name:?}")))
     }
 }
 
@@ -139,13 +147,7 @@ impl Stores {
         py: Python<'_>,
         index: usize,
     ) -> PyResult<BTreeMap<String, BTreeMap<u32, Described>>> {
-        let checkpoint = self.checkpoint(py, index)?;
-        py.detach(|| self.load(index, checkpoint))
-            .map_err(|error| raised(py, &error))?;
-        let known = self
-            .variables
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = self.loaded(py, index)?;
         let found = known.get(&index).into_iter().flatten();
         let parts = |variable: &StoredVariable| {
             let parts = variable.parts.iter();
