@@ -122,6 +122,15 @@ impl ThreadComm {
         left.store(calls, Ordering::SeqCst);
     }
 
+    /// As where the process of this rank dies: whoever waits for it in a call, or would, gets an error.
+    pub fn die(&self) {
+        let mut meeting = lock(&self.shared.meeting);
+        if meeting.broken.is_none() {
+            meeting.broken = Some(format!("rank {} died", self.rank));
+        }
+        self.shared.changed.notify_all();
+    }
+
     /// Calls that `rank` made so far.
     pub fn counts(&self, rank: usize) -> CallCounts {
         let state = &self.shared.ranks[rank];
@@ -346,6 +355,23 @@ mod tests {
             );
             assert!(text.contains("failure on demand"), "{text}");
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_rank_that_dies_does_not_wait_for_the_limit() {
+        let ranks = ThreadComm::with_limit(2, Duration::from_secs(60));
+        let begun = Instant::now();
+        let results = run_ranks(ranks, |comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(SHORT);
+                comm.die();
+                return None;
+            }
+            Some(kind(comm.barrier()))
+        });
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        let told = results.into_iter().flatten().collect::<Vec<_>>();
+        assert!(told[0].1.contains("rank 1 died"), "{told:?}");
     }
 
     #[test]
