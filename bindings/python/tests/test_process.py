@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -49,6 +50,40 @@ def test_a_child_made_by_fork_has_no_part_in_the_session():
     cells += 1
     assert session.checkpoint().number == 2
     session.close()
+
+
+ORPHAN = """
+import os, signal, sys, time
+import backstay, numpy
+
+session = backstay.open(archive=sys.argv[1])
+session.protect("cells", numpy.zeros(1000))
+session.checkpoint_start().wait("archive")
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+with open(sys.argv[2], "w") as told:
+    told.write(str(child))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_outlives_a_killed_program_does_not_keep_its_locks(tmp_path):
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    told = tmp_path / "orphan"
+    program = subprocess.run([sys.executable, "-c", ORPHAN, str(archive), str(told)], timeout=60, check=False)
+    orphan = int(told.read_text())
+    try:
+        assert program.returncode == -signal.SIGKILL
+        locks = [os.readlink(link) for link in pathlib.Path(f"/proc/{orphan}/fd").iterdir()]
+        assert not [path for path in locks if "backstay" in path or path.endswith("/running")], locks
+        with backstay.open(archive=archive) as session:
+            session.protect("cells", numpy.ones(1000))
+            assert session.restore().number == 1
+            assert session.checkpoint_start().wait("archive").number == 2
+    finally:
+        os.kill(orphan, signal.SIGKILL)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

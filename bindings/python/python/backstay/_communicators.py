@@ -93,7 +93,7 @@ class Torch:
 
         self._torch, self._dist = torch, dist
         ranks = dist.get_process_group_ranks(group)
-        self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
         self.rank: int = dist.get_rank(self._group)
         self.size: int = dist.get_world_size(self._group)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from . import _native
+from . import _fork, _native
 from ._communicators import Communicator, adapt
 from ._errors import CommunicatorError, Error, InvalidArgument, VariableMismatch
 from ._reports import CheckpointId, Protection, Report, Restored
@@ -60,6 +60,7 @@ class Session:
         self._objects: dict[str, _Object] = {}
         self._process = os.getpid()
         self._taking = False
+        _fork.watch(self)
 
     # ---- What is protected
 
@@ -308,11 +309,13 @@ class Session:
         if self.closed:
             return
         self._native.close()
+        _fork.forget(self)
         _free(self._comm)
 
     def abandon(self) -> None:
         """Ends the session on this rank alone, as if the process had been killed. Local."""
         self._native.abandon()
+        _fork.forget(self)
 
     def __enter__(self) -> Session:
         return self
