@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The short way: a training program's whole state, saved and resumed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import _session
+from .._errors import Error, InvalidArgument, NoCheckpoint, VariableMismatch
+from .._reports import CheckpointId, Report, Restored
+from . import _state, _trees
+from ._slabs import Slab, slab_of, split
+from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local
+
+_TREE = "backstay.torch"
+"""The variable with all that is no tensor; docs/format/torch.md."""
+
+_TRIES = 8
+"""Looks at what is stored before a restore gives up: each fails only where a checkpoint just turned out damaged."""
+
+
+class Checkpointer:
+    """Saves and resumes training: weights, optimizers, schedulers, random generators, the place in the data.
+
+        with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job="digits") as checkpointer:
+            checkpointer.restore()
+            while checkpointer.epoch < 10:
+                for images, labels in checkpointer.batches():
+                    ...
+                    checkpointer.step()
+
+    Tensors are protected where they are: `step` captures what changed of them when a checkpoint is due, and returns;
+    training may go on at once, nothing of it gets into the checkpoint. Tensors of a device go through buffers of the
+    host that are reused.
+
+    `model`, `optimizer` and `scheduler` are one object each, or lists or dicts of some. `extra` is a dict of further
+    things: modules, tensors, objects with ``state_dict`` and ``load_state_dict``. `loader` is what `batches` iterates
+    over; a loader that has ``state_dict`` (StatefulDataLoader) is resumed by it, another is counted, and skipped to
+    where it was. With `pickled` values that are neither plain nor tensors are stored as pickles, which run code when
+    they are read.
+
+    With torch.distributed all processes of `process_group` (all there are, unless it is given) make one, together.
+    What a DistributedDataParallel model has on all of them is written by one each; of a DTensor each writes its part.
+    Another number of processes can go on with it. `job` and `settings` are those of `backstay.open`.
+
+    Calls that say "collective" are made by all processes in the same order. Left by an exception it is abandoned, as
+    a session is.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        loader: Iterable[Any] | None = None,
+        process_group: Any = None,
+        job: str | None = None,
+        pickled: bool = False,
+        **settings: str | int | float | bool | os.PathLike[str],
+    ) -> None:
+        self._modules: dict[str, nn.Module] = _state.named("model", model, (nn.Module,))
+        self._wrappers = dict(self._modules)
+        self._stateful: dict[str, Any] = {}
+        self._loose: dict[str, Tensor] = {}
+        self._take_extra(extra or {})
+        self._optimizers = [
+            _state.OptimizerState(key, one, self._modules)
+            for key, one in _state.named("optimizer", optimizer, (Optimizer,)).items()]
+        self._stateful |= _state.named("scheduler", scheduler)
+        for key, one in self._stateful.items():
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                raise InvalidArgument(
+                    f"{key} is {type(one).__qualname__}, which has no state_dict and load_state_dict")
+        self._loader, self._staging = loader, Staging()
+        self.epoch = 0
+        """Epochs that are done."""
+        self.steps = 0
+        """Steps that are done, in all epochs."""
+        self._batch = 0
+        self._epoch_random: dict[str, Any] | None = None
+        self._reading: Any = None
+        self._resumes: dict[str, Any] | None = None
+        self._held: dict[str, Held] = {}
+        self._protected: dict[str, Slab] = {}
+        self._names: set[str] = set()
+        is_distributed = dist.is_available() and dist.is_initialized()
+        group = process_group if process_group is not None or not is_distributed else dist.group.WORLD
+        self.session = _session.open(job=job, comm=group, **settings)
+        codec = _session._Codec("a tree", lambda tree: bytes(_trees.pack(tree, pickled=pickled)),
+                                lambda data: _trees.unpack(data, pickled=pickled))
+        self._codec = codec
+        self._stored: dict[str, Any] | None = None
+        self._object = _session._Object(self._tree, self._hand_over, codec)
+        self.session._native.protect(_TREE, self._object.payload)
+        self.session._objects[_TREE] = self._object
+
+    def _take_extra(self, extra: Mapping[str, Any]) -> None:
+        for key, one in extra.items():
+            if isinstance(one, nn.Module):
+                self._modules[f"extra.{key}"] = one
+            elif isinstance(one, Tensor):
+                self._loose[f"extra/{key}"] = one
+            else:
+                self._stateful[f"extra.{key}"] = one
+
+    # ---- What there is
+
+    def _found(self) -> Iterator[_state.Found]:
+        for key, module in self._modules.items():
+            yield from _state.module_tensors(key, module)
+        for optimizer in self._optimizers:
+            yield from optimizer.tensors()
+        for name in self._loose:
+            yield _state.Found(name, _state._entry(self._loose, name, name), "buffer")
+
+    def _kept(self) -> dict[str, _state.Found]:
+        """All tensors that are stored, each once however many names it has."""
+        kept: dict[str, _state.Found] = {}
+        places: dict[int, list[Tensor]] = {}
+        for found in self._found():
+            tensor = local(checked(found.name, found.get()))
+            others = places.setdefault(tensor.data_ptr(), [])
+            if tensor.numel() and any(is_same_memory(tensor, other) for other in others):
+                continue
+            others.append(tensor)
+            kept[found.name] = found
+        return kept
+
+    def _is_replicated(self, found: _state.Found) -> bool:
+        """Whether all processes have the same, so that one needs to write it."""
+        if self.session.size == 1:
+            return True
+        key = found.name.partition("/")[0]
+        if found.kind == "state":
+            return any(isinstance(one, nn.parallel.DistributedDataParallel) for one in self._wrappers.values())
+        wrapper = self._wrappers.get(key)
+        if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
+            return False
+        return found.kind == "parameter" or wrapper.broadcast_buffers
+
+    def _tree(self) -> dict[str, Any]:
+        """All that is no tensor of its own."""
+        return {
+            "version": 1,
+            "ranks": self.session.size,
+            "steps": self.steps,
+            "epoch": self.epoch,
+            "batch": self._batch,
+            "epoch_random": self._epoch_random,
+            "loader": self._reading.state_dict() if self._reading is not None else None,
+            "random": _state.random_states(),
+            "optimizers": {one.key: one.tree() for one in self._optimizers},
+            "stateful": {key: one.state_dict() for key, one in self._stateful.items()},
+            "extra_states": _state.extra_states(self._modules),
+            "orders": {name: list(held.order) for name, held in self._held.items()},
+        }
+
+    # ---- Saving
+
+    def step(self) -> _session.Checkpoint | None:
+        """Says that a step of training is done; starts a checkpoint if one is due. Collective.
+
+        To be called when the optimizer has made its step, within the loop over `batches`. An earlier checkpoint that
+        failed is told here.
+        """
+        self.steps += 1
+        if self.session.due() is None:
+            return None
+        return self.checkpoint_start()
+
+    @property
+    def should_leave(self) -> bool:
+        """Whether the scheduler or `backstay run` asked for the end; known after `step`, the same on all processes."""
+        return self.session.should_leave
+
+    def checkpoint_start(self) -> _session.Checkpoint:
+        """Captures a checkpoint and returns; it becomes durable in the background. Collective."""
+        self._protect_for_writing()
+        return self.session.checkpoint_start()
+
+    def checkpoint(self) -> Report:
+        """Takes a checkpoint; it is durable in the store of every node when this returns. Collective."""
+        self._protect_for_writing()
+        return self.session.checkpoint()
+
+    def _protect_for_writing(self) -> None:
+        wanted: dict[str, Slab | None] = {}
+        for at, (name, found) in enumerate(self._kept().items()):
+            held = self._hold(found, None)
+            slab = slab_of(name, found.get(), held.order)
+            if self._is_replicated(found):
+                wanted[name] = split(slab, self.session.rank, self.session.size, at)
+            else:
+                wanted[name] = slab if slab.is_written else None
+        self._protect(wanted)
+        fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
+
+    def _hold(self, found: _state.Found, order: Sequence[int] | None) -> Held:
+        """The tensor as it is protected, in the order that is given, or in its own."""
+        held = self._held.get(found.name)
+        if held is None or held.wanted != order:
+            held = Held(found.name, found.get, self._staging, order=order)
+            self._held[found.name] = held
+            self._protected.pop(found.name, None)
+        held.get = found.get
+        return held
+
+    def _protect(self, wanted: Mapping[str, Slab | None]) -> None:
+        """Has exactly these protected, each as the slab says; None is what another process writes."""
+        for name in [name for name in self._held if name not in wanted]:
+            del self._held[name]
+        for name in [name for name in self._names if wanted.get(name) is None]:
+            self.session.unprotect(name)
+            self._names.remove(name)
+            self._protected.pop(name, None)
+        for name, slab in wanted.items():
+            if slab is None or self._protected.get(name) == slab:
+                continue
+            held = self._held[name]
+            held.rows = slab.rows
+            self.session.protect(name, held, global_shape=slab.shape, start=slab.start)
+            self._protected[name] = slab
+            self._names.add(name)
+
+    # ---- Resuming
+
+    def restore(self, number: int | None = None) -> Restored | None:
+        """Resumes from the newest checkpoint, or from one by number; None where there is none yet. Collective.
+
+        With a number later ones are given up. Raises VariableMismatch where the program has other tensors than the
+        checkpoint.
+        """
+        try:
+            return self._restore(number)
+        except BaseException:
+            for optimizer in self._optimizers:
+                optimizer.undo()
+            raise
+
+    def _restore(self, number: int | None) -> Restored | None:
+        if number is not None:
+            # What is looked at is the newest, which this one is once it was restored.
+            self._protect({})
+            self.session.restore(number)
+        for _ in range(_TRIES):
+            looked = self._newest()
+            self._protect_for_restoring(self._look())
+            try:
+                restored = self.session.restore()
+            except NoCheckpoint:
+                for optimizer in self._optimizers:
+                    optimizer.undo()
+                return None
+            except VariableMismatch:
+                # What was looked at may have turned out damaged: all processes see the same list.
+                if looked == self._newest():
+                    raise
+                continue
+            if CheckpointId(restored.number, restored.incarnation) == looked:
+                self._resume(restored)
+                return restored
+        raise VariableMismatch("what is stored changes while it is restored", "reconfigure")
+
+    def _newest(self) -> CheckpointId | None:
+        stored = self.session.checkpoints
+        return stored[-1] if stored else None
+
+    def _look(self) -> dict[str, Any] | None:
+        """The tree of the newest checkpoint."""
+        for rank in (self.session.rank, 0):
+            try:
+                data = self.session._native.read_bytes(_TREE, rank)
+            except Error:  # What is wrong is told by the restore that follows, on all processes.
+                continue
+            tree: dict[str, Any] = self._codec.load(data)
+            return tree
+        return None
+
+    def _protect_for_restoring(self, tree: Mapping[str, Any] | None) -> None:
+        """All that this process needs, in the order in which it is stored."""
+        stored: Mapping[str, Any] = tree or {"orders": {}, "optimizers": {}}
+        for optimizer in self._optimizers:
+            if optimizer.key in stored["optimizers"]:
+                optimizer.make(stored["optimizers"][optimizer.key])
+        wanted: dict[str, Slab | None] = {}
+        for name, found in self._kept().items():
+            order = stored["orders"].get(name)
+            held = self._hold(found, None if order is None else tuple(order))
+            wanted[name] = slab_of(name, found.get(), held.order)
+        self._protect(wanted)
+
+    def _hand_over(self, tree: dict[str, Any]) -> None:
+        self._stored = tree
+
+    def _resume(self, restored: Restored) -> None:
+        tree = self._stored
+        assert tree is not None
+        give_all(self._held.values(), self._staging)
+        with torch.no_grad():
+            for optimizer in self._optimizers:
+                if optimizer.key in tree["optimizers"]:
+                    optimizer.fill(tree["optimizers"][optimizer.key])
+        for key, one in self._stateful.items():
+            if key not in tree["stateful"]:
+                raise VariableMismatch(f"{key} is not in checkpoint {restored.number}", "reconfigure")
+            one.load_state_dict(tree["stateful"][key])
+        _state.set_extra_states(self._modules, tree["extra_states"])
+        _state.set_random_states(tree["random"])
+        self.steps, self.epoch, self._batch = tree["steps"], tree["epoch"], tree["batch"]
+        self._epoch_random, self._reading = tree["epoch_random"], None
+        self._resumes = tree if self._epoch_random is not None else None
+        if self._batch and tree["ranks"] != self.session.size:
+            self._batch = self._batch * tree["ranks"] // self.session.size
+            warnings.warn(
+                f"the checkpoint is of {tree['ranks']} processes, these are {self.session.size}: the epoch goes on after "
+                f"{self._batch} batches of each, which may be other samples", stacklevel=4)
+
+    # ---- The data
+
+    def batches(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
+        """What is left of this epoch's batches; when they are all taken, `epoch` is one more.
+
+        A loader whose sampler has ``set_epoch`` is told the epoch. To resume in the middle of an epoch, a loader that
+        has no ``state_dict`` begins it again, with the random numbers of then, and batches that were used are skipped.
+        """
+        loader = loader if loader is not None else self._loader
+        if loader is None:
+            raise InvalidArgument("there is no loader: give one to the Checkpointer, or to batches")
+        set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(self.epoch)
+        is_stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        tree, self._resumes = self._resumes, None
+        if tree is None:
+            self._batch, self._epoch_random = 0, _state.random_states()
+            iterator = iter(loader)
+        elif is_stateful and tree["loader"] is not None:
+            loader.load_state_dict(tree["loader"])  # type: ignore[attr-defined]
+            iterator = iter(loader)
+            _state.set_random_states(tree["random"])
+        else:
+            iterator = self._skipped(loader, tree)
+        self._reading = loader if is_stateful else None
+        for batch in iterator:
+            self._batch += 1
+            yield batch
+        self.epoch += 1
+        self._batch, self._epoch_random, self._reading = 0, None, None
+
+    def _skipped(self, loader: Iterable[Any], tree: Mapping[str, Any]) -> Iterator[Any]:
+        _state.set_random_states(tree["epoch_random"])
+        iterator = iter(loader)
+        for done in range(self._batch):
+            try:
+                next(iterator)
+            except StopIteration:
+                if tree["ranks"] != self.session.size:
+                    # Batches of another number of processes do not come out even.
+                    self._batch = done
+                    break
+                raise VariableMismatch(
+                    f"the loader has {done} batches, and {self._batch} of this epoch were used", "reconfigure") from None
+        _state.set_random_states(tree["random"])
+        return iterator
+
+    # ---- The end
+
+    def close(self) -> None:
+        """Ends it: waits for a checkpoint under way. Collective; again it does nothing."""
+        self.session.close()
+
+    def abandon(self) -> None:
+        """Ends it on this process alone, as if it had been killed. Local."""
+        self.session.abandon()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.session.__exit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<backstay.torch.Checkpointer epoch {self.epoch}, step {self.steps}, {self.session!r}>"

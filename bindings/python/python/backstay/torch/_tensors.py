@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Tensors as memory that a session protects.
+
+A tensor of the CPU whose elements fill one piece of memory, in whatever order, is protected where it is. Anything else
+(a device's, one with gaps or overlaps, a lazy conjugate) goes through a buffer of the host, which is reused: filled
+before each capture, and read back after a restore. All copies are made by a `Staging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import InvalidArgument
+
+
+class Staging:
+    """Copies between tensors and buffers of the host: one seam, so that what a device needs is in one place."""
+
+    def __init__(self) -> None:
+        self._devices: set[torch.device] = set()
+
+    def is_needed(self, part: Tensor) -> bool:
+        """Whether a tensor's elements are not where they can be protected: one row-major piece of the host's memory."""
+        is_plain = part.device.type == "cpu" and not part.is_conj() and not part.is_neg()
+        return not (is_plain and part.is_contiguous())
+
+    def buffer(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Memory of the host for a copy of `like`; pinned where its device copies faster to that."""
+        pinned = like.device.type == "cuda"
+        return torch.empty(tuple(shape), dtype=like.dtype, device="cpu", pin_memory=pinned)
+
+    def to_host(self, tensor: Tensor, buffer: Tensor) -> None:
+        """Begins to copy; the buffer is not to be read before `settle`."""
+        buffer.copy_(tensor, non_blocking=True)
+        self._note(tensor)
+
+    def from_host(self, buffer: Tensor, tensor: Tensor) -> None:
+        """Begins to copy; the buffer is not to be written before `settle`."""
+        tensor.copy_(buffer, non_blocking=True)
+        self._note(tensor)
+
+    def settle(self) -> None:
+        """Waits for all copies."""
+        for device in self._devices:
+            torch.accelerator.synchronize(device)
+        self._devices.clear()
+
+    def _note(self, tensor: Tensor) -> None:
+        if tensor.device.type != "cpu":
+            self._devices.add(tensor.device)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor, without gradients."""
+    to_local = getattr(tensor, "to_local", None)  # DTensor
+    if to_local is not None:
+        tensor = to_local()
+    return tensor.detach()
+
+
+def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
+    """The dimensions from the slowest to the fastest in memory; None where elements have gaps or overlap.
+
+    A tensor without elements, or with one, is in its own order.
+    """
+    dimensions = range(tensor.dim())
+    if tensor.numel() <= 1:
+        return tuple(dimensions)
+    strides, shape = tensor.stride(), tensor.shape
+    # Of equal strides at most one is of a dimension of more than one element.
+    order = tuple(sorted(dimensions, key=lambda at: (-strides[at], shape[at] > 1)))
+    width = 1
+    for at in reversed(order):
+        if shape[at] != 1 and strides[at] != width:
+            return None
+        width *= shape[at]
+    # Dimensions of one element have strides of no meaning: they stay where they are, if the rest is in order.
+    wide = [at for at in order if shape[at] != 1]
+    return tuple(dimensions) if wide == sorted(wide) else order
+
+
+def checked(name: str, tensor: Tensor) -> Tensor:
+    """The tensor, if its elements are numbers in memory."""
+    if tensor.is_meta:
+        raise InvalidArgument(f"tensor {name!r} is on the meta device and has no elements: materialize it first")
+    if tensor.layout != torch.strided:
+        raise InvalidArgument(f"tensor {name!r} is {tensor.layout}: protect its indices and values as tensors")
+    if tensor.is_quantized:
+        raise InvalidArgument(f"tensor {name!r} is quantized: protect int_repr(), scale and zero point")
+    return tensor
+
+
+class Held:
+    """A tensor as a session protects it: found anew by `get` each time, so that it may move.
+
+    In memory's order, its dimensions are `order` of the tensor's own. `order` may be given, as that in which a
+    checkpoint has it; then a tensor of another order goes through a buffer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        get: Callable[[], Tensor],
+        staging: Staging,
+        *,
+        order: Sequence[int] | None = None,
+    ) -> None:
+        self.name, self.get, self._staging = name, get, staging
+        self.wanted = tuple(order) if order is not None else None
+        self.rows: tuple[int, int] | None = None
+        """Of the first dimension in memory: only these, first and how many."""
+        self._buffer: Tensor | None = None
+
+    def tensor(self) -> Tensor:
+        """The tensor, as it is now."""
+        return local(checked(self.name, self.get()))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Its dimensions in memory's order."""
+        found = self.tensor()
+        if self.wanted is not None and len(self.wanted) == found.dim():
+            return self.wanted
+        return memory_order(found) or tuple(range(found.dim()))
+
+    def _part(self) -> Tensor:
+        """What is stored of the tensor, in memory's order."""
+        ordered = self.tensor().permute(self.order)
+        return ordered if self.rows is None else ordered.narrow(0, *self.rows)
+
+    def _place(self) -> Tensor:
+        """Row-major memory of the host that has it, or will."""
+        part = self._part()
+        if not self._staging.is_needed(part):
+            self._buffer = None
+            return part
+        buffer = self._buffer
+        if buffer is None or (buffer.shape, buffer.dtype) != (part.shape, part.dtype):
+            self._buffer = buffer = self._staging.buffer(part.shape, part)
+        return buffer
+
+    def fill(self) -> None:
+        """Brings the buffer up to date, if there is one; to be followed by the staging's `settle`."""
+        place = self._place()
+        if place is self._buffer:
+            self._staging.to_host(self._part(), place)
+
+    def give(self) -> None:
+        """Has the tensor be what the buffer has, if there is one; to be followed by the staging's `settle`."""
+        if self._buffer is not None:
+            self._staging.from_host(self._buffer, self._part())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **how: Any) -> Any:
+        place = self._place()
+        if place.dtype == torch.bool:
+            place = place.view(torch.uint8)
+        return place.__dlpack__(**how)
+
+
+def fill_all(held: Iterable[Held], staging: Staging) -> None:
+    """Brings all buffers up to date."""
+    for one in held:
+        one.fill()
+    staging.settle()
+
+
+def give_all(held: Iterable[Held], staging: Staging) -> None:
+    """Has all tensors be what their buffers have."""
+    with torch.no_grad():
+        for one in held:
+            one.give()
+    staging.settle()
+
+
+def is_same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same elements at the same place: tied weights."""
+    return (one.device, one.dtype, one.shape, one.stride(), one.data_ptr()) == (
+        other.device, other.dtype, other.shape, other.stride(), other.data_ptr())

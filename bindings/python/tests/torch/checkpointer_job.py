@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Programs of several processes over gloo, for test_checkpointer.py: one name is one program.
+
+    checkpointer_job.py NAME RANK SIZE RENDEZVOUS OUT
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import backstay.torch
+
+
+def digest(tensors):
+    """All bytes of some tensors, as something that prints."""
+    import hashlib
+
+    found = hashlib.sha256()
+    for tensor in tensors:
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        found.update(whole.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def parts(wrap):
+    torch.manual_seed(0)
+    # One tensor is large enough to be written in parts, in rows that do not come out even.
+    model = wrap(nn.Sequential(nn.Linear(257, 1031), nn.ReLU(), nn.Linear(1031, 10)))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def train(model, optimizer, checkpointer, until):
+    while checkpointer.steps < until:
+        torch.manual_seed(checkpointer.steps)
+        loss = model(torch.randn(8, 257)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        checkpointer.step()
+
+
+def distributed(model):
+    return nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+
+
+def sharded(model):
+    from torch.distributed.fsdp import fully_shard
+
+    if dist.is_initialized():
+        fully_shard(model)
+    return model
+
+
+def life(wrap, rank, until):
+    """Goes on to a step, takes a checkpoint, and tells what there is."""
+    model, optimizer = parts(wrap)
+    with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+        restored = checkpointer.restore()
+        began = checkpointer.steps
+        train(model, optimizer, checkpointer, until)
+        report = checkpointer.checkpoint()
+        state = [value for p in model.parameters() for value in optimizer.state[p].values() if value.dim()]
+        return {"restored": restored.number if restored else None, "began": began, "written": report.bytes_total,
+                "weights": digest(model.parameters()), "moments": digest(state)}
+
+
+def raises(rank, _until):
+    """One process has something that cannot be saved: all are told, and go on."""
+    model, optimizer = parts(distributed)
+    with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.checkpoint()
+        train(model, optimizer, checkpointer, 1)
+        spoiled = next(iter(model.parameters()))
+        if rank == 1:
+            optimizer.state[spoiled]["more"] = object()
+        told = None
+        try:
+            checkpointer.checkpoint()
+        except backstay.Error as error:
+            told = type(error).__name__
+        if rank == 1:
+            del optimizer.state[spoiled]["more"]
+        return {"told": told, "number": checkpointer.checkpoint().number}
+
+
+PROGRAMS = {
+    "distributed": lambda rank, until: life(distributed, rank, until),
+    "sharded": lambda rank, until: life(sharded, rank, until),
+    "raises": raises,
+}
+
+
+def main():
+    name, rank, size, rendezvous, out, until = sys.argv[1:7]
+    rank, size = int(rank), int(size)
+    torch.set_num_threads(1)
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    told = PROGRAMS[name](rank, int(until))
+    with open(f"{out}.{rank}", "w", encoding="utf-8") as file:
+        file.write(repr(told))
+    if size > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+main()
