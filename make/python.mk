@@ -8,10 +8,11 @@ test: test-python
 
 .PHONY: test-python python-package wheel
 test-python: setup python-package ## Python: sessions, memory, reading, kill -9 under MPI, types, wheel, guide
-	@$(PYTHON_VENV)/bin/python -m mypy --config-file bindings/python/pyproject.toml
+	@$(PYTHON_VENV)/bin/python -m mypy --config-file bindings/python/pyproject.toml --exclude 'backstay/torch/'
 	@$(PYTHON_VENV)/bin/python -m mypy.stubtest --mypy-config-file bindings/python/pyproject.toml backstay._native
 	@cd bindings/python && COMMAND_LINE=$(abspath $(BACKSTAY_RELEASE)/backstay) \
-	    ../../$(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_ARGUMENTS)
+	    ../../$(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider --ignore=tests/torch \
+	    $(PYTHON_ARGUMENTS)
 
 # As the guide installs it; pip has cargo build beside the rest.
 python-package: $(PYTHON_VENV)/ready wheel
