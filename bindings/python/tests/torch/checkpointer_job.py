@@ -86,10 +86,25 @@ def raises(rank, _until):
         return {"told": told, "number": checkpointer.checkpoint().number}
 
 
+def killed(rank, until):
+    """A step takes a while, and each starts a checkpoint; it may be killed at any moment."""
+    import time
+
+    model, optimizer = parts(distributed)
+    with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.restore()
+        while checkpointer.steps < until:
+            train(model, optimizer, checkpointer, checkpointer.steps + 1)
+            checkpointer.checkpoint_start()
+            time.sleep(0.05)
+        return digest(model.parameters())
+
+
 PROGRAMS = {
     "distributed": lambda rank, until: life(distributed, rank, until),
     "sharded": lambda rank, until: life(sharded, rank, until),
     "raises": raises,
+    "killed": killed,
 }
 
 

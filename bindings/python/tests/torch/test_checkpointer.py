@@ -3,12 +3,14 @@
 
 import ast
 import copy
+import os
 import pathlib
 import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -395,6 +397,25 @@ def test_a_loader_with_a_state_of_its_own_is_asked_for_it():
         assert list(checkpointer.batches()) == list(range(1, 11))
 
 
+# torchdata 0.11 calls what torch has since deprecated.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_data_loader_goes_on_where_it_was(workers):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def life(job, until):
+        model, optimizer, loader = a_program()
+        loader = torchdata.StatefulDataLoader(loader.dataset, 7, shuffle=True, num_workers=workers)
+        with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job=job) as checkpointer:
+            checkpointer.restore()
+            found = losses(checkpointer, model, optimizer, until, 2)
+            checkpointer.checkpoint()
+            return found
+
+    whole = life("whole", None)
+    assert life("parts", 4) + life("parts", 9) + life("parts", 13) + life("parts", None) == whole
+
+
 def test_a_loader_that_became_too_short_is_an_error():
     def life(count, until):
         with backstay.torch.Checkpointer(loader=list(range(count))) as checkpointer:
@@ -465,19 +486,24 @@ def test_killed_with_its_workers_alive_it_goes_on_at_once(tmp_path):
     assert life(0) == wanted
 
 
-def on_processes(name, size, tmp_path, until=0):
-    """Runs a program of checkpointer_job.py on so many processes; what each told."""
+def on_processes(name, size, tmp_path, until=0, job="test", kill_after=None):
+    """Runs a program of checkpointer_job.py on so many processes; what each told, unless they were killed."""
     out = tmp_path / f"out-{size}-{random.random()}"
     words = [name, "{rank}", str(size), str(out) + ".rendezvous", str(out), str(until)]
     processes = [
-        subprocess.Popen([sys.executable, str(JOB), *(word.format(rank=rank) for word in words)])
+        subprocess.Popen([sys.executable, str(JOB), *(word.format(rank=rank) for word in words)],
+                         env={**os.environ, "BACKSTAY_JOB": job})
         for rank in range(size)]
     try:
+        if kill_after is not None:
+            time.sleep(kill_after)
+            return None
         for process in processes:
             assert process.wait(LIMIT_SECONDS) == 0
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     return [ast.literal_eval(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(size)]
 
 
@@ -503,6 +529,13 @@ def test_shards_are_put_together_by_another_number_of_processes(tmp_path):
             assert one["began"] == 2
             assert one["weights"] == told[0]["weights"]
             assert one["moments"] == told[0]["moments"]
+
+
+def test_processes_that_are_killed_go_on_together(tmp_path):
+    wanted = on_processes("killed", 2, tmp_path, 60, job="whole")
+    for _ in range(4):
+        on_processes("killed", 2, tmp_path, 60, kill_after=4 + 2 * random.random())
+    assert on_processes("killed", 2, tmp_path, 60) == wanted
 
 
 def test_what_one_process_cannot_save_fails_on_all_and_nobody_hangs(tmp_path):
