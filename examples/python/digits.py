@@ -52,4 +52,5 @@ with backstay.torch.Checkpointer(
         print(f"epoch {checkpointer.epoch}: loss {recent.item():.17g}", flush=True)
 
 if dist.is_initialized():
+    dist.barrier()  # torch 2.15 may end the program by std::terminate without it.
     dist.destroy_process_group()

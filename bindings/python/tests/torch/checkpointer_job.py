@@ -119,8 +119,7 @@ def main():
         file.write(repr(told))
     if size > 1:
         dist.barrier()
-        dist.destroy_process_group()
-    sys.stdout.flush()
+    # torch 2.15 may end a program by std::terminate where its threads of gloo are taken down.
     os._exit(0)
 
 

@@ -221,6 +221,7 @@ fsdp_utils.load_fsdp_model(plugin, accelerator, loaded[0], folder + "/out")
 fsdp_utils.load_fsdp_optimizer(plugin, accelerator, loaded[1], loaded[0], folder + "/out")
 assert all(torch.equal(one, other) for one, other in zip(parts(*saved), parts(*loaded)))
 backstay.torch.uninstall()
+dist.barrier()
 dist.destroy_process_group()
 """
 
