@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -153,16 +153,18 @@ def _ticks() -> tuple[int, int]:
     return sum(numbers) - sum(numbers[3:5]), sum(numbers)
 
 
-def wait_quiet(at_most: float = 5.0) -> float:
+def calm() -> None:
+    """Waits a moment for neighbours, before a single measurement."""
+    wait_quiet(0.5, 0.1)
+
+
+def wait_quiet(at_most: float = 5.0, sample: float = 0.2) -> float:
     """Waits until the processors have little else to do; the share that was busy when it ended."""
     end = time.monotonic() + at_most
     while True:
         busy, every = _ticks()
-        time.sleep(0.2)
+        time.sleep(sample)
         busy_now, every_now = _ticks()
         share = (busy_now - busy) / max(every_now - every, 1)
         if share < QUIET or time.monotonic() >= end:
             return share
-
-
-Change = Callable[[], None]
