@@ -15,3 +15,13 @@ $(TORCH_VENV)/ready: bindings/python/tests/torch/requirements.txt | setup
 	@python3 -m venv $(TORCH_VENV)
 	@$(TORCH_PIP) install -r $<
 	@touch $@
+
+# Beside torch.save, torch.distributed.checkpoint, Orbax, zstd and ZipNN.
+.PHONY: bench-torch
+bench-torch: $(TORCH_VENV)/ready $(TORCH_VENV)/bench-ready wheel ## Saving and loading with PyTorch beside others (15 min)
+	@$(TORCH_PIP) install --force-reinstall --no-deps target/wheels/backstay-*.whl
+	@$(TORCH_VENV)/bin/python benchmarks/python/torch_bench.py $(BENCH_ARGS)
+
+$(TORCH_VENV)/bench-ready: benchmarks/python/requirements-bench.txt | $(TORCH_VENV)/ready
+	@$(TORCH_PIP) install -r $<
+	@touch $@
