@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ logging.disable(logging.WARNING)
 Done = Callable[[], bool]
 
 
-class Peer:
+class Peer(ABC):
     """One that saves asynchronously."""
 
     name = ""
@@ -42,17 +43,17 @@ class Peer:
     def prepare(self) -> None:
         """What is not measured: the state as it is handed over."""
 
+    @abstractmethod
     def start(self, path: Path) -> None:
         """Starts a save; when it returns the state may be written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def done(self) -> bool:
         """Whether it is durable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self) -> None:
         """Waits until it is durable."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Removes what was written."""

@@ -8,10 +8,10 @@ import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 from . import _fork, _native
+from ._block import Block
 from ._communicators import Communicator, adapt
 from ._errors import CommunicatorError, Error, InvalidArgument, VariableMismatch
 from ._reports import CheckpointId, Protection, Report, Restored
@@ -46,7 +46,7 @@ class Checkpoint:
         return f"<backstay.Checkpoint {self.id}>"
 
 
-class Session:
+class Session(Block):
     """This process's part in the checkpoints of a job; made by `backstay.open`.
 
     Calls that say "collective" are made by every rank in the same order. Left as a context manager it is closed,
@@ -316,20 +316,6 @@ class Session:
         """Ends the session on this rank alone, as if the process had been killed. Local."""
         self._native.abandon()
         _fork.forget(self)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
     def __del__(self) -> None:
         native = getattr(self, "_native", None)

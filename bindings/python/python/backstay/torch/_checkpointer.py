@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _session
+from .._block import Block
 from .._errors import Error, InvalidArgument, NoCheckpoint, VariableMismatch
 from .._reports import CheckpointId, Report, Restored
 from . import _state, _trees
@@ -28,7 +28,7 @@ _TRIES = 8
 """Looks at what is stored before a restore gives up: each fails only where a checkpoint just turned out damaged."""
 
 
-class Checkpointer:
+class Checkpointer(Block):
     """Saves and resumes training: weights, optimizers, schedulers, random generators, the place in the data.
 
         with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job="digits") as checkpointer:
@@ -383,17 +383,6 @@ class Checkpointer:
     def abandon(self) -> None:
         """Ends it on this process alone, as if it had been killed. Local."""
         self.session.abandon()
-
-    def __enter__(self) -> Checkpointer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.session.__exit__(kind, error, traceback)
 
     def __repr__(self) -> str:
         return f"<backstay.torch.Checkpointer epoch {self.epoch}, step {self.steps}, {self.session!r}>"

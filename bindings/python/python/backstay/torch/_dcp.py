@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from .. import _session
+from .._block import Block
 from .._errors import Error, InvalidArgument, StoreFull, StoreIO
 from .._reading import read
 from .._reports import CheckpointId, Report
@@ -55,7 +55,7 @@ class _Local(threading.local):
     staged: Staged | None = None
 
 
-class Writer(StorageWriter):
+class Writer(Block, StorageWriter):
     """Saves with torch.distributed.checkpoint, to Backstay.
 
         with backstay.torch.Writer(job="digits") as writer:
@@ -331,18 +331,9 @@ class Writer(StorageWriter):
         if error is not None:
             raise error
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif self._owns:
+    def abandon(self) -> None:
+        """Ends it on this process alone, as if it had been killed; a session that was given stays open. Local."""
+        if self._owns:
             self.session.abandon()
 
     def __reduce__(self) -> NoReturn:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -37,20 +38,20 @@ _OF_BACKSTAY = "backstay."
 """Variables with names that begin like this are Backstay's own, and no tensors."""
 
 
-class _Entry:
+class _Entry(ABC):
     """A tensor to be written."""
 
     def __init__(self, name: str, type: str | None, shape: Sequence[int]) -> None:
         self.name, self.type, self.shape = name, type, list(shape)
 
+    @abstractmethod
     def pieces(self) -> Iterator[Any]:
         """Its elements, row-major."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def length(self) -> int:
         """Bytes of all elements."""
-        raise NotImplementedError
 
 
 class _Value(_Entry):

@@ -18,13 +18,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _reading, _session
+from .._block import Block
 from .._errors import Corrupt, Error, InvalidArgument, NotRetained, VariableMismatch
 from .._reports import CheckpointId, Report
 from . import _trees
@@ -50,7 +50,7 @@ MapLocation = Any
 """Where tensors are put: as `torch.load` takes it; None is the host."""
 
 
-class Shelf:
+class Shelf(Block):
     """Trees by name, in a session of this process alone.
 
         with backstay.torch.Shelf(job="weights") as shelf:
@@ -207,21 +207,9 @@ class Shelf:
         return os.path.isdir(store) and os.path.samefile(store, self.session.directory)
 
     def close(self) -> None:
-        """Ends it; what was put stays. Again it does nothing."""
+        """Ends it; what was put is durable and stays, also where an exception leaves the block. Again it does nothing."""
         if self._owned:
             self.session.close()
-
-    def __enter__(self) -> Shelf:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # Whatever was put is durable and pinned: there is nothing that an error could make half of.
-        self.close()
 
     def __repr__(self) -> str:
         return f"<backstay.torch.Shelf of {len(self)}, {self.session!r}>"

@@ -27,12 +27,12 @@ import uuid
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import _reading
+from .._block import Block
 from .._errors import InvalidArgument, StoreBusy
 from ._shelf import MARKER_BYTES_MAX, MARKER_MAGIC, Marker, Shelf, read_into, replace_file, sync_folder, write_durably
 
@@ -73,7 +73,7 @@ class BackstayStorageConfig(StorageConfig):
         return BackstayStorage(self)
 
 
-class BackstayStorage(Storage):
+class BackstayStorage(Block, Storage):
     """Files whose contents are in Backstay's store; any thread may use it.
 
     A file is there, whole and durable, when `write` or the stream's `close` returns; a stream that is left by an
@@ -254,17 +254,6 @@ class BackstayStorage(Storage):
         with self._lock:
             _close_all(self._shelves)
 
-    def __enter__(self) -> BackstayStorage:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _close_all(shelves: dict[str, _OwnShelf]) -> None:
     while shelves:
@@ -417,7 +406,7 @@ class _Reader(io.RawIOBase):
             raise ValueError("the stream is closed")
 
 
-class _Writer(io.RawIOBase):
+class _Writer(Block, io.RawIOBase):
     """A stream whose content becomes a file's when it is closed."""
 
     def __init__(self, storage: BackstayStorage, place: str) -> None:
@@ -445,27 +434,15 @@ class _Writer(io.RawIOBase):
             try:
                 self._storage._commit(self._place, data)
             finally:
-                super().close()
+                io.RawIOBase.close(self)
 
     def abort(self) -> None:
         """Ends it; the file is as it was."""
         self._done = True
         self._data = bytearray()
-        super().close()
+        io.RawIOBase.close(self)
 
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    abandon = abort
 
     def __del__(self) -> None:
         # What nobody closed is not whole.
