@@ -8,6 +8,7 @@
 use crate::seeded::Seeded;
 use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::Digest;
+use backstay_format::width::to_u64;
 use backstay_net::{
     Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, agree, check_message, remote_error,
     words,
@@ -78,6 +79,44 @@ pub struct Attempt {
     pub action: Action,
 }
 
+/// What one node sent and received since its name was first used, or since [`SimNetwork::clear_traffic`].
+/// Operations count that arrived, whatever became of their answers, and what a node asks of itself does not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Requests that it sent.
+    pub calls_sent: u64,
+    /// Requests of others that it handled.
+    pub calls_handled: u64,
+    /// Pulls that it began.
+    pub pulls_sent: u64,
+    /// Pulls of others that it served.
+    pub pulls_served: u64,
+    /// Bytes of requests and answers that it sent.
+    pub message_bytes_sent: u64,
+    /// Bytes of requests and answers that it received.
+    pub message_bytes_received: u64,
+    /// Bytes that it pulled.
+    pub bytes_pulled: u64,
+    /// Bytes that others pulled from it.
+    pub bytes_served: u64,
+    /// Nodes that it asked.
+    pub peers_asked: BTreeSet<String>,
+    /// Nodes that asked it.
+    pub peers_asking: BTreeSet<String>,
+}
+
+impl Traffic {
+    /// Messages: requests and pulls that it sent, and those that it answered.
+    pub fn messages(&self) -> u64 {
+        self.calls_sent + self.calls_handled + self.pulls_sent + self.pulls_served
+    }
+
+    /// Nodes that it exchanged anything with.
+    pub fn peers(&self) -> usize {
+        self.peers_asked.union(&self.peers_asking).count()
+    }
+}
+
 type Hook = Arc<dyn Fn(&Attempt) -> Option<Fault> + Send + Sync>;
 
 /// One node: its present life.
@@ -88,6 +127,7 @@ struct Node {
     stalled: bool,
     handler: Option<Arc<dyn Handler>>,
     exposures: Arc<Exposures>,
+    traffic: Traffic,
 }
 
 struct State {
@@ -144,6 +184,7 @@ impl SimNetwork {
         *node = Node {
             life: node.life + 1,
             up: true,
+            traffic: std::mem::take(&mut node.traffic),
             ..Node::default()
         };
         Arc::new(SimEndpoint {
@@ -247,6 +288,18 @@ impl SimNetwork {
     pub fn faults(&self) -> BTreeMap<Fault, u64> {
         self.lock().faults.clone()
     }
+    /// What the node sent and received.
+    pub fn traffic(&self, name: &str) -> Traffic {
+        let state = self.lock();
+        let node = state.nodes.get(name);
+        node.map_or_else(Traffic::default, |node| node.traffic.clone())
+    }
+    /// Counts anew.
+    pub fn clear_traffic(&self) {
+        let mut state = self.lock();
+        let nodes = state.nodes.values_mut();
+        nodes.for_each(|node| node.traffic = Traffic::default());
+    }
     /// Time that passed in the network.
     pub fn elapsed(&self) -> Duration {
         self.lock().elapsed
@@ -295,6 +348,53 @@ impl State {
         node.is_some_and(|node| node.up && node.life == life)
     }
 
+    /// Counts an operation that arrived: for who began it, and for whom it went to.
+    fn count(&mut self, from: &str, to: &str, bytes: Carried) {
+        if from == to {
+            return;
+        }
+        let mut note = |name: &str, peer: &str, is_sender: bool| {
+            let Some(node) = self.nodes.get_mut(name) else {
+                return;
+            };
+            let traffic = &mut node.traffic;
+            let (sent, received) = match bytes {
+                Carried::Request(request) => (request, 0),
+                Carried::Answer(answer) => (0, answer),
+                Carried::Pulled(bytes) if is_sender => {
+                    traffic.pulls_sent += 1;
+                    traffic.bytes_pulled += bytes;
+                    (0, 0)
+                }
+                Carried::Pulled(bytes) => {
+                    traffic.pulls_served += 1;
+                    traffic.bytes_served += bytes;
+                    (0, 0)
+                }
+            };
+            let is_request = matches!(bytes, Carried::Request(_));
+            let (out, into) = if is_sender {
+                (sent, received)
+            } else {
+                (received, sent)
+            };
+            traffic.message_bytes_sent += out;
+            traffic.message_bytes_received += into;
+            let peers = if is_sender {
+                traffic.calls_sent += u64::from(is_request);
+                &mut traffic.peers_asked
+            } else {
+                traffic.calls_handled += u64::from(is_request);
+                &mut traffic.peers_asking
+            };
+            if !peers.contains(peer) {
+                peers.insert(peer.to_owned());
+            }
+        };
+        note(from, to, true);
+        note(to, from, false);
+    }
+
     fn is_cut(&self, one: &str, other: &str) -> bool {
         one != other && self.cuts.contains(&link(one, other))
     }
@@ -305,6 +405,14 @@ pub struct SimEndpoint {
     network: SimNetwork,
     name: String,
     life: u64,
+}
+
+/// What an operation carried, in bytes.
+#[derive(Debug, Clone, Copy)]
+enum Carried {
+    Request(u64),
+    Answer(u64),
+    Pulled(u64),
 }
 
 /// A request that arrived: where, in which life of it, and what happens to the answer.
@@ -333,7 +441,13 @@ impl SimEndpoint {
     }
 
     /// Brings a request to the peer: the first half of an operation.
-    fn arrive(&self, peer: &Peer, action: Action, within: Duration) -> Result<Arrived> {
+    fn arrive(
+        &self,
+        peer: &Peer,
+        action: impl FnOnce() -> Action,
+        carried: Carried,
+        within: Duration,
+    ) -> Result<Arrived> {
         let to = peer.address.strip_prefix(ADDRESS).ok_or_else(|| {
             let context = format!("{peer}: an address of the simulated network begins {ADDRESS}");
             Error::new(ErrorKind::InvalidArgument, context)
@@ -348,7 +462,7 @@ impl SimEndpoint {
                 number,
                 from: self.name.clone(),
                 to: to.to_owned(),
-                action,
+                action: action(),
             })
         });
         let mut state = self.network.lock();
@@ -375,6 +489,7 @@ impl SimEndpoint {
         let is_late = node.stalled || fault == Some(Fault::Lost) || latency > within;
         if !is_late {
             state.elapsed += latency;
+            state.count(&self.name, to, carried);
         }
         drop(state);
         if is_late {
@@ -455,11 +570,11 @@ impl Endpoint for SimEndpoint {
 
     fn call(&self, peer: &Peer, request: &[u8], within: Duration) -> Result<Vec<u8>> {
         check_message("request", peer, request.len())?;
-        let request_kept = request.to_vec();
-        let action = Action::Call {
-            request: request_kept,
+        let action = || Action::Call {
+            request: request.to_vec(),
         };
-        let arrived = self.arrive(peer, action, within)?;
+        let carried = Carried::Request(to_u64(request.len()));
+        let arrived = self.arrive(peer, action, carried, within)?;
         let answer = match &arrived.handler {
             None => Err(Error::new(ErrorKind::Unsupported, "handles no calls yet")),
             Some(handler) => {
@@ -472,6 +587,11 @@ impl Endpoint for SimEndpoint {
         self.come_back(peer, &arrived, within)?;
         if arrived.fault == Some(Fault::Corrupt) {
             return Err(Self::unreachable(peer, "the answer is none"));
+        }
+        if let Ok(answer) = &answer {
+            let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
+            let carried = Carried::Answer(to_u64(answer.len()));
+            self.network.lock().count(&self.name, to, carried);
         }
         match answer {
             Ok(answer) => check_message("answer", peer, answer.len()).map(|()| answer),
@@ -488,13 +608,13 @@ impl Endpoint for SimEndpoint {
         within: Duration,
     ) -> Result<Digest> {
         let length = into.len();
-        let action = Action::Pull {
+        let action = || Action::Pull {
             exposure,
             offset,
             length,
         };
-        let arrived = self.arrive(peer, action, within)?;
-        let size = backstay_format::width::to_u64(length);
+        let size = to_u64(length);
+        let arrived = self.arrive(peer, action, Carried::Pulled(size), within)?;
         let found = arrived.exposures.find(exposure, offset, size);
         let read = found.and_then(|exposed| exposed.read_at(into, offset));
         let owner = Digest::of(into);
@@ -646,6 +766,37 @@ mod tests {
         assert_eq!(again(0), 5);
         network.endpoint("b");
         assert_eq!(again(0), 5, "of a life that is over");
+    }
+
+    #[test]
+    fn traffic_is_counted_at_both_ends_and_over_lives() {
+        let (network, one, other) = pair(8);
+        assert_eq!(outcome(&one, &other), (None, None));
+        one.call(&one.peer(), b"own", WITHIN).unwrap_err();
+        network.cut("a", "b");
+        outcome(&one, &other);
+        let (sent, served) = (network.traffic("a"), network.traffic("b"));
+        assert_eq!(
+            (sent.calls_sent, sent.pulls_sent, sent.messages()),
+            (1, 1, 2)
+        );
+        assert_eq!((served.calls_handled, served.pulls_served), (1, 1));
+        assert_eq!((sent.bytes_pulled, served.bytes_served), (100, 100));
+        // The answer is the request.
+        assert_eq!(
+            (sent.message_bytes_sent, sent.message_bytes_received),
+            (1, 1)
+        );
+        assert_eq!(
+            (served.message_bytes_sent, served.message_bytes_received),
+            (1, 1)
+        );
+        assert_eq!((sent.peers(), sent.peers_asking.len()), (1, 0));
+        assert!(served.peers_asking.contains("a") && served.peers_asked.is_empty());
+        network.endpoint("b");
+        assert_eq!(network.traffic("b"), served);
+        network.clear_traffic();
+        assert_eq!(network.traffic("b"), Traffic::default());
     }
 
     #[test]
