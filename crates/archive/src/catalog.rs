@@ -77,7 +77,8 @@ impl StateSlots {
 }
 
 impl SlotFormat for StateSlots {
-    type State = CatalogState;
+    /// Shared with whoever looks, not copied.
+    type State = Arc<CatalogState>;
     fn what(&self) -> &'static str {
         "catalog state"
     }
@@ -87,14 +88,14 @@ impl SlotFormat for StateSlots {
     fn slot_bytes(&self) -> usize {
         self.bytes
     }
-    fn sequence(&self, state: &CatalogState) -> u64 {
+    fn sequence(&self, state: &Arc<CatalogState>) -> u64 {
         state.sequence
     }
-    fn encode(&self, state: &CatalogState) -> std::result::Result<Vec<u8>, FormatError> {
+    fn encode(&self, state: &Arc<CatalogState>) -> std::result::Result<Vec<u8>, FormatError> {
         state.encode(self.catalog)
     }
-    fn decode(&self, bytes: &[u8]) -> std::result::Result<CatalogState, FormatError> {
-        CatalogState::decode(bytes, self.catalog)
+    fn decode(&self, bytes: &[u8]) -> std::result::Result<Arc<CatalogState>, FormatError> {
+        CatalogState::decode(bytes, self.catalog).map(Arc::new)
     }
 }
 
@@ -103,7 +104,7 @@ impl SlotFormat for StateSlots {
 pub struct CatalogReader {
     superblock: CatalogSuperblock,
     file: String,
-    state: CatalogState,
+    state: Arc<CatalogState>,
     damaged: Option<Error>,
     given_up: Option<Error>,
 }
@@ -414,7 +415,7 @@ impl Catalog {
                 }
             }
         }
-        let (mut state, mut slot_bytes) = (CatalogState::default(), slot_bytes);
+        let (mut state, mut slot_bytes) = (Arc::default(), slot_bytes);
         if let Some(found) = Self::found(folder, unread)? {
             let superblock = &found.superblock;
             let what = folder.join(&found.file).display().to_string();
@@ -443,7 +444,7 @@ impl Catalog {
         device: Arc<dyn Device>,
         identity: &Identity,
         slot_bytes: u32,
-        state: CatalogState,
+        state: impl Into<Arc<CatalogState>>,
     ) -> Result<Self> {
         let file = catalog_file(identity.epoch);
         let id = make::new_id()?;
@@ -452,7 +453,7 @@ impl Catalog {
             device,
             (&file, id),
             identity,
-            (slot_bytes, state),
+            (slot_bytes, state.into()),
             (None, watch),
         )
     }
@@ -476,7 +477,7 @@ impl Catalog {
         device: Arc<dyn Device>,
         (file, catalog): (&str, StoreId),
         identity: &Identity,
-        (slot_bytes, mut state): (u32, CatalogState),
+        (slot_bytes, mut state): (u32, Arc<CatalogState>),
         (fence, watch): (Option<Fence>, Watch),
     ) -> Result<Self> {
         let superblock = CatalogSuperblock {
@@ -496,7 +497,7 @@ impl Catalog {
         device
             .reserve(length)
             .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
-        state.sequence += 1;
+        Arc::make_mut(&mut state).sequence += 1;
         let medium = Plain(&*device);
         let slots = TwoSlots::make(&medium, StateSlots::of(&superblock), state)?;
         for offset in SUPERBLOCK_OFFSETS {
@@ -554,18 +555,18 @@ impl Catalog {
         &self.file
     }
     /// The durable state.
-    pub fn state(&self) -> CatalogState {
-        self.lock().state().clone()
+    pub fn state(&self) -> Arc<CatalogState> {
+        Arc::clone(self.lock().state())
     }
 
     /// Makes a changed state durable.
     fn change(&self, change: impl FnOnce(&mut CatalogState) -> Result<()>) -> Result<()> {
         let mut slots = self.lock();
         slots.usable()?;
-        let mut state = slots.state().clone();
+        let mut state = CatalogState::clone(slots.state());
         change(&mut state)?;
         state.sequence = slots.next_sequence();
-        slots.write(&Plain(&*self.device), state)?;
+        slots.write(&Plain(&*self.device), Arc::new(state))?;
         // A successor that comes from now on reads this state. One that came before may know it or not, and
         // what this process says counts no more.
         self.watch.look()

@@ -115,6 +115,8 @@ pub struct Config {
     pub archive_every: Option<u32>,
     /// Checkpoints that the archive keeps.
     pub archive_retained: u32,
+    /// Nodes that one of them drains where there are no staging servers; by default a rule.
+    pub aggregate_nodes: Option<u32>,
     /// How ranks are merged.
     pub archive_merge: Merge,
     /// Ranks that are merged with each other.
@@ -173,6 +175,7 @@ impl Default for Config {
             archive: None,
             archive_every: None,
             archive_retained: 2,
+            aggregate_nodes: None,
             archive_merge: Merge::default(),
             archive_group_size: 32,
             archive_codec: ArchiveCodec::default(),
@@ -312,6 +315,7 @@ impl Config {
             ("restore_checkpoint", self.restore_checkpoint),
             ("archive_every", self.archive_every.map(u64::from)),
             ("archive_retained", Some(u64::from(self.archive_retained))),
+            ("aggregate_nodes", self.aggregate_nodes.map(u64::from)),
             (
                 "archive_group_size",
                 Some(u64::from(self.archive_group_size)),

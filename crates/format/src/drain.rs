@@ -108,6 +108,8 @@ pub enum DrainRequest {
         checkpoint: CheckpointId,
         /// 0, or the kind of the error.
         kind: u32,
+        /// Nodes to tell it to, who are told without any; none where it is for who is asked.
+        nodes: Vec<Seat>,
     },
 }
 
@@ -192,7 +194,13 @@ message!(DrainRequest, "request of a drain", &REQUEST_MAGIC);
 impl Check for DrainRequest {
     fn check(&self) -> Checked {
         match self {
-            Self::Offer { checkpoint } | Self::Archived { checkpoint, .. } => checkpoint.check(),
+            Self::Offer { checkpoint } => checkpoint.check(),
+            Self::Archived {
+                checkpoint, nodes, ..
+            } => {
+                checkpoint.check()?;
+                list("nodes", nodes, STRIPES_MAX)
+            }
             Self::Gather { checkpoint, pieces } => {
                 checkpoint.check()?;
                 list("pieces", pieces, STRIPES_MAX)

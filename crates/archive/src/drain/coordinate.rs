@@ -6,23 +6,24 @@
 //! listed is freed by a later drain, never before; an aggregator that is gone is replaced by one that is
 //! there, which goes on where it stood; the application is never waited for, nor kept waiting.
 
-use super::follow::{AggregatorSeat, Failed, Following, Outcome};
+use super::follow::{Following, Outcome, Pace};
 use super::point::DrainPoint;
 use super::running::GRACE;
+use super::seats::Seats;
 use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
-use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, servers, sweep};
+use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, sweep};
 use crate::{Catalog, Identity, NewCheckpoint, NewPart, fence, private, retention};
 use backstay_base::clock::{Deadline, Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
-use backstay_format::agent::Seat;
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay_format::width::to_u64;
-use backstay_format::{CheckpointId, StoreId};
+use backstay_format::{CatalogState, CheckpointId};
 use backstay_net::Peer;
 use backstay_store::control::{Control, wait_until};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,7 +40,7 @@ pub struct ArchiveNode {
 }
 
 impl ArchiveNode {
-    fn peer(&self) -> Peer {
+    pub(super) fn peer(&self) -> Peer {
         Peer::new(self.name.clone(), self.address.clone())
     }
 }
@@ -66,6 +67,8 @@ pub struct ArchivePlan {
     pub settings: DrainSettings,
     /// The nodes, in the order of their ranks.
     pub nodes: Vec<ArchiveNode>,
+    /// Nodes that one of them drains where there are no staging servers; by default a rule.
+    pub aggregate_nodes: Option<u32>,
     /// Where the state of draining is written for those who look.
     pub status: Option<PathBuf>,
 }
@@ -149,11 +152,10 @@ const IDLE: Duration = Duration::from_millis(5);
 const AGAIN: Duration = Duration::from_secs(1);
 /// So often a drain is begun again at once because another process goes on from its file.
 const TAKEN_OVER_MAX: u32 = 3;
-/// A server that fails so often, one drain after the other, is left out.
-const FAILURES_MAX: u32 = 3;
-/// How long a server that was left out is not asked, and how long it may take to answer then.
-const LEFT_OUT: Duration = Duration::from_secs(60);
+/// How long a server that was left out may take to answer.
 const BACK: Duration = Duration::from_secs(1);
+/// Longest wait until all nodes of a share were told how a drain ended.
+const TOLD: Duration = Duration::from_secs(4);
 
 /// How a drain ended that did not fail for good.
 enum Tried {
@@ -171,9 +173,8 @@ struct DrainCoordinator {
     plan: ArchivePlan,
     /// None after it failed: opened again when it is needed.
     catalog: Option<Catalog>,
-    aggregators: Vec<AggregatorSeat>,
-    /// Servers that were left out, by their address, and when.
-    gone: Vec<(String, Stopwatch)>,
+    seats: Seats,
+    pace: Pace,
     /// The files that were written when it was last looked for others, and drains since they changed.
     swept: (Vec<String>, usize),
     status: StatusFile,
@@ -193,15 +194,14 @@ impl DrainCoordinator {
             state: ArchiveStatus::of(&plan),
             point,
             catalog,
-            aggregators: Vec::new(),
-            gone: Vec::new(),
+            seats: Seats::assign(&plan.folder, &plan.nodes, plan.aggregate_nodes),
+            pace: Pace::default(),
             swept: Default::default(),
             status,
             stop,
             plan,
         };
         coordinator.state.archived = coordinator.newest();
-        coordinator.aggregators = coordinator.assign();
         coordinator
     }
 
@@ -224,64 +224,40 @@ impl DrainCoordinator {
         done
     }
 
-    /// Which aggregator drains which nodes: servers that are there take equal shares in rank order; without
-    /// servers each node drains itself.
-    fn assign(&self) -> Vec<AggregatorSeat> {
-        let servers = servers::find(&self.plan.folder);
-        let nodes = &self.plan.nodes;
-        if servers.is_empty() {
-            let own = nodes.iter().map(|node| AggregatorSeat {
-                peer: node.peer(),
-                nodes: vec![node.clone()],
-                failures: 0,
-            });
-            return own.collect();
-        }
-        let count = servers.len().min(nodes.len());
-        let share = |at: usize| at * nodes.len() / count;
-        let parts = servers.into_iter().take(count).enumerate();
-        parts
-            .map(|(at, peer)| AggregatorSeat {
-                peer,
-                nodes: nodes[share(at)..share(at + 1)].to_vec(),
-                failures: 0,
-            })
-            .collect()
-    }
-
-    fn job(&self, at: usize, id: CheckpointId) -> Result<DrainJob> {
+    fn job(
+        &self,
+        at: usize,
+        id: CheckpointId,
+        state: &CatalogState,
+        files: &BTreeMap<u32, &str>,
+    ) -> Result<DrainJob> {
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let seat = |node: &ArchiveNode| Seat {
-            store: StoreId::default(),
-            node: node.name.clone(),
-            domain: String::new(),
-            address: node.address.clone(),
-        };
         let folder = self.plan.folder.to_str().ok_or_else(|| {
             let context = format!("{} is not UTF-8", self.plan.folder.display());
             Error::new(ErrorKind::Configuration, context)
         })?;
-        let state = self.catalog()?.state();
+        let file = files.get(&small(at)).copied();
         Ok(DrainJob {
             folder: folder.to_owned(),
             settings: self.plan.settings.to_json(),
             job: self.plan.job.clone(),
             run: self.plan.run,
             aggregator: small(at),
-            aggregators: small(self.aggregators.len()),
+            aggregators: small(self.seats.len()),
             incarnation: self.plan.incarnation,
             catalog: self.catalog()?.superblock().epoch,
             checkpoint: id,
             // What is kept stays though a later life abandoned it.
             retain: state.checkpoints.iter().map(|c| c.checkpoint).collect(),
-            sources: self.aggregators[at].nodes.iter().map(seat).collect(),
-            file: newest_file(state.stores.iter().map(|store| &*store.name), at),
+            sources: self.seats[at].sources(),
+            file: file.unwrap_or_default().to_owned(),
         })
     }
 
     /// Drains checkpoint `id` and records it.
     fn archive(&mut self, id: CheckpointId) -> Result<()> {
         let mut taken_over = 0;
+        self.seats.begin();
         loop {
             match self.try_archive(id)? {
                 Tried::Done => return Ok(()),
@@ -306,9 +282,13 @@ impl DrainCoordinator {
             catalog.claim(self.plan.incarnation, false)?;
             self.catalog = Some(catalog);
         }
-        self.replace_gone();
+        let answers = |server: &Peer| {
+            let answer = self.point.ask(server, &DrainRequest::Progress, BACK);
+            matches!(answer, Ok(DrainAnswer::Progress(_)))
+        };
+        self.seats.replace_gone(&self.plan.folder, answers);
         self.change_catalog(Self::make_room)?;
-        self.state.begin(id, self.aggregators.len());
+        self.state.begin(id, self.seats.len());
         let done = self.drain_all(id)?;
         let mut parts = Vec::new();
         let mut lost = None;
@@ -316,11 +296,11 @@ impl DrainCoordinator {
         for (at, outcome) in done.into_iter().enumerate() {
             match outcome {
                 Ok(progress) => {
-                    self.aggregators[at].failures = 0;
+                    self.seats.did_well(at);
                     parts.push(progress);
                 }
                 Err(failed) => {
-                    let is_out = self.leave_out(at, &failed);
+                    let is_out = self.seats.leave_out(at, &failed);
                     replaced &= is_out;
                     taken_over &= is_out || failed.was_taken_over();
                     lost = Some(failed.error);
@@ -342,15 +322,17 @@ impl DrainCoordinator {
 
     /// Has all aggregators drain their nodes, and waits until they have.
     fn drain_all(&mut self, id: CheckpointId) -> Result<Vec<Outcome>> {
-        let places = 0..self.aggregators.len();
-        let jobs: Result<Vec<DrainJob>> = places.map(|at| self.job(at, id)).collect();
-        let jobs = jobs?;
+        let state = self.catalog()?.state();
+        let files = newest_files(state.stores.iter().map(|store| &*store.name));
+        let jobs = (0..self.seats.len()).map(|at| self.job(at, id, &state, &files));
+        let jobs = jobs.collect::<Result<Vec<DrainJob>>>()?;
         let shown = Mutex::new(std::mem::take(&mut self.state));
-        let aggregators = self.aggregators.len().max(1);
+        let aggregators = self.seats.len().max(1);
         let rate = self.plan.settings.rate_bytes;
         let following = Following {
             point: &self.point,
-            aggregators: &self.aggregators,
+            aggregators: &self.seats,
+            pace: &self.pace,
             id,
             incarnation: self.plan.incarnation,
             within: self.plan.within(),
@@ -380,79 +362,12 @@ impl DrainCoordinator {
         self.swept = (files, since);
         let swept = self
             .catalog()
-            .and_then(|catalog| sweep::sweep(&self.plan.folder, catalog, self.aggregators.len()));
+            .and_then(|catalog| sweep::sweep(&self.plan.folder, catalog, self.seats.len()));
         match swept {
             Ok(gone) if gone.is_empty() => {}
             Ok(gone) => notice::info(&format!("no checkpoint needs {} any more", gone.join(", "))),
             Err(error) => tracing::debug!("nothing is removed from the archive: {error}"),
         }
-    }
-
-    /// What a server that does not answer, or that fails again and again, was to drain is drained by the
-    /// first of its nodes. Whether it was left out.
-    fn leave_out(&mut self, at: usize, failed: &Failed) -> bool {
-        let aggregator = &mut self.aggregators[at];
-        let Some(heir) = aggregator.nodes.first().map(ArchiveNode::peer) else {
-            return false;
-        };
-        if aggregator.peer.address == heir.address {
-            return false;
-        }
-        aggregator.failures += u32::from(failed.is_its_own());
-        if !failed.is_absent && aggregator.failures < FAILURES_MAX {
-            return false;
-        }
-        aggregator.failures = 0;
-        let gone = std::mem::replace(&mut aggregator.peer, heir);
-        let error = &failed.error;
-        notice::warn(&format!(
-            "staging server {gone} is left out: {error}; its nodes drain themselves"
-        ));
-        self.gone.push((gone.address, Stopwatch::start()));
-        true
-    }
-
-    /// Servers that came since another was left out take its place, and those that were left out a while
-    /// ago and answer again.
-    fn replace_gone(&mut self) {
-        if self.gone.is_empty() {
-            return;
-        }
-        for server in servers::find(&self.plan.folder) {
-            let address = |peer: &Peer| peer.address.clone();
-            let mut aggregators = self.aggregators.iter();
-            if aggregators.any(|a| a.peer.address == server.address) {
-                continue;
-            }
-            let vacant = self.aggregators.iter().position(|aggregator| {
-                let first = aggregator.nodes.first().map(ArchiveNode::peer);
-                first.as_ref().map(address) == Some(address(&aggregator.peer))
-            });
-            let Some(vacant) = vacant else { return };
-            if self.is_back(&server) {
-                notice::info(&format!("staging server {server} takes part from now on"));
-                self.aggregators[vacant].peer = server;
-            }
-        }
-    }
-
-    /// Whether a server may be asked: it is new, or was left out a while ago and answers.
-    fn is_back(&mut self, server: &Peer) -> bool {
-        let mut gone = self.gone.iter();
-        let Some(at) = gone.position(|(address, _)| *address == server.address) else {
-            return true;
-        };
-        if self.gone[at].1.elapsed() < LEFT_OUT {
-            return false;
-        }
-        let answer = self.point.ask(server, &DrainRequest::Progress, BACK);
-        let is_back = matches!(answer, Ok(DrainAnswer::Progress(_)));
-        if is_back {
-            self.gone.swap_remove(at);
-        } else {
-            self.gone[at].1 = Stopwatch::start();
-        }
-        is_back
     }
 
     /// Takes checkpoints off the catalog, so that the drain that is about to begin leaves `retained`.
@@ -467,17 +382,22 @@ impl DrainCoordinator {
         catalog.drop_checkpoints(&ids)
     }
 
-    /// Tells all nodes how draining `id` ended.
+    /// Tells all nodes how draining `id` ended: aggregators pass it on to theirs.
     fn tell(&self, id: CheckpointId, kind: u32) {
-        let request = DrainRequest::Archived {
-            checkpoint: id,
-            kind,
-        };
-        let short = self.plan.within().min(Duration::from_secs(2));
-        let told = parallel(&self.plan.nodes, PARALLEL_MAX, |node| {
-            let peer = node.peer();
+        let short = self.plan.within().min(TOLD);
+        let told = parallel(&self.seats, PARALLEL_MAX, |seat| {
+            let request = DrainRequest::Archived {
+                checkpoint: id,
+                kind,
+                nodes: seat.sources(),
+            };
             // A node that is not told learns it from rank 0's at the next checkpoint.
-            drop(self.point.ask(&peer, &request, short));
+            for peer in seat.speakers() {
+                self.pace.wait(&self.stop);
+                if self.point.ask(&peer, &request, short).is_ok() {
+                    break;
+                }
+            }
             Ok(())
         });
         drop(told);
@@ -581,13 +501,13 @@ fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Resul
     })
 }
 
-/// The newest file of aggregator `at`: that of the highest epoch.
-fn newest_file<'a>(names: impl Iterator<Item = &'a str>, at: usize) -> String {
-    let prefix = format!("aggregate-{at}-");
-    let own = names.filter(|name| name.starts_with(&prefix));
-    own.max_by_key(|name| (name.len(), *name))
-        .unwrap_or_default()
-        .to_owned()
+/// The newest file of each aggregator: that of the highest epoch.
+fn newest_files<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<u32, &'a str> {
+    let known = names.filter_map(|name| Some((sweep::aggregate_of(name)?, name)));
+    let mut files: Vec<((u32, u32), &str)> = known.collect();
+    files.sort_unstable();
+    let newest = files.into_iter();
+    newest.map(|((at, _), name)| (at, name)).collect()
 }
 
 /// The thread that coordinates the archive.
@@ -689,6 +609,7 @@ mod tests {
                 name: "a".to_owned(),
                 address: "10.0.0.1:5".to_owned(),
             }],
+            aggregate_nodes: Some(4),
             status: None,
         };
         let text = serde_json::to_string(&plan).unwrap();
@@ -705,8 +626,7 @@ mod tests {
             "aggregate-1-10.backstay",
             "aggregate-10-1.backstay",
         ];
-        assert_eq!(newest_file(names.into_iter(), 1), names[1]);
-        assert_eq!(newest_file(names.into_iter(), 10), names[2]);
-        assert_eq!(newest_file(names.into_iter(), 0), "");
+        let newest = newest_files(names.into_iter());
+        assert_eq!(newest, BTreeMap::from([(1, names[1]), (10, names[2])]));
     }
 }

@@ -2,11 +2,11 @@
 //! Purpose: an aggregator at work, as its coordinator follows it: it is told to begin, asked how far it is,
 //! and given up when it is silent, or when nothing of it moves.
 //! In from: `coordinate`. Out to: the points of the aggregators.
-//! Invariants: so many threads and no more follow any number of aggregators; who answers "at work" and does
+//! Invariants: so many threads and no more follow any number of aggregators, and send so many requests a second; who answers "at work" and does
 //! nothing for `timeout_ms` is given up.
 
-use super::coordinate::ArchiveNode;
 use super::point::{AT_WORK, DONE, DrainPoint};
+use super::seats::AggregatorSeat;
 use super::sources::unexpected;
 use super::status::{AggregatorStatus, ArchiveStatus, StatusFile};
 use super::{PARALLEL_MAX, lock, parallel};
@@ -17,12 +17,12 @@ use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest}
 use backstay_net::Peer;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two looks at a drain that is under way: this part of the time that it took so far, within limits.
 const LOOK_PART: u32 = 32;
 const LOOK_MIN: Duration = Duration::from_millis(1);
-const LOOK_MAX: Duration = Duration::from_millis(20);
+const LOOK_MAX: Duration = Duration::from_millis(100);
 /// Longest wait for an answer that needs no work.
 const ANSWER: Duration = Duration::from_secs(10);
 /// An aggregator that does not answer so often is gone.
@@ -30,13 +30,40 @@ const SILENT_MAX: u32 = 3;
 /// So many bytes may be held back to keep to a rate, and nothing moves meanwhile.
 const HELD_BACK_BYTES: u64 = 16 << 20;
 
-/// One aggregator: who it is, and which nodes it drains.
-#[derive(Debug, Clone)]
-pub(super) struct AggregatorSeat {
-    pub(super) peer: Peer,
-    pub(super) nodes: Vec<ArchiveNode>,
-    /// Drains of it that failed, one after the other.
-    pub(super) failures: u32,
+/// Requests that a coordinator sends in a second, beyond those that it sends at once.
+const REQUESTS_A_SECOND: u32 = 200;
+const REQUESTS_AT_ONCE: u32 = 32;
+
+/// Spaces the requests of a coordinator, so that its node has few to send and to answer whatever the job's size.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// When the next request is due, if none is sent early.
+    due: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    /// When a request that comes `now` may be sent.
+    fn turn(&self, now: Instant) -> Instant {
+        let gap = Duration::from_secs(1) / REQUESTS_A_SECOND;
+        let mut due = lock(&self.due);
+        let mine = due.map_or(now, |due| due.max(now));
+        *due = Some(mine + gap);
+        mine.checked_sub(gap * REQUESTS_AT_ONCE)
+            .unwrap_or(now)
+            .max(now)
+    }
+
+    /// Waits for the turn of a request; not where draining is told to stop.
+    pub(super) fn wait(&self, stop: &AtomicBool) {
+        let turn = self.turn(Instant::now());
+        while !stop.load(Ordering::Acquire) {
+            let left = turn.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK_MAX));
+        }
+    }
 }
 
 /// Why an aggregator did not drain what it was to.
@@ -51,7 +78,7 @@ pub(super) struct Failed {
 
 impl Failed {
     /// When it was asked.
-    fn to_answer(error: Error) -> Self {
+    pub(super) fn to_answer(error: Error) -> Self {
         let is_absent = matches!(
             error.kind(),
             ErrorKind::PeerUnreachable
@@ -68,7 +95,7 @@ impl Failed {
     }
 
     /// While it drained.
-    fn to_drain(error: Error) -> Self {
+    pub(super) fn to_drain(error: Error) -> Self {
         Self {
             error,
             is_absent: false,
@@ -97,6 +124,7 @@ pub(super) type Outcome = std::result::Result<DrainProgress, Failed>;
 pub(super) struct Following<'a> {
     pub(super) point: &'a DrainPoint,
     pub(super) aggregators: &'a [AggregatorSeat],
+    pub(super) pace: &'a Pace,
     pub(super) id: CheckpointId,
     /// The life that drains.
     pub(super) incarnation: u64,
@@ -179,6 +207,7 @@ impl Following<'_> {
 
     fn begin(&self, look: &Look) -> std::result::Result<(), Failed> {
         let peer = &self.aggregators[look.at].peer;
+        self.pace.wait(self.stop);
         let begun = self.point.ask(peer, &look.begin, self.within);
         begun.map(|_| ()).map_err(Failed::to_answer)
     }
@@ -198,6 +227,7 @@ impl Following<'_> {
             let told = Error::new(ErrorKind::Timeout, "draining was told to stop");
             return Err(Failed::to_drain(told));
         }
+        self.pace.wait(self.stop);
         let request = DrainRequest::Progress;
         let progress = match self.point.ask(peer, &request, self.within.min(ANSWER)) {
             Ok(DrainAnswer::Progress(progress)) => progress,
@@ -254,5 +284,33 @@ impl Following<'_> {
             most.as_millis()
         );
         Err(Failed::to_answer(Error::new(ErrorKind::Timeout, context)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever comes at once, and however long nothing came before.
+    #[test]
+    fn a_coordinator_sends_few_requests_in_any_second() {
+        let pace = Pace::default();
+        let mut now = Instant::now();
+        let mut turns = Vec::new();
+        for (pause, count) in [(0, 3000), (0, 10), (100, 40), (3, 1000)] {
+            now += Duration::from_secs(pause);
+            turns.extend((0..count).map(|_| pace.turn(now)));
+        }
+        assert!(turns.is_sorted());
+        let second = Duration::from_secs(1);
+        let within = |from: Instant| move |at: &&Instant| (from..from + second).contains(*at);
+        let most = turns
+            .iter()
+            .map(|from| turns.iter().filter(within(*from)).count())
+            .max();
+        assert_eq!(
+            most,
+            Some(usize::try_from(REQUESTS_A_SECOND + REQUESTS_AT_ONCE).unwrap())
+        );
     }
 }

@@ -10,6 +10,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `coordinate` | on the node of rank 0: which checkpoint, which aggregators, the catalog |
+//! | `seats` | who drains which nodes, and who in the place of one that is gone |
 //! | `follow` | one aggregator at work, as its coordinator follows it |
 //! | `point` | a process that takes part: answers requests, runs drains |
 //! | `source` | on a node: what it has, and blocks gathered for pulling |
@@ -42,6 +43,7 @@ mod parts;
 mod point;
 pub mod prune;
 mod running;
+mod seats;
 mod servers;
 mod settings;
 mod source;

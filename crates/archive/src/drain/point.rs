@@ -10,11 +10,12 @@ use super::encode::{Encoders, Means};
 use super::source::NodeSource;
 use super::state::State;
 use super::work::Drain;
-use super::{DrainSettings, lock, open};
+use super::{DrainSettings, PARALLEL_MAX, lock, open, parallel};
 use crate::ArchiveStore;
 use backstay_base::clock::{Deadline, Pulse};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::CheckpointId;
+use backstay_format::agent::Seat;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
 use backstay_net::{Endpoint, ExposureId, Peer, file_exposure, words};
 use backstay_store::control::{Control, wait_until};
@@ -285,20 +286,50 @@ impl DrainPoint {
                 }
                 Ok(DrainAnswer::Done)
             }
-            DrainRequest::Archived { checkpoint, kind } => {
-                // What comes late, or again, is known, or was told of an earlier try.
-                let control = self.control();
-                if let Some(control) = control.filter(|control| control.archived() < *checkpoint) {
-                    if *kind == 0 {
-                        control.set_archived(*checkpoint);
-                    } else {
-                        control.set_archiving(*checkpoint);
-                    }
-                    control.set_archive_outcome(u64::from(*kind));
+            DrainRequest::Archived {
+                checkpoint,
+                kind,
+                nodes,
+            } => {
+                if nodes.is_empty() {
+                    self.note_archived(*checkpoint, *kind);
+                } else {
+                    self.pass_on(*checkpoint, *kind, nodes, within);
                 }
                 Ok(DrainAnswer::Done)
             }
         }
+    }
+
+    /// How a drain ended. What comes late, or again, is known, or was told of an earlier try.
+    fn note_archived(&self, checkpoint: CheckpointId, kind: u32) {
+        let control = self.control();
+        if let Some(control) = control.filter(|control| control.archived() < checkpoint) {
+            if kind == 0 {
+                control.set_archived(checkpoint);
+            } else {
+                control.set_archiving(checkpoint);
+            }
+            control.set_archive_outcome(u64::from(kind));
+        }
+    }
+
+    /// The same to `nodes`, which are this one's. One that is not told learns it at the next checkpoint.
+    fn pass_on(&self, checkpoint: CheckpointId, kind: u32, nodes: &[Seat], within: Duration) {
+        let deadline = Deadline::after(within.mul_f64(0.9));
+        let told = parallel(nodes, PARALLEL_MAX, |seat| {
+            let request = DrainRequest::Archived {
+                checkpoint,
+                kind,
+                nodes: Vec::new(),
+            };
+            let peer = Peer::new(seat.node.clone(), seat.address.clone());
+            if let Some(left) = deadline.left() {
+                drop(self.ask(&peer, &request, left.min(within / 2)));
+            }
+            Ok(())
+        });
+        drop(told);
     }
 
     /// The later life of a run has the aggregator; one that is over is refused. So is a request that comes

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Aggregator and epoch of a store, by the name of its file.
-fn aggregate_of(name: &str) -> Option<(u32, u32)> {
+pub(super) fn aggregate_of(name: &str) -> Option<(u32, u32)> {
     let middle = name.strip_prefix("aggregate-")?.strip_suffix(".backstay")?;
     let (aggregator, epoch) = middle.split_once('-')?;
     Some((aggregator.parse().ok()?, epoch.parse().ok()?))
@@ -27,7 +27,12 @@ fn catalog_of(name: &str) -> Option<u32> {
 /// Removes what is of no use in `folder`, whose catalog is `catalog` and which so many aggregators write;
 /// the names of what went.
 pub(super) fn sweep(folder: &Path, catalog: &Catalog, aggregators: usize) -> Result<Vec<String>> {
-    let listed: Vec<String> = catalog.state().stores.into_iter().map(|s| s.name).collect();
+    let listed: Vec<String> = catalog
+        .state()
+        .stores
+        .iter()
+        .map(|s| s.name.clone())
+        .collect();
     let mut newest: BTreeMap<u32, u32> = BTreeMap::new();
     for (aggregator, epoch) in listed.iter().filter_map(|name| aggregate_of(name)) {
         let known = newest.entry(aggregator).or_default();

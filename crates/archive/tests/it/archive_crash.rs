@@ -273,7 +273,7 @@ fn a_catalog_survives_every_crash() {
             if !allowed
                 .into_iter()
                 .flatten()
-                .any(|mark| mark.1 == *read.state())
+                .any(|mark| *mark.1 == *read.state())
             {
                 return Err(format!("state {} after {due}", read.state().sequence));
             }

@@ -9,4 +9,5 @@ mod archive_damage;
 mod archive_fence;
 mod archive_layout;
 mod archive_store;
+mod coordinator;
 mod two_slots;

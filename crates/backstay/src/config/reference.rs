@@ -77,7 +77,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 41] = [
+pub const REFERENCE: [Setting; 42] = [
     setting(
         "job",
         Form::Text,
@@ -322,6 +322,15 @@ pub const REFERENCE: [Setting; 41] = [
         Some("2"),
         "checkpoints",
         "Newest checkpoints that the archive keeps, beside those that `backstay prune --keep` names.",
+    ),
+    setting(
+        "aggregate_nodes",
+        Form::Whole(1, 1024),
+        None,
+        "nodes",
+        "Nodes, in the order of their ranks, whose checkpoints one of them drains into one file, where there \
+         are no staging servers. By default each drains itself in a job of up to 32; there are 32 shares in \
+         larger ones, of at most 32 nodes each.",
     ),
     setting(
         "archive_merge",

@@ -229,6 +229,7 @@ impl Archive {
             retained: index(config.archive_retained),
             settings: config.drain_settings(),
             nodes,
+            aggregate_nodes: config.aggregate_nodes,
             status: Some(node.store_directory().join(STATUS_FILE)),
         };
         if self.found.gave_up_catalog {

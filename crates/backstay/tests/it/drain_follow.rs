@@ -270,7 +270,11 @@ fn requests_of_a_drain_that_come_again_late_undo_nothing() {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
         let timeout = u32::try_from(ErrorKind::Timeout.code()).unwrap();
         for (checkpoint, kind) in [(ids[0], 0), (ids[0], timeout)] {
-            let request = DrainRequest::Archived { checkpoint, kind };
+            let request = DrainRequest::Archived {
+                checkpoint,
+                kind,
+                nodes: Vec::new(),
+            };
             asker
                 .call(&node.peer(), &request.encode().unwrap(), WITHIN)
                 .unwrap();

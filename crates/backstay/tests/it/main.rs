@@ -7,6 +7,7 @@
     reason = "a test may stop where it fails"
 )]
 
+mod aggregators;
 mod agreement;
 mod archive;
 mod archive_history;

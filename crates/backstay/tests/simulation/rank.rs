@@ -75,6 +75,7 @@ pub(crate) fn configuration(scenario: &Scenario, folder: &Path, node: usize) -> 
         archive: archive.map(|_| folder.join(ARCHIVE)),
         archive_every: archive.and_then(|archive| archive.every),
         archive_retained: archive.map_or(2, |archive| archive.retained),
+        aggregate_nodes: archive.and_then(|archive| archive.aggregate_nodes),
         archive_reserve_bytes: Some(8 << 20),
         job: Some("job".to_owned()),
         node: Some(node_name(node)),

@@ -7,6 +7,7 @@
 use crate::maker::Maker;
 use backstay::config::{Redundancy, Tracking};
 use backstay_testkit::network::Fault;
+use backstay_testkit::seeded::Seeded;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -271,6 +272,16 @@ pub(crate) struct ArchiveSetup {
     pub(crate) outlive: bool,
     pub(crate) every: Option<u32>,
     pub(crate) retained: u32,
+    /// Nodes that one of them drains where there are no servers.
+    pub(crate) aggregate_nodes: Option<u32>,
+}
+
+impl ArchiveSetup {
+    /// What the seed says of [`Self::aggregate_nodes`], apart from all else that it says.
+    pub(crate) fn nodes_each(seed: u64) -> Option<u32> {
+        let each = [None, Some(1), Some(2), Some(3), Some(64)];
+        each[Seeded::of(&[seed, 0x6167_6772]).index(each.len())]
+    }
 }
 
 #[derive(Debug, Clone)]

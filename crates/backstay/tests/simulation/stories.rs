@@ -455,6 +455,7 @@ impl Teller {
             outlive: true,
             every: None,
             retained: 2,
+            aggregate_nodes: None,
         });
         scenario.lives = lives;
         "a server takes the place of one that comes back"
@@ -574,6 +575,7 @@ impl Teller {
             outlive: false,
             every: random.chance(1, 3).then_some(2),
             retained: 2 + u32::try_from(random.below(2)).unwrap(),
+            aggregate_nodes: ArchiveSetup::nodes_each(self.scenario.seed),
         });
         if random.chance(1, 3) {
             self.scenario.redundancy = Redundancy::None;

@@ -41,7 +41,7 @@ pub(crate) fn requests() -> Vec<DrainRequest> {
             catalog: 12,
             checkpoint: id(9),
             retain: vec![id(7), id(8)],
-            sources: vec![seat.clone(), seat],
+            sources: vec![seat.clone(), seat.clone()],
             file: "aggregate-1-2.backstay".to_owned(),
         }),
         DrainRequest::Progress,
@@ -49,6 +49,7 @@ pub(crate) fn requests() -> Vec<DrainRequest> {
         DrainRequest::Archived {
             checkpoint: id(9),
             kind: 4,
+            nodes: vec![seat.clone(), seat],
         },
     ]
 }

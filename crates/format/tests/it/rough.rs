@@ -318,7 +318,7 @@ variants! {
         Gather { checkpoint, pieces },
         Release { exposure },
         Cancel { incarnation },
-        Archived { checkpoint, kind },
+        Archived { checkpoint, kind, nodes },
     }
     DrainAnswer {
         Done,;
