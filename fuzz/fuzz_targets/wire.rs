@@ -5,7 +5,8 @@
 
 use backstay_format::FormatError;
 use backstay_format::wire::{
-    Call, Failure, Head, Hello, Kind, Located, Proof, Pull, Pulled, Refused, Welcome, open, seal,
+    Call, Describe, Description, Failure, Head, Hello, Kind, Proof, Read, Refused, Welcome, open,
+    seal,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -17,10 +18,10 @@ fn rewrite(head: &Head, kind: Kind, body: &[u8]) -> Result<Vec<u8>, FormatError>
         Kind::Refused => Refused::decode(head, body)?.encode().unwrap(),
         Kind::Call => Call::decode(body)?.encode(),
         Kind::Failure => Failure::decode(head, body)?.encode().unwrap(),
-        Kind::Pull => Pull::decode(head, body)?.encode().unwrap(),
-        Kind::Pulled => Pulled::decode(head, body)?.encode().to_vec(),
-        Kind::Located => Located::decode(head, body)?.encode().unwrap(),
-        Kind::Accepted | Kind::Answer | Kind::Piece => body.to_vec(),
+        Kind::Describe => Describe::decode(head, body)?.encode().unwrap(),
+        Kind::Description => Description::decode(head, body)?.encode().unwrap(),
+        Kind::Read => Read::decode(head, body)?.encode().unwrap(),
+        Kind::Accepted | Kind::Answer | Kind::Piece | Kind::Bare => body.to_vec(),
     })
 }
 

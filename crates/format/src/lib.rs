@@ -13,6 +13,7 @@ pub mod bytes;
 mod check;
 mod message;
 pub mod hash;
+pub mod fingerprint;
 pub mod ids;
 pub mod element;
 pub mod geometry;
@@ -48,6 +49,7 @@ pub use catalog::{
 };
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
+pub use fingerprint::{Fingerprint, Fingerprinter};
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};
 pub use heir::Heir;

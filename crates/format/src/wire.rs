@@ -7,7 +7,8 @@
 //! Format: docs/format/wire.md.
 
 use crate::bytes::{Decoder, Encoder, FormatError};
-use crate::hash::{Digest, checksum, checksum_of};
+use crate::fingerprint::Fingerprint;
+use crate::hash::{checksum, checksum_of};
 use crate::limits::LABEL_BYTES_MAX;
 use crate::mac::SECRET_ID_BYTES;
 use crate::width::{index, to_u64};
@@ -26,8 +27,12 @@ pub const HEAD_BYTES: usize = 32;
 pub const TAIL_BYTES: usize = 8;
 /// Longest request and longest answer, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Longest piece of pulled bytes.
+/// Longest piece of bytes that are read.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Most ranges that are described at once.
+pub const SPANS_MAX: usize = 4096;
+/// Longest body of a description, and of what asks for one.
+pub const DESCRIPTION_BYTES_MAX: usize = 256 << 10;
 /// Longest body of every other message.
 pub const SMALL_BYTES_MAX: usize = 8 << 10;
 /// Longest text of a failure or a refusal, and longest path, in bytes of UTF-8.
@@ -45,7 +50,7 @@ pub enum Kind {
     Welcome = 2,
     /// [`Proof`]: the answer to that.
     Proof = 3,
-    /// Nothing more: calls and pulls may begin. The first frame with a MAC; every later one has one.
+    /// Nothing more: calls and reads may begin. The first frame with a MAC; every later one has one.
     Accepted = 4,
     /// [`Refused`]: the sender closes the connection. Before `Accepted` without a MAC.
     Refused = 5,
@@ -53,21 +58,23 @@ pub enum Kind {
     Call = 16,
     /// The answer to a call, as it is.
     Answer = 17,
-    /// [`Failure`]: instead of an answer, or of what a pull still lacks.
+    /// [`Failure`]: instead of an answer, or of what a read still lacks.
     Failure = 18,
-    /// [`Pull`].
-    Pull = 19,
-    /// The next bytes of a pull, as they are.
-    Piece = 20,
-    /// [`Pulled`]: the end of a pull.
-    Pulled = 21,
-    /// [`Located`]: instead of pieces.
-    Located = 22,
+    /// [`Describe`].
+    Describe = 19,
+    /// [`Description`]: the answer to it.
+    Description = 20,
+    /// [`Read`].
+    Read = 21,
+    /// The next bytes of a read, as they are.
+    Piece = 22,
+    /// Nothing more: all bytes of the read follow this frame, in none.
+    Bare = 23,
 }
 
 impl Kind {
     /// Every kind, in order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Hello,
         Self::Welcome,
         Self::Proof,
@@ -76,10 +83,11 @@ impl Kind {
         Self::Call,
         Self::Answer,
         Self::Failure,
-        Self::Pull,
+        Self::Describe,
+        Self::Description,
+        Self::Read,
         Self::Piece,
-        Self::Pulled,
-        Self::Located,
+        Self::Bare,
     ];
 
     /// Its number.
@@ -93,6 +101,7 @@ impl Kind {
             Self::Call => MESSAGE_BYTES_MAX + CALL_HEAD_BYTES,
             Self::Answer => MESSAGE_BYTES_MAX,
             Self::Piece => PIECE_BYTES_MAX,
+            Self::Describe | Self::Description => DESCRIPTION_BYTES_MAX,
             _ => SMALL_BYTES_MAX,
         }
     }
@@ -505,68 +514,162 @@ impl Failure {
     }
 }
 
-/// Asks for bytes of an exposure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pull {
-    /// Which exposure.
-    pub exposure: [u8; 16],
-    /// From where.
+/// A range of an exposure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// Where it begins.
     pub offset: u64,
-    /// How many bytes.
+    /// Its bytes.
     pub length: u64,
-    /// How long the caller still waits, in microseconds.
-    pub within_us: u64,
-    /// Whether [`Located`] will do as an answer.
-    pub same_machine: bool,
 }
 
-impl Pull {
-    /// Its body.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::new("pull");
-        body.raw(&self.exposure).u64(self.offset).u64(self.length);
-        body.u64(self.within_us).u32(u32::from(self.same_machine));
-        finish(body, Kind::Pull, self, Self::decode)
-    }
-
-    /// The pull in `body`.
-    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
-        let mut body = head.body("pull", body);
-        let pull = Self {
-            exposure: body.array("exposure")?,
+impl Span {
+    fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        Ok(Self {
             offset: body.u64("offset")?,
             length: body.u64("length")?,
+        })
+    }
+}
+
+/// Asks what a reader has to know of ranges of an exposure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Describe {
+    /// Which exposure.
+    pub exposure: [u8; 16],
+    /// How long the caller still waits, in microseconds.
+    pub within_us: u64,
+    /// Whether [`Located`] is of use.
+    pub same_machine: bool,
+    /// Whether fingerprints are to be computed anew: other bytes arrived than were described.
+    pub afresh: bool,
+    /// Which ranges.
+    pub spans: Vec<Span>,
+}
+
+impl Describe {
+    /// Its body.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("describe");
+        body.raw(&self.exposure).u64(self.within_us);
+        body.u32(u32::from(self.same_machine))
+            .u32(u32::from(self.afresh))
+            .count(self.spans.len());
+        for span in &self.spans {
+            body.u64(span.offset).u64(span.length);
+        }
+        finish(body, Kind::Describe, self, Self::decode)
+    }
+
+    /// The question in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("describe", body);
+        let describe = Self {
+            exposure: body.array("exposure")?,
             within_us: body.u64("within")?,
             same_machine: body.u32_in("same machine", 0, 1)? == 1,
+            afresh: body.u32_in("afresh", 0, 1)? == 1,
+            spans: spans(&mut body, Span::decode)?,
         };
         body.end()?;
-        Ok(pull)
+        Ok(describe)
     }
 }
 
-/// The end of a pull.
+/// As many of something as a count says, which is checked first.
+fn spans<T>(
+    body: &mut Decoder<'_>,
+    decode: impl Fn(&mut Decoder<'_>) -> Result<T, FormatError>,
+) -> Result<Vec<T>, FormatError> {
+    let most = u32::try_from(SPANS_MAX).unwrap_or(u32::MAX);
+    let count = body.u32_in("ranges", 0, most)?;
+    (0..count).map(|_| decode(body)).collect()
+}
+
+/// What a reader has to know of ranges, in the order in which they were asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pulled {
-    /// Of all bytes of the pull, as their owner read them.
-    pub digest: Digest,
+pub struct Description {
+    /// The file in which all of the exposure stands, at the same offsets.
+    pub located: Option<Located>,
+    /// Of each range what its owner computed of it, once; `None` where the bytes may be written yet.
+    pub fingerprints: Vec<Option<Fingerprint>>,
 }
 
-impl Pulled {
-    /// Its body: nothing of it has a limit.
-    pub fn encode(&self) -> [u8; 16] {
-        self.digest.0
+impl Description {
+    /// Its body.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("description");
+        body.u32(u32::from(self.located.is_some()));
+        if let Some(located) = &self.located {
+            body.u64(located.device).u64(located.inode);
+            body.text(&located.path);
+        }
+        body.count(self.fingerprints.len());
+        for fingerprint in &self.fingerprints {
+            body.u32(u32::from(fingerprint.is_some()));
+            if let Some(fingerprint) = fingerprint {
+                body.raw(&fingerprint.0);
+            }
+        }
+        finish(body, Kind::Description, self, Self::decode)
     }
 
-    /// The end in `body`.
+    /// The description in `body`.
     pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
-        let mut body = head.body("end of a pull", body);
-        let digest = Digest(body.array("digest")?);
+        let mut body = head.body("description", body);
+        let is_located = body.u32_in("located", 0, 1)? == 1;
+        let located = is_located.then(|| Located::decode(&mut body)).transpose()?;
+        let fingerprints = spans(&mut body, |body| {
+            let is_sealed = body.u32_in("sealed", 0, 1)? == 1;
+            let fingerprint = is_sealed.then(|| body.array("fingerprint")).transpose()?;
+            Ok(fingerprint.map(Fingerprint))
+        })?;
         body.end()?;
-        Ok(Self { digest })
+        Ok(Self {
+            located,
+            fingerprints,
+        })
     }
 }
 
-/// Where the bytes of a pull stand, for a reader on the same machine.
+/// Asks for bytes of an exposure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// Which exposure.
+    pub exposure: [u8; 16],
+    /// Which of its bytes.
+    pub span: Span,
+    /// How long the caller still waits, in microseconds.
+    pub within_us: u64,
+    /// Whether the caller has their fingerprint, so that they may come bare.
+    pub bare: bool,
+}
+
+impl Read {
+    /// Its body.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut body = Encoder::new("read");
+        body.raw(&self.exposure);
+        body.u64(self.span.offset).u64(self.span.length);
+        body.u64(self.within_us).u32(u32::from(self.bare));
+        finish(body, Kind::Read, self, Self::decode)
+    }
+
+    /// The read in `body`.
+    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
+        let mut body = head.body("read", body);
+        let read = Self {
+            exposure: body.array("exposure")?,
+            span: Span::decode(&mut body)?,
+            within_us: body.u64("within")?,
+            bare: body.u32_in("bare", 0, 1)? == 1,
+        };
+        body.end()?;
+        Ok(read)
+    }
+}
+
+/// Where the bytes of an exposure stand, for a reader on the same machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// Device number of the file.
@@ -578,22 +681,11 @@ pub struct Located {
 }
 
 impl Located {
-    /// Its body.
-    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        let mut body = Encoder::new("place");
-        body.u64(self.device).u64(self.inode).text(&self.path);
-        finish(body, Kind::Located, self, Self::decode)
-    }
-
-    /// The place in `body`.
-    pub fn decode(head: &Head, body: &[u8]) -> Result<Self, FormatError> {
-        let mut body = head.body("place", body);
-        let located = Self {
+    fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        Ok(Self {
             device: body.u64("device")?,
             inode: body.u64("inode")?,
             path: body.text("path", WORDS_BYTES_MAX)?,
-        };
-        body.end()?;
-        Ok(located)
+        })
     }
 }

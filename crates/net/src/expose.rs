@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the table of what peers may pull from this endpoint.
-//! In from: `expose` and `withdraw` of an endpoint. Out to: the side of a pull that owns the bytes.
+//! Purpose: the table of what peers may read of this endpoint.
+//! In from: `expose` and `withdraw` of an endpoint. Out to: the side of a read that owns the bytes.
 //! Invariants: a range is checked against the length before a byte is read; what was looked up stays
-//! alive until its reader is done, withdrawn or not.
+//! alive until its reader is done, withdrawn or not; a fingerprint is of sealed bytes, and of these computed
+//! once, unless somebody says that other bytes arrived.
 
-use super::ExposureId;
+use super::{ExposureId, Span, same_node};
+use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::sealed::SealedView;
+use backstay_format::Fingerprint;
 use backstay_format::width::{to_u64, to_usize};
+use backstay_format::wire::Description;
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What peers may pull from.
+/// Fingerprints kept of one exposure: those of all extents of a store of 256 GiB.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// What peers may read.
 #[derive(Clone)]
 pub enum Exposed {
     /// The bytes of a device: a store. They are copied when they are sent, because they may be written
     /// meanwhile.
     Device(Arc<dyn Device>),
-    /// The same of a device that knows which of them nobody writes: those are sent from where they stand.
+    /// The same of a device that knows which of them nobody writes: those are read from where they stand.
     Sealed(Arc<dyn SealedView>),
     /// Bytes in memory.
     Memory(Arc<Vec<u8>>),
@@ -50,6 +57,16 @@ impl Exposed {
         }
         let context = format!("{length} bytes at {offset} of {there} are asked for");
         Err(Error::new(ErrorKind::InvalidArgument, context))
+    }
+
+    /// The bytes of a range that was checked where they stand, if nobody writes them.
+    pub fn sealed(&self, span: Span) -> Option<&[u8]> {
+        let (start, length) = (to_usize(span.offset), to_usize(span.length));
+        match self {
+            Self::Device(_) => None,
+            Self::Sealed(view) => view.lend_sealed(span.offset, length),
+            Self::Memory(bytes) => bytes.get(start..start.checked_add(length)?),
+        }
     }
 
     /// Fills `buffer` from `offset`: a range that was checked.
@@ -85,43 +102,88 @@ impl Debug for Exposed {
     }
 }
 
+/// Fingerprints of ranges of one exposure.
+type Known = Arc<Mutex<BTreeMap<Span, Fingerprint>>>;
+
 /// What one endpoint exposes.
 #[derive(Debug, Default)]
 pub struct Exposures {
-    table: Mutex<BTreeMap<ExposureId, Exposed>>,
+    table: Mutex<BTreeMap<ExposureId, (Exposed, Known)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Exposures {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ExposureId, Exposed>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Exposes `what` under `id`, in place of what was there.
     pub fn insert(&self, id: ExposureId, what: Exposed) {
-        drop(self.lock().insert(id, what));
+        drop(lock(&self.table).insert(id, (what, Known::default())));
     }
 
     /// Exposes nothing under `id` any more.
     pub fn remove(&self, id: ExposureId) {
-        drop(self.lock().remove(&id));
+        drop(lock(&self.table).remove(&id));
     }
 
     /// Exposes nothing any more.
     pub fn clear(&self) {
-        self.lock().clear();
+        lock(&self.table).clear();
     }
 
-    /// What is exposed under `id`, with `length` bytes at `offset`.
-    pub fn find(&self, id: ExposureId, offset: u64, length: u64) -> Result<Exposed> {
-        let found = self.lock().get(&id).cloned();
-        let Some(exposed) = found else {
+    fn get(&self, id: ExposureId) -> Result<(Exposed, Known)> {
+        let found = lock(&self.table).get(&id).cloned();
+        found.ok_or_else(|| {
             let context = format!("nothing is exposed as {id}");
-            return Err(Error::new(ErrorKind::NotRetained, context));
-        };
+            Error::new(ErrorKind::NotRetained, context)
+        })
+    }
+
+    /// What is exposed under `id`, which has all of `span`.
+    pub fn find(&self, id: ExposureId, span: Span) -> Result<Exposed> {
+        let (exposed, _) = self.get(id)?;
         exposed
-            .check_range(offset, length)
+            .check_range(span.offset, span.length)
             .map_err(|error| error.within(&format!("exposure {id}")))?;
         Ok(exposed)
+    }
+
+    /// What a reader has to know of `spans` of what is exposed under `id`: where they stand, for one on the
+    /// same machine, and their fingerprints, which are computed now if they are not known, or `afresh`.
+    pub fn describe(
+        &self,
+        id: ExposureId,
+        (spans, afresh): (&[Span], bool),
+        same_machine: bool,
+        deadline: &Deadline,
+    ) -> Result<Description> {
+        let (exposed, known) = self.get(id)?;
+        let each = |span: &Span| -> Result<Option<Fingerprint>> {
+            let checked = exposed.check_range(span.offset, span.length);
+            checked.map_err(|error| error.within(&format!("exposure {id}")))?;
+            if deadline.left().is_none() {
+                let context = format!("describing {} ranges of exposure {id}", spans.len());
+                return Err(Error::new(ErrorKind::Timeout, context));
+            }
+            let Some(bytes) = exposed.sealed(*span) else {
+                return Ok(None);
+            };
+            let before = lock(&known).get(span).copied();
+            if let Some(before) = before.filter(|_| !afresh) {
+                return Ok(Some(before));
+            }
+            let fingerprint = Fingerprint::of(bytes);
+            let mut known = lock(&known);
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            known.insert(*span, fingerprint);
+            Ok(Some(fingerprint))
+        };
+        Ok(Description {
+            fingerprints: spans.iter().map(each).collect::<Result<_>>()?,
+            located: same_machine.then(|| same_node::locate(&exposed)).flatten(),
+        })
     }
 }
 
@@ -138,17 +200,18 @@ mod tests {
     #[test]
     fn ranges_are_checked_and_withdrawn_bytes_stay_with_their_reader() {
         let exposures = Exposures::default();
-        assert_eq!(kind(exposures.find(ID, 0, 0)), Some(ErrorKind::NotRetained));
+        let find = |offset, length| exposures.find(ID, Span { offset, length });
+        assert_eq!(kind(find(0, 0)), Some(ErrorKind::NotRetained));
         exposures.insert(ID, Exposed::Memory(Arc::new(b"hello".to_vec())));
         for (offset, length) in [(0, 6), (6, 0), (5, 1), (u64::MAX, 1), (1, u64::MAX)] {
-            let found = kind(exposures.find(ID, offset, length));
+            let found = kind(find(offset, length));
             assert_eq!(found, Some(ErrorKind::InvalidArgument), "{offset} {length}");
         }
-        let exposed = exposures.find(ID, 1, 4).unwrap();
+        let exposed = find(1, 4).unwrap();
         exposures.remove(ID);
         let mut bytes = [0; 4];
         exposed.read_at(&mut bytes, 1).unwrap();
         assert_eq!(&bytes, b"ello");
-        assert_eq!(kind(exposures.find(ID, 0, 1)), Some(ErrorKind::NotRetained));
+        assert_eq!(kind(find(0, 1)), Some(ErrorKind::NotRetained));
     }
 }

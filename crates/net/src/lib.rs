@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the way to other nodes: control messages that are answered, and bytes pulled from what a
-//! peer exposes.
+//! Purpose: the way to other nodes: control messages that are answered, and bytes read from what a peer
+//! exposes.
 //! In from: composers, which say who the peers are. Out to: TCP, the same node's files, or a
 //! simulated network in tests.
-//! Invariants: every wait has a limit; bytes that were pulled have the digest that their owner saw, and
-//! came from it; a peer that stalls, dies or talks nonsense is an error, never a panic.
+//! Invariants: every wait has a limit; bytes that were read have the fingerprint that their owner computed,
+//! or came from it under a MAC; a peer that stalls, dies or talks nonsense is an error, never a panic.
 
 mod address;
 mod expose;
@@ -19,14 +19,17 @@ pub use remote::{RemoteDevice, file_exposure};
 pub use secret::{Secret, SecretSource};
 pub use tcp::{TcpEndpoint, TcpOptions};
 
+use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::{Digest, StoreId};
+use backstay_format::width::to_u64;
+use backstay_format::wire::Located;
+use backstay_format::{Fingerprint, StoreId};
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest request, and longest answer, in bytes.
-pub use backstay_format::wire::MESSAGE_BYTES_MAX;
+/// Longest request, and longest answer, in bytes; most ranges of one description; one of them.
+pub use backstay_format::wire::{MESSAGE_BYTES_MAX, SPANS_MAX, Span};
 
 /// An endpoint of the job, as others know it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,21 +90,39 @@ impl<F: Fn(&[u8], Duration) -> Result<Vec<u8>> + Send + Sync> Handler for F {
     }
 }
 
+/// A range of an exposure, as its owner described it: all that a read of it needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Of which exposure.
+    pub exposure: ExposureId,
+    /// Which range.
+    pub span: Span,
+    /// What the owner computed of sealed bytes, once; `None` where they may be written yet, so that only the
+    /// owner reads them, under a MAC.
+    pub fingerprint: Option<Fingerprint>,
+    /// The file in which the exposure stands, at the same offsets, where it is one of this machine.
+    pub located: Option<Arc<Located>>,
+}
+
 /// One end of the transport: what this process offers to others, and its way to them.
 ///
 /// Contract, the same for every implementation (`backstay_testkit::conformance` checks it):
 ///
-/// - Any number of threads use an endpoint at once. `call` and `pull` block the caller, and return
+/// - Any number of threads use an endpoint at once. `call`, `describe` and `read` block the caller, and return
 ///   not much later than `within`.
 /// - A `call` is handled at most once. An error leaves open whether it was: a request that must not
 ///   be done twice carries its own number. Calls of one thread to one peer arrive in their order;
 ///   those of different threads in any.
-/// - A `pull` reads what the owner's exposure holds while it runs; the owner's threads of control
-///   messages take no part in it. Whoever changes these bytes meanwhile makes it fail, or not,
-///   but never makes it return bytes of which the owner did not compute the digest that is returned.
-///   After an error `into` holds anything.
-/// - What is withdrawn is refused to every pull that begins afterwards; pulls under way end in
-///   either way, and hold what they read until then.
+/// - A `describe` says what the owner knows of ranges. Of sealed bytes that is their fingerprint, which the
+///   owner computes when it is asked for the range first, and keeps.
+/// - A `read` has the bytes of a range that was described; the owner's threads of control messages take no
+///   part in it, and of sealed bytes it computes nothing. What arrives is compared with the fingerprint. If
+///   it is other bytes, the owner is asked once more for the fingerprint, computed anew: what the owner has
+///   now is given back (it was damaged or repaired since), and everything else is an error. So is what was
+///   freed or written meanwhile. Bytes that are not sealed come as the owner read them. After an error `into`
+///   holds anything.
+/// - What is withdrawn is refused to every describe that begins afterwards, and to every read through the
+///   owner; a read past it may succeed, with the bytes that were described. Reads under way end in either way.
 /// - An endpoint reaches itself like any peer.
 ///
 /// Errors:
@@ -112,20 +133,10 @@ impl<F: Fn(&[u8], Duration) -> Result<Vec<u8>> + Send + Sync> Handler for F {
 /// | [`ErrorKind::PeerUnreachable`] | no connection, a connection that ended, an answer that is none or was tampered with on the way, this endpoint shut down |
 /// | [`ErrorKind::Configuration`] | the peer has another job secret, or belongs to another job |
 /// | [`ErrorKind::Unsupported`] | the peer speaks another version; it handles no calls yet |
-/// | [`ErrorKind::Corrupt`] | the digest of what arrived is not what the owner computed |
+/// | [`ErrorKind::Corrupt`] | what arrived is not what the owner computed a fingerprint of |
 /// | [`ErrorKind::NotRetained`] | the peer exposes nothing under this id |
-/// | [`ErrorKind::InvalidArgument`] | a message too long, a range beyond the end, an address that is none |
+/// | [`ErrorKind::InvalidArgument`] | a message too long, too many ranges, a range beyond the end, an address that is none |
 /// | any | of the remote handler, or of the remote device: kind and context come back, with the peer's name before them |
-///
-/// How one-sided reads of libfabric fit: `expose` registers the memory or the mapping of the device
-/// (`fi_mr_reg`, `FI_REMOTE_READ`). The first pull from an exposure asks the peer by a control message for its
-/// key, length, and the base address to add to `offset` where the provider wants `FI_MR_VIRT_ADDR`
-/// (0 where it does not), and keeps the answer until a read is refused. A pull registers
-/// `into` where the provider wants `FI_MR_LOCAL`, issues `fi_read` in chunks of 1 MiB or more, several at
-/// once, and asks the owner by one control message for the digest of the range, which it computes
-/// while the reads run. `into` is borrowed for the whole call: an implementation returns only when
-/// each read completed or was cancelled, so that no late one writes memory that is the caller's again.
-/// `withdraw` closes the registration, after which the key is refused.
 pub trait Endpoint: Debug + Send + Sync {
     /// What errors and logs of others call this endpoint.
     fn name(&self) -> String;
@@ -135,7 +146,7 @@ pub trait Endpoint: Debug + Send + Sync {
     fn peer(&self) -> Peer {
         Peer::new(self.name(), self.address())
     }
-    /// Lets peers pull from `what` under `id`, in place of what was exposed under it before.
+    /// Lets peers read from `what` under `id`, in place of what was exposed under it before.
     fn expose(&self, id: ExposureId, what: Exposed);
     /// Exposes it no more; nothing where it was not exposed.
     fn withdraw(&self, id: ExposureId);
@@ -144,8 +155,19 @@ pub trait Endpoint: Debug + Send + Sync {
     fn serve(&self, handler: Arc<dyn Handler>);
     /// Sends `request` to the peer's handler and returns its answer.
     fn call(&self, peer: &Peer, request: &[u8], within: Duration) -> Result<Vec<u8>>;
-    /// Fills `into` from `offset` of the peer's exposure, and returns the digest that the owner
-    /// computed of these bytes, which is the one that was computed here.
+    /// What the peer says of at most [`SPANS_MAX`] ranges of its exposure, in their order; `true`: computed
+    /// afresh, because other bytes arrived than it had said.
+    fn describe(
+        &self,
+        peer: &Peer,
+        exposure: ExposureId,
+        spans_afresh: (&[Span], bool),
+        within: Duration,
+    ) -> Result<Vec<Described>>;
+    /// Fills `into`, which is as long as the range, with the bytes that the peer described.
+    fn read(&self, peer: &Peer, range: &Described, into: &mut [u8], within: Duration)
+    -> Result<()>;
+    /// Fills `into` from `offset` of the peer's exposure: describes and reads.
     fn pull(
         &self,
         peer: &Peer,
@@ -153,9 +175,63 @@ pub trait Endpoint: Debug + Send + Sync {
         offset: u64,
         into: &mut [u8],
         within: Duration,
-    ) -> Result<Digest>;
+    ) -> Result<()> {
+        let deadline = Deadline::after(within);
+        let length = to_u64(into.len());
+        let spans = [Span { offset, length }];
+        let described = self.describe(peer, exposure, (&spans, false), within)?;
+        let [range] = &described[..] else {
+            return Err(remote_error(peer, ErrorKind::Internal, "described nothing"));
+        };
+        self.read(peer, range, into, deadline.left().unwrap_or_default())
+    }
     /// Ends all connections and threads; calls under way fail, and every later one.
     fn shut_down(&self);
+}
+
+/// Refuses more ranges than are described at once.
+pub fn check_spans(peer: &Peer, spans: &[Span]) -> Result<()> {
+    if spans.len() <= SPANS_MAX {
+        return Ok(());
+    }
+    let context = format!("{} ranges for {peer}: at most {SPANS_MAX}", spans.len());
+    Err(Error::new(ErrorKind::InvalidArgument, context))
+}
+
+/// That `into` is as long as the range that is to be read into it.
+pub fn check_read(range: &Described, into: &[u8]) -> Result<()> {
+    if range.span.length == to_u64(into.len()) {
+        return Ok(());
+    }
+    let (length, room) = (range.span.length, into.len());
+    let context = format!("a read of {length} bytes into {room}");
+    Err(Error::new(ErrorKind::InvalidArgument, context))
+}
+
+/// That bytes which arrived are those of which the owner computed the fingerprint, before or now.
+pub fn verify(
+    endpoint: &dyn Endpoint,
+    peer: &Peer,
+    range: &Described,
+    found: Fingerprint,
+    within: Duration,
+) -> Result<()> {
+    if range.fingerprint == Some(found) {
+        return Ok(());
+    }
+    let (exposure, span) = (range.exposure, range.span);
+    let now = endpoint.describe(peer, exposure, (&[span], true), within)?;
+    let expected = now.first().and_then(|now| now.fingerprint);
+    if expected == Some(found) {
+        return Ok(());
+    }
+    let Span { offset, length } = span;
+    let expected = expected.map_or_else(|| "none".to_owned(), |owner| owner.to_string());
+    let context = format!(
+        "{length} bytes at {offset} of {exposure}, read from {peer}: expected fingerprint {expected}, \
+         found {found}: they were damaged on the way, or changed while they were read"
+    );
+    Err(Error::new(ErrorKind::Corrupt, context))
 }
 
 /// The words of an error for the way to another endpoint: its context and its causes.
@@ -166,23 +242,6 @@ pub fn words(error: &Error) -> String {
 /// An error of the remote side as the caller sees it: the same kind, and who said it.
 pub fn remote_error(peer: &Peer, kind: ErrorKind, words: &str) -> Error {
     Error::new(kind, format!("{peer}: {words}"))
-}
-
-/// Compares the digest that the owner of pulled bytes computed with the one computed here.
-pub fn agree(
-    peer: &Peer,
-    exposure: ExposureId,
-    (offset, length): (u64, usize),
-    (owner, here): (Digest, Digest),
-) -> Result<Digest> {
-    if owner == here {
-        return Ok(owner);
-    }
-    let context = format!(
-        "{length} bytes at {offset} of {exposure}, pulled from {peer}: expected digest {owner}, \
-         found {here}: they were damaged on the way, or changed while they were read"
-    );
-    Err(Error::new(ErrorKind::Corrupt, context))
 }
 
 /// Refuses a message that is too long to be sent.

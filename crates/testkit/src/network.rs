@@ -6,12 +6,13 @@
 //! lock is held while a handler, a device or a hook runs.
 
 use crate::seeded::Seeded;
+use backstay_base::clock::Deadline;
 use backstay_base::{Error, ErrorKind, Result};
-use backstay_format::Digest;
+use backstay_format::Fingerprint;
 use backstay_format::width::to_u64;
 use backstay_net::{
-    Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, agree, check_message, remote_error,
-    words,
+    Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Span, check_message,
+    check_read, check_spans, remote_error, verify, words,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
@@ -30,7 +31,7 @@ pub enum Fault {
     AnswerBroken,
     /// The request is handled; its answer never arrives, and the caller waits to its limit.
     AnswerLost,
-    /// A bit of a pulled byte is flipped on the way; an answer arrives as nonsense.
+    /// A bit of a byte that is read is flipped on the way; an answer arrives as nonsense.
     Corrupt,
     /// The request arrives twice and is handled twice, one after the other; the caller has the second answer.
     Repeated,
@@ -55,14 +56,19 @@ pub enum Action {
         /// The request.
         request: Vec<u8>,
     },
+    /// A question for what the owner says of ranges.
+    Describe {
+        /// Of which exposure.
+        exposure: ExposureId,
+        /// Which ranges.
+        spans: Vec<Span>,
+    },
     /// A one-sided read.
-    Pull {
+    Read {
         /// From which exposure.
         exposure: ExposureId,
-        /// From where.
-        offset: u64,
-        /// How many bytes.
-        length: usize,
+        /// Which range.
+        span: Span,
     },
 }
 
@@ -526,6 +532,11 @@ fn handle(handler: &dyn Handler, request: &[u8], within: Duration) -> Result<Vec
     handled.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a panic")))
 }
 
+/// What a range is counted as in a question for what its owner knows of it.
+const SPAN_BYTES: u64 = 16;
+/// And what the owner knows of it.
+const DESCRIBED_BYTES: u64 = 36;
+
 /// How the addresses of simulated nodes begin.
 const ADDRESS: &str = "sim:";
 
@@ -599,6 +610,75 @@ impl Endpoint for SimEndpoint {
         }
     }
 
+    fn describe(
+        &self,
+        peer: &Peer,
+        exposure: ExposureId,
+        (spans, afresh): (&[Span], bool),
+        within: Duration,
+    ) -> Result<Vec<Described>> {
+        check_spans(peer, spans)?;
+        let action = || Action::Describe {
+            exposure,
+            spans: spans.to_vec(),
+        };
+        let bytes = SPAN_BYTES * to_u64(spans.len());
+        let arrived = self.arrive(peer, action, Carried::Request(bytes), within)?;
+        // What it takes to answer is no time of this network.
+        let unlimited = Deadline::after(Duration::MAX);
+        let described = arrived
+            .exposures
+            .describe(exposure, (spans, afresh), false, &unlimited);
+        self.come_back(peer, &arrived, within)?;
+        if arrived.fault == Some(Fault::Corrupt) {
+            return Err(Self::unreachable(peer, "the description is none"));
+        }
+        let described =
+            described.map_err(|error| remote_error(peer, error.kind(), &words(&error)))?;
+        let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
+        let bytes = DESCRIBED_BYTES * to_u64(spans.len());
+        let mut state = self.network.lock();
+        state.count(&self.name, to, Carried::Answer(bytes));
+        drop(state);
+        let each = |(&span, fingerprint)| Described {
+            exposure,
+            span,
+            fingerprint,
+            located: None,
+        };
+        Ok(spans.iter().zip(described.fingerprints).map(each).collect())
+    }
+
+    fn read(
+        &self,
+        peer: &Peer,
+        range: &Described,
+        into: &mut [u8],
+        within: Duration,
+    ) -> Result<()> {
+        check_read(range, into)?;
+        let (exposure, span) = (range.exposure, range.span);
+        let action = || Action::Read { exposure, span };
+        let carried = Carried::Pulled(span.length);
+        let arrived = self.arrive(peer, action, carried, within)?;
+        let found = arrived.exposures.find(exposure, span);
+        let read = found.and_then(|exposed| exposed.read_at(into, span.offset));
+        self.come_back(peer, &arrived, within)?;
+        read.map_err(|error| remote_error(peer, error.kind(), &words(&error)))?;
+        if arrived.fault == Some(Fault::Corrupt) && !into.is_empty() {
+            let place = Seeded::new(arrived.flip).index(into.len());
+            into[place] ^= 1 << (arrived.flip % 8);
+            if range.fingerprint.is_none() {
+                return Err(Self::unreachable(peer, "a piece with another MAC"));
+            }
+        }
+        match range.fingerprint {
+            Some(_) => verify(self, peer, range, Fingerprint::of(into), within),
+            None => Ok(()),
+        }
+    }
+
+    /// Without a look at the clock: time passes as the network says.
     fn pull(
         &self,
         peer: &Peer,
@@ -606,25 +686,13 @@ impl Endpoint for SimEndpoint {
         offset: u64,
         into: &mut [u8],
         within: Duration,
-    ) -> Result<Digest> {
-        let length = into.len();
-        let action = || Action::Pull {
-            exposure,
-            offset,
-            length,
-        };
-        let size = to_u64(length);
-        let arrived = self.arrive(peer, action, Carried::Pulled(size), within)?;
-        let found = arrived.exposures.find(exposure, offset, size);
-        let read = found.and_then(|exposed| exposed.read_at(into, offset));
-        let owner = Digest::of(into);
-        self.come_back(peer, &arrived, within)?;
-        read.map_err(|error| remote_error(peer, error.kind(), &words(&error)))?;
-        if arrived.fault == Some(Fault::Corrupt) && !into.is_empty() {
-            let place = Seeded::new(arrived.flip).index(length);
-            into[place] ^= 1 << (arrived.flip % 8);
+    ) -> Result<()> {
+        let length = to_u64(into.len());
+        let spans = [Span { offset, length }];
+        for range in self.describe(peer, exposure, (&spans, false), within)? {
+            self.read(peer, &range, into, within)?;
         }
-        agree(peer, exposure, (offset, length), (owner, Digest::of(into)))
+        Ok(())
     }
 
     fn shut_down(&self) {
@@ -700,7 +768,8 @@ mod tests {
     fn planned_faults_come_in_their_turn_and_damage_is_found() {
         let (network, one, other) = pair(3);
         let kinds = Fault::ALL.map(|fault| {
-            network.plan(2, fault);
+            // After the call and what describes.
+            network.plan(3, fault);
             outcome(&one, &other).1
         });
         let late = Some(ErrorKind::Timeout);
@@ -715,8 +784,8 @@ mod tests {
         let (network, one, other) = pair(4);
         let handle = network.clone();
         network.set_hook(move |attempt| {
-            if attempt.number == 2 {
-                assert!(matches!(attempt.action, Action::Pull { length: 100, .. }));
+            if attempt.number == 3 {
+                assert!(matches!(&attempt.action, Action::Read { span, .. } if span.length == 100));
                 handle.take_down(&attempt.to);
             }
             None
@@ -778,18 +847,18 @@ mod tests {
         let (sent, served) = (network.traffic("a"), network.traffic("b"));
         assert_eq!(
             (sent.calls_sent, sent.pulls_sent, sent.messages()),
-            (1, 1, 2)
+            (2, 1, 3)
         );
-        assert_eq!((served.calls_handled, served.pulls_served), (1, 1));
+        assert_eq!((served.calls_handled, served.pulls_served), (2, 1));
         assert_eq!((sent.bytes_pulled, served.bytes_served), (100, 100));
-        // The answer is the request.
+        // The answer is the request; a range is described besides.
         assert_eq!(
             (sent.message_bytes_sent, sent.message_bytes_received),
-            (1, 1)
+            (17, 37)
         );
         assert_eq!(
             (served.message_bytes_sent, served.message_bytes_received),
-            (1, 1)
+            (37, 17)
         );
         assert_eq!((sent.peers(), sent.peers_asking.len()), (1, 0));
         assert!(served.peers_asking.contains("a") && served.peers_asked.is_empty());

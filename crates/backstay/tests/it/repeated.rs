@@ -150,7 +150,7 @@ fn what_was_repaired_is_read_again_whichever_request_repaired_it() {
             let request = Request::decode(request);
             matches!(request, Ok(Request::Repair { .. })).then_some(Fault::Repeated)
         }
-        Action::Pull { .. } => None,
+        Action::Describe { .. } | Action::Read { .. } => None,
     });
     life(&network, folder, |rank| {
         let restored = rank.session.restore().unwrap();

@@ -85,7 +85,7 @@ impl Rank {
 fn request(action: &Action) -> Option<Request> {
     match action {
         Action::Call { request } => Request::decode(request).ok(),
-        Action::Pull { .. } => None,
+        Action::Describe { .. } | Action::Read { .. } => None,
     }
 }
 

@@ -4,10 +4,10 @@
 use backstay_base::io::Device;
 use backstay_base::io::file::FileDevice;
 use backstay_base::{ErrorKind, Result};
-use backstay_format::Digest;
+use backstay_format::Fingerprint;
 use backstay_format::mac::{MAC_BYTES, Sealer, secret_id};
 use backstay_format::wire::{
-    Head, Hello, Kind, Proof, Pulled, Reason, Refused, Role, Welcome, open, proven, seal,
+    Description, Head, Hello, Kind, Proof, Reason, Refused, Role, Span, Welcome, open, proven, seal,
 };
 use backstay_net::{Endpoint, Exposed, ExposureId, Peer, Secret, TcpEndpoint, TcpOptions};
 use hmac::Mac;
@@ -100,10 +100,23 @@ impl Wire {
         (head, kind, body.to_vec())
     }
 
+    /// Describes the one range that was asked for, sealed or not, and waits for what follows.
+    fn describe(&mut self, sealed: Option<[u8; 100]>) {
+        let fingerprint = sealed.map(|bytes| Fingerprint::of(&bytes));
+        let description = Description {
+            located: None,
+            fingerprints: vec![fingerprint],
+        };
+        drop(self.write(Kind::Description, &must(description.encode())));
+        self.wait_for_request();
+    }
+
     /// Waits for the head of a request, and reads the rest where it is short.
     fn wait_for_request(&mut self) {
         let mut head = [0; 32];
-        must(self.stream.read_exact(&mut head));
+        if self.stream.read_exact(&mut head).is_err() {
+            return;
+        }
         let rest = must(Head::decode(&head)).body_bytes as usize + MAC_BYTES;
         if rest < 1000 {
             must(self.stream.read_exact(&mut vec![0; rest]));
@@ -380,38 +393,38 @@ fn a_process_that_is_stopped_is_late_and_a_busy_one_too() {
 #[test]
 fn pulled_bytes_that_are_wrong_are_an_error() {
     type Answer = fn(&mut Wire);
-    let cases: [(Answer, ErrorKind); 6] = [
+    let cases: [(Answer, ErrorKind); 9] = [
+        // Other bytes than were described, and the owner does not have them.
         (
             |wire| {
-                let digest = Digest::of(&[1; 100]);
-                drop(wire.write(Kind::Piece, &[2; 100]));
-                drop(wire.write(Kind::Pulled, &Pulled { digest }.encode()));
+                wire.describe(Some([1; 100]));
+                drop(wire.write(Kind::Bare, &[]));
+                drop(wire.stream.write_all(&[2; 100]));
+                wire.wait_for_request();
+                wire.describe(Some([1; 100]));
             },
             ErrorKind::Corrupt,
         ),
         // More than was asked for, less, and none.
         (
-            |wire| drop(wire.write(Kind::Piece, &[2; 101])),
+            |wire| {
+                wire.describe(None);
+                drop(wire.write(Kind::Piece, &[2; 101]));
+            },
             ErrorKind::PeerUnreachable,
         ),
         (
             |wire| {
-                let digest = Digest::of(&[2; 99]);
+                wire.describe(None);
                 drop(wire.write(Kind::Piece, &[2; 99]));
-                drop(wire.write(Kind::Pulled, &Pulled { digest }.encode()));
             },
             ErrorKind::PeerUnreachable,
         ),
-        (
-            |wire| {
-                let digest = Digest::of(&[]);
-                drop(wire.write(Kind::Pulled, &Pulled { digest }.encode()));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
+        (|wire| wire.describe(None), ErrorKind::PeerUnreachable),
         // Ended in the middle of a piece.
         (
             |wire| {
+                wire.describe(None);
                 let frame = must(wire.send.seal(Kind::Piece, &[2; 100]));
                 drop(wire.stream.write_all(&frame[..80]));
             },
@@ -419,7 +432,38 @@ fn pulled_bytes_that_are_wrong_are_an_error() {
         ),
         // Pieces without end: each of them empty.
         (
-            |wire| while wire.write(Kind::Piece, &[]).is_ok() {},
+            |wire| {
+                wire.describe(None);
+                while wire.write(Kind::Piece, &[]).is_ok() {}
+            },
+            ErrorKind::PeerUnreachable,
+        ),
+        // Bytes without a MAC that have no fingerprint, and the other way round.
+        (
+            |wire| {
+                wire.describe(None);
+                drop(wire.write(Kind::Bare, &[]));
+                drop(wire.stream.write_all(&[2; 100]));
+            },
+            ErrorKind::PeerUnreachable,
+        ),
+        (
+            |wire| {
+                wire.describe(Some([2; 100]));
+                drop(wire.write(Kind::Piece, &[2; 100]));
+            },
+            ErrorKind::PeerUnreachable,
+        ),
+        // Another number of ranges.
+        (
+            |wire| {
+                let description = Description {
+                    located: None,
+                    fingerprints: vec![None; 2],
+                };
+                drop(wire.write(Kind::Description, &must(description.encode())));
+                wire.wait_for_request();
+            },
             ErrorKind::PeerUnreachable,
         ),
     ];
@@ -429,6 +473,8 @@ fn pulled_bytes_that_are_wrong_are_an_error() {
         let mut into = [0; 100];
         let result = timely(|| client.pull(&peer, ID, 0, &mut into, SHORT));
         assert_eq!(kind(result), Some(wanted), "case {index}");
+        // Ends the connections that it keeps.
+        drop(client);
         thread.join().unwrap();
     }
 }
@@ -462,9 +508,8 @@ fn a_peer_started_again_on_its_port_is_reached_at_once() {
 fn a_kept_connection_that_dies_unseen_is_replaced_once_for_a_pull_and_not_for_a_call() {
     // Serves one pull, closes when asked for the next, and serves that on a fresh connection.
     let (peer, thread) = impostor(2, |wire| {
-        let digest = Digest::of(&[7; 10]);
+        wire.describe(None);
         must(wire.write(Kind::Piece, &[7; 10]));
-        must(wire.write(Kind::Pulled, &Pulled { digest }.encode()));
         wire.wait_for_request();
     });
     let client = endpoint(options("client"));
@@ -540,10 +585,9 @@ fn files_of_the_same_machine_are_read_as_they_are_and_only_if_they_are_the_same(
     let check = || {
         for (offset, length) in [(0, 3_000_001), (17, 1_000_000), (3_000_000, 1), (5, 0)] {
             let mut into = vec![0; length];
-            let digest = client.pull(&server.peer(), ID, offset as u64, &mut into, WITHIN);
-            let wanted = &bytes[offset..offset + length];
-            assert!(into == wanted);
-            assert_eq!(digest.unwrap(), Digest::of(wanted));
+            let pulled = client.pull(&server.peer(), ID, offset as u64, &mut into, WITHIN);
+            pulled.unwrap();
+            assert!(into == bytes[offset..offset + length]);
         }
     };
     check();
@@ -564,16 +608,18 @@ fn writing_to_a_reset_connection_raises_no_signal() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let server = endpoint(options("server"));
     server.expose(ID, Exposed::Memory(Arc::new(vec![1; 64 << 20])));
-    let pull = backstay_format::wire::Pull {
+    let read = backstay_format::wire::Read {
         exposure: ID.0,
-        offset: 0,
-        length: 64 << 20,
+        span: Span {
+            offset: 0,
+            length: 64 << 20,
+        },
         within_us: 5_000_000,
-        same_machine: false,
+        bare: true,
     };
     for _ in 0..5 {
         let mut wire = hello(&server.peer());
-        wire.write(Kind::Pull, &must(pull.encode())).unwrap();
+        wire.write(Kind::Read, &must(read.encode())).unwrap();
         wire.stream.read_exact(&mut [0; 100]).unwrap();
         drop(wire);
     }

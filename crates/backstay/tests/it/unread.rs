@@ -82,7 +82,7 @@ fn pulls_that_fail_give_nothing_up_and_the_next_start_has_the_newest() {
     for (seed, fault) in (0..).zip(Fault::ALL) {
         let network = SimNetwork::new(seed);
         network.set_hook(move |attempt| {
-            let is_pull = matches!(attempt.action, Action::Pull { .. });
+            let is_pull = matches!(attempt.action, Action::Read { .. });
             (is_pull && attempt.from == "n1").then_some(fault)
         });
         life_on(&network, folder, [1, 0], short, |rank| {
@@ -119,7 +119,7 @@ fn pulls_that_fail_for_a_while_are_made_again() {
     let network = SimNetwork::new(2);
     let failed = AtomicU64::new(0);
     network.set_hook(move |attempt| {
-        let is_pull = matches!(attempt.action, Action::Pull { .. });
+        let is_pull = matches!(attempt.action, Action::Read { .. });
         let which = usize::try_from(attempt.number % 5).unwrap();
         (is_pull && failed.fetch_add(1, Ordering::Relaxed) % 4 != 3).then(|| Fault::ALL[which])
     });

@@ -68,13 +68,11 @@ fn copy(from: &Path, to: &Path) {
 type Pulled = (String, [u8; 16], u64);
 
 fn pulled(attempt: &backstay_testkit::network::Attempt) -> Option<Pulled> {
-    let Action::Pull {
-        exposure, offset, ..
-    } = &attempt.action
-    else {
+    let Action::Read { exposure, span } = &attempt.action else {
         return None;
     };
-    (attempt.from == "n0" && attempt.to != "n0").then(|| (attempt.to.clone(), exposure.0, *offset))
+    let is_wanted = attempt.from == "n0" && attempt.to != "n0";
+    is_wanted.then(|| (attempt.to.clone(), exposure.0, span.offset))
 }
 
 /// Has `piece` not be had. While it is asked for no store stands at `path`: none that is not whole is ever found.

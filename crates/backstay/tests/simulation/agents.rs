@@ -13,8 +13,7 @@ use crate::world::{World, node_name, unlock};
 use backstay::agent::{Ended, ProcessOptions, Surroundings, drains, run_on};
 use backstay::{CheckpointId, Error, ErrorKind, Result};
 use backstay_base::io::fault::{self, Watch};
-use backstay_format::Digest;
-use backstay_net::{Endpoint, Exposed, ExposureId, Handler, Peer, TcpOptions};
+use backstay_net::{Described, Endpoint, Exposed, ExposureId, Handler, Peer, Span, TcpOptions};
 use backstay_parity::agent::local::AgentClient;
 use backstay_store::control::{CONTROL_FILE, ControlGlance};
 use backstay_testkit::network::{SimEndpoint, SimNetwork};
@@ -466,6 +465,19 @@ impl Endpoint for OfLife {
         let answer = self.inner.call(&self.find(peer)?, request, within);
         self.check().and(answer)
     }
+    fn describe(
+        &self,
+        peer: &Peer,
+        exposure: ExposureId,
+        spans: (&[Span], bool),
+        within: Duration,
+    ) -> Result<Vec<Described>> {
+        self.count();
+        let described = self
+            .inner
+            .describe(&self.find(peer)?, exposure, spans, within);
+        self.check().and(described)
+    }
     fn pull(
         &self,
         peer: &Peer,
@@ -473,11 +485,22 @@ impl Endpoint for OfLife {
         offset: u64,
         into: &mut [u8],
         within: Duration,
-    ) -> Result<Digest> {
+    ) -> Result<()> {
         self.count();
         let peer = self.find(peer)?;
-        let digest = self.inner.pull(&peer, exposure, offset, into, within);
-        self.check().and(digest)
+        let pulled = self.inner.pull(&peer, exposure, offset, into, within);
+        self.check().and(pulled)
+    }
+    fn read(
+        &self,
+        peer: &Peer,
+        range: &Described,
+        into: &mut [u8],
+        within: Duration,
+    ) -> Result<()> {
+        self.count();
+        let read = self.inner.read(&self.find(peer)?, range, into, within);
+        self.check().and(read)
     }
     fn shut_down(&self) {
         self.inner.shut_down();

@@ -12,15 +12,16 @@ use backstay_format::drain::{
 use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::scheme::{Arrangement, Coder, History, Lags, Scheme, SecondPass};
 use backstay_format::wire::{
-    Failure, Head, Hello, Located, Proof, Pull, Pulled, Reason, Refused, Welcome,
+    Describe, Description, Failure, Head, Hello, Located, Proof, Read, Reason, Refused, Span,
+    Welcome,
 };
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId,
-    Digest, ElementType, Extent, Heir, Member, Page, RankEntry, RankRoot, RevisionEntry, RootSlot,
-    Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, SegmentRecord, Slab, StoreId,
-    StreamRoot, Stripe, StripeId, StripeLogHead, StripePiece, Superblock, TableEntry, TablePlace,
-    VariableDescriptor,
+    Digest, ElementType, Extent, Fingerprint, Heir, Member, Page, RankEntry, RankRoot,
+    RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
+    SegmentRecord, Slab, StoreId, StreamRoot, Stripe, StripeId, StripeLogHead, StripePiece,
+    Superblock, TableEntry, TablePlace, VariableDescriptor,
 };
 use std::sync::Arc;
 
@@ -187,7 +188,7 @@ macro_rules! wrapped {
         }
     )*};
 }
-wrapped!(StoreId, SegmentId, Address, Digest, StripeId);
+wrapped!(StoreId, SegmentId, Address, Digest, Fingerprint, StripeId);
 
 /// Changes each field of the variant.
 macro_rules! variants {
@@ -284,8 +285,10 @@ fields! {
     Proof { proof }
     Refused { reason, words }
     Failure { code, words }
-    Pull { exposure, offset, length, within_us, same_machine }
-    Pulled { digest }
+    Span { offset, length }
+    Describe { exposure, within_us, same_machine, afresh, spans }
+    Description { located, fingerprints }
+    Read { exposure, span, within_us, bare }
     Located { device, inode, path }
 }
 

@@ -7,11 +7,12 @@
 use backstay_format::limits::LABEL_BYTES_MAX;
 use backstay_format::mac::{MAC_BYTES, Sealer, secret_id};
 use backstay_format::wire::{
-    CALL_HEAD_BYTES, Call, Failure, HEAD_BYTES, Head, Hello, Kind, Located, MESSAGE_BYTES_MAX,
-    PIECE_BYTES_MAX, Proof, Pull, Pulled, Reason, Refused, Role, SMALL_BYTES_MAX, TAIL_BYTES,
-    WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR, WORDS_BYTES_MAX, Welcome, open, proven, seal,
+    CALL_HEAD_BYTES, Call, DESCRIPTION_BYTES_MAX, Describe, Description, Failure, HEAD_BYTES, Head,
+    Hello, Kind, Located, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX, Proof, Read, Reason, Refused, Role,
+    SMALL_BYTES_MAX, SPANS_MAX, Span, TAIL_BYTES, WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR,
+    WORDS_BYTES_MAX, Welcome, open, proven, seal,
 };
-use backstay_format::{Digest, FormatError};
+use backstay_format::{Fingerprint, FormatError};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ const SECRET: [u8; 32] = [9; 32];
 /// The direction of a kind in the session after [`hello`] and [`welcome`], before its first frame.
 fn sealer(kind: Kind) -> Sealer {
     let sender = match kind {
-        Kind::Call | Kind::Pull => Role::Client,
+        Kind::Call | Kind::Describe | Kind::Read => Role::Client,
         _ => Role::Server,
     };
     Sealer::derive(
@@ -81,13 +82,36 @@ pub(crate) fn welcome() -> Welcome {
     }
 }
 
-pub(crate) fn pull() -> Pull {
-    Pull {
-        exposure: *b"fedcba9876543210",
+fn span() -> Span {
+    Span {
         offset: 0x0102_0304_0506,
         length: 1 << 27,
+    }
+}
+
+pub(crate) fn describe() -> Describe {
+    Describe {
+        exposure: *b"fedcba9876543210",
         within_us: 5_000_000,
         same_machine: true,
+        afresh: false,
+        spans: vec![span()],
+    }
+}
+
+pub(crate) fn read_of_bytes() -> Read {
+    Read {
+        exposure: *b"fedcba9876543210",
+        span: span(),
+        within_us: 5_000_000,
+        bare: true,
+    }
+}
+
+pub(crate) fn description() -> Description {
+    Description {
+        located: Some(located()),
+        fingerprints: vec![Some(Fingerprint::of(b"sealed"))],
     }
 }
 
@@ -117,8 +141,6 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         code: 31,
         words: "nothing is exposed".to_owned(),
     };
-    let digest = Digest::of(b"pulled");
-    let located = located();
     vec![
         ("hello", frame(Kind::Hello, &hello().encode().unwrap())),
         (
@@ -134,10 +156,20 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("call", frame(Kind::Call, &call.encode())),
         ("answer", frame(Kind::Answer, b"answer")),
         ("failure", frame(Kind::Failure, &failure.encode().unwrap())),
-        ("pull", frame(Kind::Pull, &pull().encode().unwrap())),
-        ("piece", frame(Kind::Piece, b"pulled")),
-        ("pulled", frame(Kind::Pulled, &Pulled { digest }.encode())),
-        ("located", frame(Kind::Located, &located.encode().unwrap())),
+        (
+            "describe",
+            frame(Kind::Describe, &describe().encode().unwrap()),
+        ),
+        (
+            "description",
+            frame(Kind::Description, &description().encode().unwrap()),
+        ),
+        (
+            "read",
+            frame(Kind::Read, &read_of_bytes().encode().unwrap()),
+        ),
+        ("piece", frame(Kind::Piece, b"piece")),
+        ("bare", frame(Kind::Bare, &[])),
     ]
 }
 
@@ -151,10 +183,10 @@ fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Refused => Refused::decode(&head, body)?.encode()?,
         Kind::Call => Call::decode(body)?.encode(),
         Kind::Failure => Failure::decode(&head, body)?.encode()?,
-        Kind::Pull => Pull::decode(&head, body)?.encode()?,
-        Kind::Pulled => Pulled::decode(&head, body)?.encode().to_vec(),
-        Kind::Located => Located::decode(&head, body)?.encode()?,
-        Kind::Accepted | Kind::Answer | Kind::Piece => body.to_vec(),
+        Kind::Describe => Describe::decode(&head, body)?.encode()?,
+        Kind::Description => Description::decode(&head, body)?.encode()?,
+        Kind::Read => Read::decode(&head, body)?.encode()?,
+        Kind::Accepted | Kind::Answer | Kind::Piece | Kind::Bare => body.to_vec(),
     };
     Ok(frame(kind, &body))
 }
@@ -290,6 +322,24 @@ fn a_later_minor_version_may_append_fields() {
 }
 
 #[test]
+fn the_most_ranges_that_may_be_described_fit_and_no_more() {
+    let mut asked = describe();
+    asked.spans = vec![span(); SPANS_MAX];
+    assert!(asked.encode().is_ok());
+    asked.spans.push(span());
+    assert_eq!(asked.encode().unwrap_err().field, "ranges");
+    let mut said = description();
+    said.located = Some(Located {
+        path: "p".repeat(WORDS_BYTES_MAX),
+        ..located()
+    });
+    said.fingerprints = vec![Some(Fingerprint([1; 32])); SPANS_MAX];
+    assert!(said.encode().is_ok());
+    said.fingerprints.push(None);
+    assert_eq!(said.encode().unwrap_err().field, "ranges");
+}
+
+#[test]
 fn long_words_are_cut_between_characters() {
     let words = "\u{e9}".repeat(WORDS_BYTES_MAX);
     let failure = Failure::new(1, &words);
@@ -381,10 +431,11 @@ proptest! {
     }
 
     #[test]
-    fn pulls(exposure: [u8; 16], offset: u64, length: u64, within_us: u64, same_machine: bool) {
-        let value = Pull { exposure, offset, length, within_us, same_machine };
-        let head = Head::new(Kind::Pull, 0).unwrap();
-        prop_assert_eq!(Pull::decode(&head, &value.encode().unwrap()), Ok(value));
+    fn reads(exposure: [u8; 16], offset: u64, length: u64, within_us: u64, bare: bool) {
+        let span = Span { offset, length };
+        let value = Read { exposure, span, within_us, bare };
+        let head = Head::new(Kind::Read, 0).unwrap();
+        prop_assert_eq!(Read::decode(&head, &value.encode().unwrap()), Ok(value));
     }
 }
 
@@ -439,6 +490,8 @@ fn the_page_has_the_kinds_reasons_and_limits_of_the_code() {
     let wanted = [
         ("MESSAGE_BYTES_MAX", MESSAGE_BYTES_MAX),
         ("PIECE_BYTES_MAX", PIECE_BYTES_MAX),
+        ("DESCRIPTION_BYTES_MAX", DESCRIPTION_BYTES_MAX),
+        ("SPANS_MAX", SPANS_MAX),
         ("SMALL_BYTES_MAX", SMALL_BYTES_MAX),
         ("WORDS_BYTES_MAX", WORDS_BYTES_MAX),
         ("LABEL_BYTES_MAX", LABEL_BYTES_MAX),
@@ -466,6 +519,7 @@ fn the_offsets_of_the_page_add_up_to_what_is_written() {
         };
         words(name).len() - HEAD_BYTES - tail
     };
+    let located = text("/dev/shm/backstay/store");
     let wanted = [
         ("Frame", HEAD_BYTES, 0),
         ("Hello", body("hello"), text("heat2d 42n\u{e9}ud-07")),
@@ -474,9 +528,9 @@ fn the_offsets_of_the_page_add_up_to_what_is_written() {
         ("Refused", body("refused"), text("another job secret")),
         ("Call", CALL_HEAD_BYTES, 0),
         ("Failure", body("failure"), text("nothing is exposed")),
-        ("Pull", body("pull"), 0),
-        ("Pulled", body("pulled"), 0),
-        ("Located", body("located"), text("/dev/shm/backstay/store")),
+        ("Describe", body("describe"), 0),
+        ("Description", body("description"), located),
+        ("Read", body("read"), 0),
     ];
     for (name, size, texts) in wanted {
         let mut end = 0;

@@ -13,7 +13,7 @@ use backstay_format::limits::{
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::scheme::Scheme;
 use backstay_format::wire::{
-    Call, Failure, Head, Hello, Kind, Located, Proof, Pull, Pulled, Refused, Welcome,
+    Call, Describe, Description, Failure, Head, Hello, Kind, Proof, Read, Refused, Welcome,
 };
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, CatalogState, CatalogSuperblock, FormatError,
@@ -97,7 +97,7 @@ fn cases() -> Vec<Case> {
         of_archives(),
         of_agents(),
         of_the_wire(),
-        of_pulls(),
+        of_reads(),
     ]
     .into_iter()
     .flatten()
@@ -274,7 +274,7 @@ fn unlimited(case: Case) -> Case {
 }
 
 fn of_the_wire() -> Vec<Case> {
-    let head = Head::new(Kind::Pull, 44).unwrap();
+    let head = Head::new(Kind::Read, 44).unwrap();
     let call = |dice: &mut Dice| {
         let mut request = vec![7; 3];
         request.rough(dice);
@@ -330,31 +330,26 @@ fn of_the_wire() -> Vec<Case> {
     ]
 }
 
-fn of_pulls() -> Vec<Case> {
+fn of_reads() -> Vec<Case> {
     vec![
-        unlimited(body(
-            "Pull",
-            (Kind::Pull, wire::pull()),
-            Pull::encode,
-            Pull::decode,
-        )),
-        unlimited(body(
-            "Pulled",
-            (
-                Kind::Pulled,
-                Pulled {
-                    digest: backstay_format::Digest([3; 16]),
-                },
-            ),
-            |pulled| Ok(pulled.encode().to_vec()),
-            Pulled::decode,
-        )),
         body(
-            "Located",
-            (Kind::Located, wire::located()),
-            Located::encode,
-            Located::decode,
+            "Describe",
+            (Kind::Describe, wire::describe()),
+            Describe::encode,
+            Describe::decode,
         ),
+        body(
+            "Description",
+            (Kind::Description, wire::description()),
+            Description::encode,
+            Description::decode,
+        ),
+        unlimited(body(
+            "Read",
+            (Kind::Read, wire::read_of_bytes()),
+            Read::encode,
+            Read::decode,
+        )),
     ]
 }
 

@@ -3,7 +3,8 @@
 //! In from: both sides of a connection. Out to: the kernel's sockets.
 //! Invariants: no call blocks beyond its deadline; memory for a body is taken as its bytes arrive; a
 //! write to a connection that ended is an error and no SIGPIPE (`MSG_NOSIGNAL` on every send); before the
-//! other side is known only short frames are read, and afterwards only those with its MAC.
+//! other side is known only short frames are read, and afterwards only those with its MAC; bytes in no frame
+//! are counted by who has their fingerprint.
 
 use backstay_base::clock::Deadline;
 use backstay_format::FormatError;
@@ -156,6 +157,26 @@ impl Link {
         parts: &[&[u8]],
         deadline: &Deadline,
     ) -> Result<(), Broken> {
+        self.send_all(kind, parts, &[], deadline)
+    }
+
+    /// Sends a frame without a body, and behind it `bare` bytes as they are.
+    pub(super) fn send_before(
+        &mut self,
+        kind: Kind,
+        bare: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(), Broken> {
+        self.send_all(kind, &[], bare, deadline)
+    }
+
+    fn send_all(
+        &mut self,
+        kind: Kind,
+        parts: &[&[u8]],
+        bare: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(), Broken> {
         let length = parts.iter().map(|part| part.len()).sum();
         let head = Head::new(kind, length)?;
         let tail = match &mut self.sealers {
@@ -169,10 +190,10 @@ impl Link {
             None => wire::tail(parts).to_vec(),
         };
         let head = head.encode();
-        let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 2);
+        let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 3);
         all.push(&head);
         all.extend(parts);
-        all.push(&tail);
+        all.extend([&tail[..], bare]);
         self.write_all(&mut all, deadline)
     }
 
@@ -305,16 +326,31 @@ impl Link {
         Ok(body)
     }
 
-    /// Fills `into` with the body that belongs to a head; `each` is shown its bytes in order, a few at a
-    /// time, as they arrive.
+    /// Fills `into` with the body that belongs to a head.
     pub(super) fn receive_into(
         &mut self,
         head: &Head,
         into: &mut [u8],
-        each: &mut dyn FnMut(&[u8]),
         deadline: &Deadline,
     ) -> Result<(), Broken> {
         let mut mac = self.expect_mac();
+        let mut update = |bytes: &[u8]| {
+            if let Some(mac) = &mut mac {
+                mac.update(bytes);
+            }
+        };
+        self.receive_bare(into, &mut update, deadline)?;
+        mac.map_or(Ok(()), |mac| self.check_mac(mac, head, deadline))
+    }
+
+    /// Fills `into` with bytes that are in no frame; `each` is shown them in order, a few at a time, as they
+    /// arrive.
+    pub(super) fn receive_bare(
+        &mut self,
+        into: &mut [u8],
+        each: &mut dyn FnMut(&[u8]),
+        deadline: &Deadline,
+    ) -> Result<(), Broken> {
         let (mut filled, mut shown) = (0, 0);
         while shown < into.len() {
             filled += self.read_some(&mut into[filled..], deadline)?;
@@ -325,12 +361,9 @@ impl Link {
                 shown + (filled - shown) / SHOWN_BYTES * SHOWN_BYTES
             };
             each(&into[shown..end]);
-            if let Some(mac) = &mut mac {
-                mac.update(&into[shown..end]);
-            }
             shown = end;
         }
-        mac.map_or(Ok(()), |mac| self.check_mac(mac, head, deadline))
+        Ok(())
     }
 
     /// The MAC that the next frame must have, in a session.

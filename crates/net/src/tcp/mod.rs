@@ -10,18 +10,20 @@ mod handshake;
 mod link;
 mod places;
 mod pool;
-mod pull;
+mod read;
 mod server;
 
 use super::{
-    Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, SecretSource, announced_host,
-    check_message, remote_error,
+    Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, SecretSource, Span,
+    announced_host, check_message, check_read, check_spans, remote_error, verify,
 };
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::FormatError;
 use backstay_format::limits::LABEL_BYTES_MAX;
-use backstay_format::wire::{CALL_HEAD_BYTES, Call, Failure, Kind, MESSAGE_BYTES_MAX, Reason};
-use backstay_format::{Digest, FormatError};
+use backstay_format::wire::{
+    CALL_HEAD_BYTES, Call, Describe, Description, Failure, Kind, MESSAGE_BYTES_MAX, Reason,
+};
 use handshake::Identity;
 use link::{Broken, Frame};
 use places::{Bodies, Bounds};
@@ -390,35 +392,73 @@ impl Endpoint for TcpEndpoint {
         })
     }
 
-    fn pull(
+    fn describe(
         &self,
         peer: &Peer,
         exposure: ExposureId,
-        offset: u64,
+        (spans, afresh): (&[Span], bool),
+        within: Duration,
+    ) -> Result<Vec<Described>> {
+        check_spans(peer, spans)?;
+        let deadline = Deadline::after(within);
+        let description = self.with_link(peer, &deadline, &mut |lease| {
+            let asked = Describe {
+                exposure: exposure.0,
+                within_us: microseconds(deadline.left()),
+                same_machine: self.same_node && lease.is_same_machine(),
+                afresh,
+                spans: spans.to_vec(),
+            };
+            // It may be done again: it changes nothing.
+            let broken = |broken| Ended::Broken(broken, true);
+            let (link, asked) = (lease.link(), asked.encode()?);
+            link.send(Kind::Describe, &[&asked], &deadline)
+                .map_err(broken)?;
+            let answer = link.receive(&deadline).map_err(broken)?;
+            match answer.kind {
+                Kind::Description => Ok(Description::decode(&answer.head, &answer.body)?),
+                Kind::Failure => Err(Ended::Failed(failure(peer, &answer)?)),
+                other => Err(broken(Broken::unexpected("Description", other))),
+            }
+        })?;
+        let (found, wanted) = (description.fingerprints.len(), spans.len());
+        if found != wanted {
+            let context = format!("{peer} described {found} ranges instead of {wanted}");
+            return Err(Error::new(ErrorKind::PeerUnreachable, context));
+        }
+        let located = description.located.map(Arc::new);
+        let each = |(span, fingerprint): (&Span, _)| Described {
+            exposure,
+            span: *span,
+            fingerprint,
+            located: located.clone(),
+        };
+        let all = spans.iter().zip(description.fingerprints);
+        Ok(all.map(each).collect())
+    }
+
+    fn read(
+        &self,
+        peer: &Peer,
+        range: &Described,
         into: &mut [u8],
         within: Duration,
-    ) -> Result<Digest> {
+    ) -> Result<()> {
+        check_read(range, into)?;
+        if into.is_empty() {
+            return Ok(());
+        }
         let deadline = Deadline::after(within);
-        let mut wanted = pull::Wanted {
-            peer,
-            exposure,
-            offset,
-            into,
-            deadline: &deadline,
-        };
-        self.with_link(peer, &deadline, &mut |lease| {
-            if self.same_node && lease.is_same_machine() {
-                match wanted.receive(lease.link(), true) {
-                    Ok(Some(digest)) => return Ok(digest),
-                    // A file that this process cannot open, or not as the same one.
-                    Ok(None) => lease.forget_same_machine(),
-                    Err(ended) => return Err(ended),
-                }
-            }
-            let digest = wanted.receive(lease.link(), false)?;
-            let unlocated = || Ended::Broken(Broken::unexpected("Piece", Kind::Located), false);
-            digest.ok_or_else(unlocated)
-        })
+        if let Some(located) = &range.located
+            && read::receive_file(peer, located, range.span.offset, into, &deadline)?
+        {
+            return Ok(());
+        }
+        let found = self.with_link(peer, &deadline, &mut |lease| {
+            read::receive(lease.link(), peer, range, into, &deadline)
+        })?;
+        let left = deadline.left().unwrap_or_default();
+        found.map_or(Ok(()), |found| verify(self, peer, range, found, left))
     }
 
     fn shut_down(&self) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: connections to peers, authenticated once and used again.
-//! In from: calls and pulls of this endpoint. Out to: sockets.
+//! In from: calls and reads of this endpoint. Out to: sockets.
 //! Invariants: at most so many connections to one peer; one that was kept is looked at before it is
 //! used; a connection on which anything went wrong is not used again; a peer that has no place for one
 //! more is asked again as long as the caller waits.
@@ -113,10 +113,6 @@ impl Lease<'_> {
     /// Whether the peer is on this machine, and its files worth a try.
     pub(super) fn is_same_machine(&self) -> bool {
         self.ready.known.same_machine
-    }
-    /// From now on nothing is read from files of the peer on this connection.
-    pub(super) fn forget_same_machine(&mut self) {
-        self.ready.known.same_machine = false;
     }
     /// Keeps the connection for the next one.
     pub(super) fn give_back(self) {

@@ -8,14 +8,14 @@
 use super::handshake;
 use super::link::{Broken, Link};
 use super::places::{Bounds, Place, Places};
-use super::{Registered, Shared, pull};
+use super::{Registered, Shared, read};
 use crate::{MESSAGE_BYTES_MAX, words};
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::open;
 use backstay_base::notice;
 use backstay_format::width::index;
-use backstay_format::wire::{Call, Failure, Head, Kind, Pull, Reason};
+use backstay_format::wire::{Call, Describe, Failure, Head, Kind, Read, Reason};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -328,8 +328,8 @@ fn serve(
 ) -> std::result::Result<(), Broken> {
     let (head, kind) = link.receive_head(&Deadline::after(patience))?;
     place.work();
-    if !matches!(kind, Kind::Call | Kind::Pull) {
-        return Err(Broken::unexpected("Call or Pull", kind));
+    if !matches!(kind, Kind::Call | Kind::Describe | Kind::Read) {
+        return Err(Broken::unexpected("Call, Describe or Read", kind));
     }
     let deadline = Deadline::after(BODY);
     let length = index(head.body_bytes);
@@ -344,7 +344,7 @@ fn serve(
         drop((body, taken));
         return answered;
     }
-    answer_pull(shared, link, (&head, &body), scratch)
+    answer_read(shared, link, (&head, kind, &body), scratch)
 }
 
 /// How long the other side waits for an answer.
@@ -379,15 +379,21 @@ fn answer(shared: &Shared, link: &mut Link, body: &[u8]) -> std::result::Result<
     }
 }
 
-fn answer_pull(
+fn answer_read(
     shared: &Shared,
     link: &mut Link,
-    (head, body): (&Head, &[u8]),
+    (head, kind, body): (&Head, Kind, &[u8]),
     scratch: &mut Vec<u8>,
 ) -> std::result::Result<(), Broken> {
-    let asked = Pull::decode(head, body)?;
+    let exposures = &shared.exposures;
+    if kind == Kind::Describe {
+        let asked = Describe::decode(head, body)?;
+        let deadline = Deadline::after(limit(asked.within_us));
+        return read::answer_describe(exposures, link, &asked, &deadline);
+    }
+    let asked = Read::decode(head, body)?;
     let deadline = Deadline::after(limit(asked.within_us));
-    pull::answer(&shared.exposures, link, &asked, &deadline, scratch)
+    read::answer_read(exposures, link, &asked, &deadline, scratch)
 }
 
 /// Sends an error instead of an answer.

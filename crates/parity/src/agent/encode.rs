@@ -198,7 +198,8 @@ impl Work<'_> {
             let endpoint = &self.agent.endpoint;
             let into = &mut buffer[..length];
             let left = self.left();
-            let digest = endpoint.pull(&peer(seat), seat.store.into(), offset, into, left)?;
+            endpoint.pull(&peer(seat), seat.store.into(), offset, into, left)?;
+            let digest = Digest::of(into);
             return Ok((Content::Gathered(buffer), digest));
         }
         let unit = extent.offset_bytes / Address::UNIT_BYTES;

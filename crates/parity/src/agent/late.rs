@@ -10,7 +10,7 @@ use backstay_format::{
     Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, Stripe, StripeId,
     StripePiece,
 };
-use backstay_net::{Endpoint, Exposed, ExposureId, Handler, Peer};
+use backstay_net::{Described, Endpoint, Exposed, ExposureId, Handler, Peer, Span};
 use backstay_store::control::Owner;
 use backstay_store::reserve::Reserve;
 use backstay_store::space::SegmentSource;
@@ -55,14 +55,28 @@ impl Endpoint for Other {
     fn call(&self, _peer: &Peer, _request: &[u8], _within: Duration) -> Result<Vec<u8>> {
         Err(Error::new(ErrorKind::PeerUnreachable, "nobody is asked"))
     }
-    fn pull(
+    fn describe(
         &self,
         _peer: &Peer,
-        _exposure: ExposureId,
-        _offset: u64,
+        exposure: ExposureId,
+        (spans, _): (&[Span], bool),
+        _within: Duration,
+    ) -> Result<Vec<Described>> {
+        let each = |&span: &Span| Described {
+            exposure,
+            span,
+            fingerprint: None,
+            located: None,
+        };
+        Ok(spans.iter().map(each).collect())
+    }
+    fn read(
+        &self,
+        _peer: &Peer,
+        _range: &Described,
         into: &mut [u8],
         _within: Duration,
-    ) -> Result<Digest> {
+    ) -> Result<()> {
         let meanwhile = lock(&self.meanwhile).take();
         if let Some(meanwhile) = meanwhile {
             meanwhile();
@@ -71,7 +85,7 @@ impl Endpoint for Other {
             return Err(Error::new(ErrorKind::InvalidArgument, "no such bytes"));
         }
         into.copy_from_slice(&OLD);
-        Ok(Digest::of(into))
+        Ok(())
     }
     fn shut_down(&self) {}
 }

@@ -690,7 +690,8 @@ impl Agent {
         let mut buffer = self.buffers.take(index(length_bytes));
         let bytes = &mut buffer[..index(length_bytes)];
         let pulled = self.endpoint.pull(&peer, exposure, 0, bytes, within);
-        let written = pulled.and_then(|pulled| {
+        let written = pulled.and_then(|()| {
+            let pulled = Digest::of(bytes);
             if digest != Digest::default() && pulled != digest {
                 let context = format!("parity from {peer}: expected {digest}, found {pulled}");
                 return Err(Error::new(ErrorKind::Corrupt, context));

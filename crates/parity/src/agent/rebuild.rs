@@ -278,7 +278,7 @@ impl<'a> Work<'a> {
         let offset = super::view::place(extent.segment, extent.offset_bytes);
         let endpoint = &self.agent.endpoint;
         let pulled = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within);
-        let digest = pulled.map_err(|error| {
+        pulled.map_err(|error| {
             if error.kind() == ErrorKind::InvalidArgument {
                 // It was read: that store has no such bytes, as it is of an earlier time.
                 return error;
@@ -292,6 +292,7 @@ impl<'a> Work<'a> {
                 error
             }
         })?;
+        let digest = Digest::of(&bytes);
         Ok((bytes, digest))
     }
 

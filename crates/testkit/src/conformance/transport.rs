@@ -5,12 +5,17 @@
 use crate::SimDevice;
 use crate::comm::run_ranks;
 use crate::oracle::noise;
+use backstay_base::io::Device;
+use backstay_base::io::sealed::SealedView;
 use backstay_base::{Error, ErrorKind, Result};
-use backstay_format::Digest;
-use backstay_format::width::to_u64;
-use backstay_net::{Endpoint, Exposed, ExposureId, Handler, MESSAGE_BYTES_MAX, Peer};
+use backstay_format::Fingerprint;
+use backstay_format::width::{to_u64, to_usize};
+use backstay_net::{
+    Described, Endpoint, Exposed, ExposureId, Handler, MESSAGE_BYTES_MAX, Peer, SPANS_MAX, Span,
+};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Long enough for everything that is to succeed.
@@ -41,6 +46,8 @@ pub fn transport_conformance(lab: &dyn TransportLab) {
     survives_a_handler_that_panics(lab);
     replaces_a_handler(lab);
     pulls_any_range(lab);
+    describes_what_is_sealed_and_what_is_not(lab);
+    computes_fingerprints_once_and_tells_who_damaged(lab);
     refuses_what_is_not_there(lab);
     brings_errors_of_devices_back(lab);
     serves_many_at_once(lab);
@@ -150,11 +157,10 @@ fn replaces_a_handler(lab: &dyn TransportLab) {
 
 fn check_pull(one: &dyn Endpoint, peer: &Peer, bytes: &[u8], offset: usize, length: usize) {
     let mut into = vec![0xa5; length];
-    let digest = one.pull(peer, ID, to_u64(offset), &mut into, WITHIN);
-    let digest = done("a pull", digest);
+    let pulled = one.pull(peer, ID, to_u64(offset), &mut into, WITHIN);
+    done("a pull", pulled);
     let wanted = &bytes[offset..offset + length];
     assert!(into == wanted, "{length} bytes at {offset} are pulled");
-    assert_eq!(digest, Digest::of(wanted), "{length} bytes at {offset}");
 }
 
 fn pulls_any_range(lab: &dyn TransportLab) {
@@ -187,6 +193,138 @@ fn pulls_any_range(lab: &dyn TransportLab) {
     let newer = noise(12, 1000);
     other.expose(ID, Exposed::Memory(Arc::new(newer.clone())));
     check_pull(&*one, &other.peer(), &newer, 1, 999);
+}
+
+fn span(offset: u64, length: u64) -> Span {
+    Span { offset, length }
+}
+
+fn describes_what_is_sealed_and_what_is_not(lab: &dyn TransportLab) {
+    let (one, other) = pair(lab);
+    let (peer, bytes) = (other.peer(), noise(15, 100_000));
+    let describe = |spans: &[Span]| one.describe(&peer, ID, (spans, false), WITHIN);
+    other.expose(ID, Exposed::Memory(Arc::new(bytes.clone())));
+    let spans = [
+        span(5, 70_000),
+        span(0, 0),
+        span(99_999, 1),
+        span(5, 70_000),
+    ];
+    let described = done("many ranges in one message", describe(&spans));
+    assert_eq!(described.len(), spans.len());
+    for (range, span) in described.iter().zip(spans) {
+        assert_eq!((range.exposure, range.span), (ID, span));
+        let (start, length) = (to_usize(span.offset), to_usize(span.length));
+        let wanted = &bytes[start..start + length];
+        assert_eq!(range.fingerprint, Some(Fingerprint::of(wanted)), "{span:?}");
+        let mut into = vec![0; length];
+        done(
+            "a range that was described",
+            one.read(&peer, range, &mut into, WITHIN),
+        );
+        assert!(into == wanted, "{span:?} is read");
+        let result = one.read(&peer, range, &mut vec![0; length + 1], WITHIN);
+        let kind = result.err().map(|error| error.kind());
+        let wanted = Some(ErrorKind::InvalidArgument);
+        assert_eq!(kind, wanted, "memory of another length than the range");
+    }
+    let result = describe(&[span(0, 1), span(100_000, 1)]);
+    let rule = "one range of many is not there";
+    refused(rule, result, ErrorKind::InvalidArgument, &peer);
+    let result = describe(&vec![span(0, 1); SPANS_MAX + 1]);
+    refused("too many ranges", result, ErrorKind::InvalidArgument, &peer);
+    let all = done("the most ranges", describe(&vec![span(0, 1); SPANS_MAX]));
+    assert_eq!(all.len(), SPANS_MAX);
+    let device = SimDevice::from_bytes(bytes);
+    other.expose(ID, Exposed::Device(Arc::new(device)));
+    let unsealed = done("a device", describe(&spans));
+    let rule = "what may be written has no fingerprint";
+    assert!(
+        unsealed.iter().all(|range| range.fingerprint.is_none()),
+        "{rule}"
+    );
+    other.withdraw(ID);
+    refused(
+        "a withdrawn exposure",
+        describe(&spans),
+        ErrorKind::NotRetained,
+        &peer,
+    );
+}
+
+/// Sealed bytes, which become others by damage or repair.
+#[derive(Debug)]
+struct Changing {
+    bytes: [Vec<u8>; 2],
+    is_changed: AtomicBool,
+}
+
+impl Changing {
+    fn now(&self) -> &[u8] {
+        &self.bytes[usize::from(self.is_changed.load(Ordering::SeqCst))]
+    }
+}
+
+impl Device for Changing {
+    fn length_bytes(&self) -> io::Result<u64> {
+        Ok(to_u64(self.now().len()))
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let start = to_usize(offset);
+        buffer.copy_from_slice(&self.now()[start..start + buffer.len()]);
+        Ok(())
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn reserve(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn name(&self) -> String {
+        "changing".to_owned()
+    }
+}
+
+impl SealedView for Changing {
+    fn lend_sealed(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        let start = to_usize(offset);
+        self.now().get(start..start + length)
+    }
+}
+
+fn computes_fingerprints_once_and_tells_who_damaged(lab: &dyn TransportLab) {
+    let (one, other) = pair(lab);
+    let peer = other.peer();
+    let view = Arc::new(Changing {
+        bytes: [noise(16, 300_000), noise(17, 300_000)],
+        is_changed: AtomicBool::new(false),
+    });
+    other.expose(ID, Exposed::Sealed(Arc::<Changing>::clone(&view)));
+    let all = [span(0, 300_000)];
+    let describe = |afresh| done("a view", one.describe(&peer, ID, (&all, afresh), WITHIN));
+    let [before, after] = [0, 1].map(|at| Some(Fingerprint::of(&view.bytes[at])));
+    assert_eq!(describe(false)[0].fingerprint, before);
+    view.is_changed.store(true, Ordering::SeqCst);
+    let described = describe(false);
+    let rule = "a fingerprint is computed once";
+    assert_eq!(described[0].fingerprint, before, "{rule}");
+    let mut into = vec![0; 300_000];
+    let read = one.read(&peer, &described[0], &mut into, WITHIN);
+    done("what the owner has now is given back", read);
+    assert!(into == view.bytes[1]);
+    let rule = "it was computed afresh, and is kept";
+    assert_eq!(describe(false)[0].fingerprint, after, "{rule}");
+    // Bytes that the owner never described, nor has.
+    let forged = Described {
+        fingerprint: before,
+        ..described[0].clone()
+    };
+    view.is_changed.store(false, Ordering::SeqCst);
+    done("as it was", one.read(&peer, &forged, &mut into, WITHIN));
+    assert!(into == view.bytes[0]);
 }
 
 fn refuses_what_is_not_there(lab: &dyn TransportLab) {
