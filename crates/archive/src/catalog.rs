@@ -8,27 +8,26 @@
 
 use super::fence::{self, Fence};
 use super::heir::{self, Watch};
+use super::placed::{forget_unused, has_each_once, place_parts};
 use super::{Folder, Identity, Place, catalog_file, make, private};
+
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::direct::{AlignedBytes, SharedFile};
 use backstay_base::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots, Unread};
 use backstay_base::notice;
-use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
-    CheckpointId, FormatError, StoreId,
+    CheckpointId, FormatError, RankRange, StoreId,
 };
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a slot where nothing else is asked for: enough for hundreds of checkpoints of a thousand
-/// stores.
-pub const SLOT_BYTES: u32 = SLOT_BYTES_DEFAULT;
+pub use super::placed::slot_bytes_for;
+
 /// Takeovers at once that are evaded.
 const TRIES: u32 = 64;
 
@@ -41,6 +40,8 @@ pub struct NewPart {
     pub file: String,
     /// What its commit returned.
     pub sequence: u64,
+    /// Whose parts it has, ascending.
+    pub ranks: Vec<RankRange>,
 }
 
 /// A checkpoint that is whole now.
@@ -334,12 +335,13 @@ impl Catalog {
                 found.state.sequence
             ));
         }
+        let is_here = superblock.host == fence::host();
+        let is_written = is_here && Fence::is_held(superblock.catalog);
+        if superblock.slot_bytes < slot_bytes && !is_written {
+            return Self::make_in(folder, identity, slot_bytes, Unread::Counts);
+        }
         match Self::open_writer(folder, identity) {
-            Err(error) if error.kind() == ErrorKind::StoreBusy => {
-                let is_here = superblock.host == fence::host();
-                if is_here && Fence::is_held(superblock.catalog) {
-                    return Err(error);
-                }
+            Err(error) if error.kind() == ErrorKind::StoreBusy && !is_written => {
                 Self::take_over(folder, identity)
             }
             opened => opened,
@@ -607,6 +609,12 @@ impl Catalog {
                 let context = format!("checkpoint {id}: a later life went on from an older one");
                 return Err(Error::new(ErrorKind::NotRetained, context));
             }
+            let ranges = checkpoint.parts.iter().flat_map(|part| part.ranks.clone());
+            if !has_each_once(ranges.collect(), checkpoint.world_size) {
+                let context =
+                    format!("checkpoint {id}: parts of some ranks are in no store, or in two");
+                return Err(Error::new(ErrorKind::Corrupt, context));
+            }
             let parts = place_parts(state, &checkpoint.parts)?;
             let before = state.find(id).is_some_and(|entry| entry.kept);
             state.checkpoints.retain(|entry| entry.checkpoint != id);
@@ -624,7 +632,7 @@ impl Catalog {
                 .partition_point(|entry| entry.checkpoint < id);
             state.checkpoints.insert(at, entry);
             state.incarnation = state.incarnation.max(id.incarnation);
-            forget_stores(state);
+            forget_unused(state);
             if to_u64(state.checkpoints.len()) > u64::from(CATALOG_CHECKPOINTS_MAX) {
                 let context = format!("{}: it lists too many checkpoints", self.device.name());
                 return Err(Error::new(ErrorKind::StoreFull, context));
@@ -679,7 +687,7 @@ impl Catalog {
             state
                 .checkpoints
                 .retain(|entry| !checkpoints.contains(&entry.checkpoint));
-            forget_stores(state);
+            forget_unused(state);
             Ok(())
         })
     }
@@ -711,44 +719,4 @@ fn is_gone(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound)
-}
-
-/// The places of the stores of `parts` in the list, which takes new ones.
-fn place_parts(state: &mut CatalogState, parts: &[NewPart]) -> Result<Vec<CatalogPart>> {
-    let known = state.stores.iter().map(|store| store.store).zip(0..);
-    let mut known: BTreeMap<StoreId, usize> = known.collect();
-    let mut placed = BTreeMap::new();
-    for part in parts {
-        let at = *known.entry(part.store).or_insert(state.stores.len());
-        if at == state.stores.len() {
-            state.stores.push(CatalogStore {
-                store: part.store,
-                name: part.file.clone(),
-            });
-        }
-        if placed.insert(at, part.sequence).is_some() {
-            let context = format!("store {} has two parts of a checkpoint", part.store);
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
-        }
-    }
-    let part = |(at, sequence): (usize, u64)| CatalogPart {
-        store: u32::try_from(at).unwrap_or(u32::MAX),
-        sequence,
-    };
-    Ok(placed.into_iter().map(part).collect())
-}
-
-/// Forgets the stores that no checkpoint names.
-fn forget_stores(state: &mut CatalogState) {
-    let parts = state.checkpoints.iter().flat_map(|entry| &entry.parts);
-    let used: BTreeSet<u32> = parts.map(|part| part.store).collect();
-    let places: BTreeMap<u32, u32> = used.iter().copied().zip(0..).collect();
-    for entry in &mut state.checkpoints {
-        for part in &mut entry.parts {
-            part.store = places.get(&part.store).copied().unwrap_or(part.store);
-        }
-    }
-    let stores = std::mem::take(&mut state.stores);
-    let kept = (0..).zip(stores).filter(|(at, _)| used.contains(at));
-    state.stores = kept.map(|(_, store)| store).collect();
 }

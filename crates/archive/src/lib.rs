@@ -10,7 +10,7 @@
 //!
 //! Forward: [`mod@write`] appends segments and commits, `space` knows what is free, `queue` packs extents
 //! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
-//! servers they lie, [`catalog`] records what is whole, [`retention`] says what goes. Backward: `head`
+//! servers they lie, [`catalog`] records what is whole (`placed`: its lists), [`retention`] says what goes. Backward: `head`
 //! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps
 //! them. [`fence`] says who may write, `heir` who goes on from a file, [`private`] whose it is.
 
@@ -30,6 +30,7 @@ pub mod device;
 mod view;
 mod cache;
 pub mod catalog;
+mod placed;
 pub mod retention;
 pub mod fence;
 

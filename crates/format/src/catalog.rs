@@ -6,11 +6,13 @@
 
 use crate::archive::{ArchiveFile, checkpoint};
 use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::check::{Check, Checked, within};
 use crate::ids::{CheckpointId, StoreId};
 use crate::limits::{
-    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_SLOT_BYTES_MAX, CATALOG_SLOT_BYTES_MIN,
-    CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
+    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_RANK_SETS_MAX, CATALOG_SLOT_BYTES_MAX,
+    CATALOG_SLOT_BYTES_MIN, CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
 };
+use serde::{Deserialize, Serialize};
 
 const SUPERBLOCK: &str = "catalog superblock";
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"BKSTCATL";
@@ -105,6 +107,44 @@ pub struct CatalogLife {
     pub from: CheckpointId,
 }
 
+/// Ranks in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RankRange {
+    /// The first of them.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl RankRange {
+    /// The rank after the last of them.
+    pub fn end(&self) -> u32 {
+        self.first.saturating_add(self.count)
+    }
+
+    /// `ranks`, ascending, in as few ranges as they are.
+    pub fn of(ranks: impl IntoIterator<Item = u32>) -> Vec<Self> {
+        let mut ranges: Vec<Self> = Vec::new();
+        for rank in ranks {
+            match ranges.last_mut() {
+                Some(last) if last.end() == rank => last.count += 1,
+                _ => ranges.push(Self {
+                    first: rank,
+                    count: 1,
+                }),
+            }
+        }
+        ranges
+    }
+}
+
+impl Check for RankRange {
+    fn check(&self) -> Checked {
+        within("ranks in a row", self.count, 1, RANKS_MAX)?;
+        within("first rank", self.first, 0, RANKS_MAX - self.count)
+    }
+}
+
 /// One store's part of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CatalogPart {
@@ -112,6 +152,8 @@ pub struct CatalogPart {
     pub store: u32,
     /// The sequence of the root that committed it: this root or a later one has the revision.
     pub sequence: u64,
+    /// Whose parts these are: a place in the list of rank sets.
+    pub ranks: u32,
 }
 
 /// A checkpoint that is whole in the archive.
@@ -144,6 +186,8 @@ pub struct CatalogState {
     pub stores: Vec<CatalogStore>,
     /// Lives, ascending by incarnation.
     pub lives: Vec<CatalogLife>,
+    /// Ranks whose parts are in one store, each ascending; checkpoints share them.
+    pub rank_sets: Vec<Vec<RankRange>>,
     /// The checkpoints, oldest first.
     pub checkpoints: Vec<CatalogCheckpoint>,
 }
@@ -158,7 +202,7 @@ impl CatalogState {
         body.count(self.stores.len())
             .count(self.lives.len())
             .count(self.checkpoints.len())
-            .u32(0);
+            .count(self.rank_sets.len());
         for store in &self.stores {
             store.put(&mut body);
         }
@@ -166,6 +210,12 @@ impl CatalogState {
             body.u64(life.incarnation)
                 .u64(life.from.incarnation)
                 .u64(life.from.number);
+        }
+        for set in &self.rank_sets {
+            body.count(set.len());
+            for range in set {
+                body.u32(range.first).u32(range.count);
+            }
         }
         for entry in &self.checkpoints {
             let kept = if entry.kept { FLAG_KEPT } else { 0 };
@@ -178,7 +228,7 @@ impl CatalogState {
                 .u64(entry.bytes_written)
                 .count(entry.parts.len());
             for part in &entry.parts {
-                body.u32(part.store).u64(part.sequence);
+                body.u32(part.store).u64(part.sequence).u32(part.ranks);
             }
         }
         body.finish(self, |bytes| Self::decode(bytes, catalog))
@@ -196,7 +246,7 @@ impl CatalogState {
         let store_count = body.u32_in("stores", 0, CATALOG_STORES_MAX)?;
         let life_count = body.u32_in("lives", 0, CATALOG_LIVES_MAX)?;
         let checkpoint_count = body.u32_in("checkpoints", 0, CATALOG_CHECKPOINTS_MAX)?;
-        body.zeros("reserved", 4)?;
+        let set_count = body.u32_in("rank sets", 0, CATALOG_RANK_SETS_MAX)?;
         let mut state = Self {
             sequence,
             incarnation,
@@ -209,9 +259,12 @@ impl CatalogState {
             let life = decode_life(&mut body, state.lives.last())?;
             state.lives.push(life);
         }
+        for _ in 0..set_count {
+            state.rank_sets.push(decode_ranks(&mut body)?);
+        }
         for _ in 0..checkpoint_count {
             let last = state.checkpoints.last();
-            let entry = decode_checkpoint(&mut body, last, store_count)?;
+            let entry = decode_checkpoint(&mut body, last, (store_count, set_count))?;
             state.checkpoints.push(entry);
         }
         body.end()?;
@@ -252,10 +305,24 @@ fn decode_life(
     Ok(CatalogLife { incarnation, from })
 }
 
+fn decode_ranks(body: &mut Decoder<'_>) -> Result<Vec<RankRange>, FormatError> {
+    let mut set: Vec<RankRange> = Vec::new();
+    for _ in 0..body.u32_in("ranges", 1, RANKS_MAX)? {
+        let first = body.u32("first rank")?;
+        let is_apart = set.last().is_none_or(|last| last.end() < first);
+        if !is_apart || first >= RANKS_MAX {
+            return Err(body.refuse("first rank", 4, "ascending ranges with gaps between", first));
+        }
+        let count = body.u32_in("ranks in a row", 1, RANKS_MAX - first)?;
+        set.push(RankRange { first, count });
+    }
+    Ok(set)
+}
+
 fn decode_checkpoint(
     body: &mut Decoder<'_>,
     last: Option<&CatalogCheckpoint>,
-    store_count: u32,
+    (store_count, set_count): (u32, u32),
 ) -> Result<CatalogCheckpoint, FormatError> {
     let checkpoint = checkpoint(body)?;
     if last.is_some_and(|last| last.checkpoint >= checkpoint) {
@@ -275,7 +342,15 @@ fn decode_checkpoint(
             return Err(body.refuse("store", 4, "ascending places in the list", store));
         }
         let sequence = body.u64_max("sequence", COUNTER_MAX)?;
-        parts.push(CatalogPart { store, sequence });
+        let ranks = body.u32("rank set")?;
+        if ranks >= set_count {
+            return Err(body.refuse("rank set", 4, "a place in the list", ranks));
+        }
+        parts.push(CatalogPart {
+            store,
+            sequence,
+            ranks,
+        });
     }
     Ok(CatalogCheckpoint {
         checkpoint,

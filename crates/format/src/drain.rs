@@ -7,6 +7,7 @@
 
 use crate::agent::Seat;
 use crate::bytes::FormatError;
+use crate::catalog::RankRange;
 use crate::check::{Check, Checked, list, text, within};
 use crate::ids::{Address, CheckpointId, StoreId};
 use crate::limits::{
@@ -147,6 +148,8 @@ pub struct DrainProgress {
     pub sequence: u64,
     /// Ranks of the job that took the checkpoint.
     pub world_size: u32,
+    /// Whose parts the store has of it, ascending, once it is done.
+    pub ranks: Vec<RankRange>,
     /// Bytes of all variables.
     pub bytes_total: u64,
     /// Bytes of the blocks that have to be drained.
@@ -245,6 +248,7 @@ impl Check for DrainAnswer {
                 within("state", progress.state, 0, 3_u8)?;
                 progress.checkpoint.check()?;
                 text("file", &progress.file, ENDPOINT_BYTES_MAX)?;
+                list("ranks", &progress.ranks, STRIPES_MAX)?;
                 text("text", &progress.text, REPORT_BYTES_MAX)
             }
         }

@@ -46,6 +46,7 @@ pub use archived::{BaseRun, SegmentHeader, SegmentPiece};
 pub use bytes::{Decoder, Encoder, FormatError};
 pub use catalog::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
+    RankRange,
 };
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;

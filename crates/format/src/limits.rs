@@ -77,6 +77,8 @@ pub const SEGMENT_PIECES_MAX: u32 = 1 << 16;
 pub const STORED_BYTES_MAX: u32 = 1 << 23;
 /// Most stores that a catalog names.
 pub const CATALOG_STORES_MAX: u32 = 1 << 16;
+/// Most sets of ranks that a catalog has.
+pub const CATALOG_RANK_SETS_MAX: u32 = 1 << 20;
 /// Most lives of the job that a catalog remembers.
 pub const CATALOG_LIVES_MAX: u32 = 1 << 10;
 /// Most checkpoints that a catalog lists.

@@ -12,8 +12,8 @@ use backstay::format::archive::DATA_OFFSET;
 use backstay::format::stream::StreamRoot;
 use backstay::format::width::{to_u64, to_usize};
 use backstay::format::{
-    Address, BlockRef, Digest, RankEntry, RevisionEntry, SegmentClass, SegmentHeader, SegmentId,
-    SegmentPiece,
+    Address, BlockRef, Digest, RankEntry, RankRange, RevisionEntry, SegmentClass, SegmentHeader,
+    SegmentId, SegmentPiece,
 };
 use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, Commit, Folder, Identity, NewCheckpoint, NewPart,
@@ -107,7 +107,8 @@ impl Archive {
             host: fence::host(),
         };
         std::fs::create_dir_all(&mounts[0])?;
-        let catalog = Catalog::create(&mounts[0], &identity, catalog::SLOT_BYTES)?;
+        let catalog =
+            Catalog::create(&mounts[0], &identity, catalog::slot_bytes_for(mounts.len()))?;
         let end = DATA_OFFSET + options.reserve_bytes;
         let region_bytes = end.next_multiple_of(to_u64(options.write_bytes));
         if is_one_file {
@@ -267,21 +268,21 @@ impl Way for Archive {
                 .unwrap_or_else(PoisonError::into_inner) = sequence;
             Ok(())
         })?;
-        let parts = self
-            .aggregators
-            .iter()
-            .zip(sequences)
-            .map(|(aggregator, sequence)| NewPart {
+        let world_size = u32::try_from(payload.parts.len())?;
+        let parts = self.aggregators.iter().zip(sequences).zip(0..).map(
+            |((aggregator, sequence), index)| NewPart {
+                ranks: RankRange::of((index..world_size).step_by(self.aggregators.len())),
                 store: aggregator.store.id(),
                 file: aggregator.file.clone(),
                 sequence: sequence
                     .into_inner()
                     .unwrap_or_else(PoisonError::into_inner),
-            });
+            },
+        );
         let bytes = to_u64(payload.parts.iter().map(Vec::len).sum());
         self.catalog.record(&NewCheckpoint {
             checkpoint: id(number),
-            world_size: u32::try_from(payload.parts.len())?,
+            world_size,
             bytes_total: bytes,
             bytes_written: bytes,
             parts: parts.collect(),

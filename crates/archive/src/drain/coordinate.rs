@@ -12,11 +12,11 @@ use super::running::GRACE;
 use super::seats::Seats;
 use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
 use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, sweep};
+use crate::catalog::slot_bytes_for;
 use crate::{Catalog, Identity, NewCheckpoint, NewPart, fence, private, retention};
 use backstay_base::clock::{Deadline, Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
-use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay_format::width::to_u64;
 use backstay_format::{CatalogState, CheckpointId};
@@ -98,7 +98,8 @@ impl ArchivePlan {
             epoch: 0,
             host: fence::host(),
         };
-        let catalog = open(&self.folder, &identity, SLOT_BYTES_DEFAULT)?;
+        let aggregators = Seats::count(&self.folder, self.nodes.len(), self.aggregate_nodes);
+        let catalog = open(&self.folder, &identity, slot_bytes_for(aggregators))?;
         if let Some(from) = self.from {
             let from = CheckpointId::new(from.incarnation, from.number);
             catalog.begin_life(self.incarnation, Some(from))?;
@@ -491,6 +492,7 @@ fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Resul
         store: progress.store,
         file: progress.file.clone(),
         sequence: progress.sequence,
+        ranks: progress.ranks.clone(),
     };
     catalog.record(&NewCheckpoint {
         checkpoint: id,

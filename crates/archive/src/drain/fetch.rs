@@ -2,34 +2,56 @@
 //! Purpose: the way back from the archive: which checkpoints it has, which file has which rank's part, and
 //! a reader for it.
 //! In from: the catalog and the stores' tables. Out to: `session` (restart), `inspect`.
-//! Invariants: only what the catalog lists is offered; what is damaged is left out, and said; what could not
-//! be read is told apart from that; one store is open at a time while it is looked, and files are opened
-//! as they are read.
+//! Invariants: only what the catalog lists is offered; a file of a store is opened when a part is read that it has,
+//! and some are open at a time.
 
 use super::encode::Decoders;
-use crate::{ArchiveDevice, Catalog, CatalogReader, Folder, Place, ReadOptions, private};
+use crate::{ArchiveDevice, Catalog, Folder, Place, ReadOptions, private};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::on_demand::OpenFiles;
 use backstay_base::io::two_slots::Unread;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CatalogState, CheckpointId};
+use backstay_format::{CatalogCheckpoint, CatalogPart, CatalogState, CheckpointId, RankRange};
 use backstay_store::reader::StoreReader;
-use backstay_store::revision::read_ranks;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Ranks in a row whose parts are in one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankSource {
+    /// Which ranks of then.
+    pub ranks: RankRange,
+    /// Place of their file in `ArchiveFound::files`.
+    pub file: u32,
+}
 
 /// A checkpoint of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchivedCheckpoint {
     /// Which.
     pub checkpoint: CheckpointId,
-    /// By rank of then: place of its file in `ArchiveFound::files`.
-    pub sources: Vec<usize>,
+    /// Where its parts are, ascending by rank, each rank once; checkpoints share what is equal.
+    pub sources: Arc<[RankSource]>,
 }
 
-/// What an archive has for a restart.
+impl ArchivedCheckpoint {
+    /// The place of the file that has `rank`'s part.
+    pub fn file_of(&self, rank: u32) -> Option<usize> {
+        let at = self
+            .sources
+            .partition_point(|source| source.ranks.end() <= rank);
+        let source = self.sources.get(at)?;
+        (source.ranks.first <= rank).then_some(index(source.file))
+    }
+
+    /// Ranks of the job that took it.
+    pub fn world_size(&self) -> u32 {
+        self.sources.last().map_or(0, |source| source.ranks.end())
+    }
+}
+
+/// What an archive has for a restart, as its catalog says: no other file is opened to find it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ArchiveFound {
     /// The folder of the job.
@@ -42,19 +64,11 @@ pub struct ArchiveFound {
     pub files: Vec<String>,
     /// What the catalog lists that can be restored, newest first.
     pub listed: Vec<CatalogCheckpoint>,
-    /// What can be had, newest first.
+    /// The same, and where it is.
     pub checkpoints: Vec<ArchivedCheckpoint>,
-    /// What cannot, and why.
-    pub beyond: Vec<String>,
-    /// What could not be looked at, newest first, and why.
-    pub unread: Vec<(CheckpointId, String)>,
-    /// Whether some of that may be read a little later.
-    pub may_pass: bool,
-    /// Why nothing can be had though checkpoints are listed; empty otherwise.
-    pub lost: String,
-    /// Whether what may stand in slots that cannot be read was given up to find it.
-    pub gives_up: bool,
-    /// Whether that is a slot of the catalog.
+    /// What is to be said of it.
+    pub warnings: Vec<String>,
+    /// Whether what may stand in a slot of the catalog that cannot be read was given up to find it.
     pub gave_up_catalog: bool,
 }
 
@@ -68,7 +82,6 @@ impl ArchiveFound {
     pub fn look_as(folder: &Path, unread: Unread) -> Result<Self> {
         let mut found = Self {
             folder: folder.to_owned(),
-            gives_up: unread == Unread::GivenUp,
             ..Self::default()
         };
         let catalog = match Catalog::open_reader_as(folder, unread) {
@@ -76,62 +89,41 @@ impl ArchiveFound {
             Err(error) if error.kind() == ErrorKind::NoCheckpoint => return Ok(found),
             Err(error) => return Err(error),
         };
+        let state = catalog.state();
         found.run = catalog.superblock().run;
         found.gave_up_catalog = catalog.given_up().is_some();
         // What was given up may be of a life more.
-        found.incarnation = catalog.state().incarnation + u64::from(found.gave_up_catalog);
-        found.listed = listed(catalog.state());
-        let sources = look_for_parts((folder, unread), &catalog, &found.listed);
-        for (entry, sources) in found.listed.iter().zip(sources) {
-            let checkpoint = entry.checkpoint;
-            match sources {
-                Ok(sources) => found.checkpoints.push(ArchivedCheckpoint {
-                    checkpoint,
-                    sources,
-                }),
-                Err(error) => {
-                    let why =
-                        format!("checkpoint {checkpoint} of the archive cannot be had: {error}");
-                    if !error.kind().proves_loss() {
-                        found.may_pass |= error.may_pass();
-                        found.unread.push((checkpoint, why.clone()));
-                    }
-                    found.beyond.push(why);
-                }
+        found.incarnation = state.incarnation + u64::from(found.gave_up_catalog);
+        found.listed = listed(state);
+        found.files = state.stores.iter().map(|s| s.name.clone()).collect();
+        for entry in &found.listed {
+            let mut sources = sources(state, entry);
+            let last = found.checkpoints.last();
+            if let Some(last) = last.filter(|last| *last.sources == *sources) {
+                sources = Arc::clone(&last.sources);
             }
+            found.checkpoints.push(ArchivedCheckpoint {
+                checkpoint: entry.checkpoint,
+                sources,
+            });
         }
-        // Beginning anew mends what is damaged, not what cannot be read.
-        let all_damaged = found.checkpoints.is_empty() && found.unread.is_empty();
-        if let (true, Some(why)) = (all_damaged, found.beyond.first()) {
-            found.lost = format!(
-                "{}: {why}; nothing is left to restore. To begin anew, remove this folder or set another",
-                folder.display()
-            );
-        }
-        found.files = catalog
-            .state()
-            .stores
-            .iter()
-            .map(|store| store.name.clone())
-            .collect();
         if let Some(error) = catalog.given_up() {
-            found.beyond.push(format!(
+            found.warnings.push(format!(
                 "{error}; a checkpoint to restore was named, so the other slot is taken, and what may stand in \
                  this one is given up with the restore"
             ));
         }
         // What was just being recorded may be no loss at all; what was recorded would be.
         if let Some(damaged) = catalog.damaged() {
-            let sequence = catalog.state().sequence;
-            found.beyond.push(format!(
-                "{damaged}; the older state {sequence} of the catalog is taken, which may lack the newest \
-                 checkpoints"
+            found.warnings.push(format!(
+                "{damaged}; the older state {} of the catalog is taken, which may lack the newest checkpoints",
+                state.sequence
             ));
         }
         Ok(found)
     }
 
-    /// Number of the newest that can be had; 0 if there is none.
+    /// Number of the newest; 0 if there is none.
     pub fn newest_number(&self) -> u64 {
         self.checkpoints
             .first()
@@ -142,6 +134,21 @@ impl ArchiveFound {
     pub fn find(&self, id: CheckpointId) -> Option<&ArchivedCheckpoint> {
         self.checkpoints.iter().find(|found| found.checkpoint == id)
     }
+}
+
+/// Which store has which rank's part of a checkpoint that the catalog lists: nothing is recorded whose parts do not
+/// have each rank once.
+fn sources(state: &CatalogState, entry: &CatalogCheckpoint) -> Arc<[RankSource]> {
+    let ranks = |part: &CatalogPart| state.rank_sets.get(index(part.ranks)).into_iter().flatten();
+    let of_part = |part: &CatalogPart| {
+        let file = part.store;
+        ranks(part)
+            .map(move |&ranks| RankSource { ranks, file })
+            .collect::<Vec<_>>()
+    };
+    let mut sources: Vec<RankSource> = entry.parts.iter().flat_map(of_part).collect();
+    sources.sort_unstable();
+    sources.into()
 }
 
 /// What a catalog lists that can be restored, newest first.
@@ -213,80 +220,4 @@ pub fn read_options() -> ReadOptions {
 fn with_records(reader: StoreReader) -> Result<StoreReader> {
     reader.read_records(|_, _, _| {})?;
     Ok(reader)
-}
-
-/// Which store has which rank's part, for each of the checkpoints listed; stores are looked at one after
-/// the other.
-fn look_for_parts(
-    (folder, unread): (&Path, Unread),
-    catalog: &CatalogReader,
-    listed: &[CatalogCheckpoint],
-) -> Vec<Result<Vec<usize>>> {
-    let mut by_store: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (place, entry) in listed.iter().enumerate() {
-        for part in &entry.parts {
-            by_store.entry(index(part.store)).or_default().push(place);
-        }
-    }
-    let blank = |entry: &CatalogCheckpoint| Ok(vec![None; index(entry.world_size)]);
-    let mut found: Vec<Result<Vec<Option<usize>>>> = listed.iter().map(blank).collect();
-    for (at, places) in by_store {
-        let name = catalog.state().stores.get(at).map(|store| &*store.name);
-        let ids: Vec<CheckpointId> = places
-            .iter()
-            .map(|&place| listed[place].checkpoint)
-            .collect();
-        let ranks = ranks_in((folder, unread), name.unwrap_or_default(), &ids);
-        for (place, ranks) in places.into_iter().zip(ranks) {
-            match (&mut found[place], ranks) {
-                (Ok(sources), Ok(ranks)) => {
-                    for rank in ranks {
-                        if let Some(source) = sources.get_mut(index(rank)) {
-                            *source = Some(at);
-                        }
-                    }
-                }
-                // What is proven counts before what could not be looked at.
-                (Err(known), Err(error)) if !known.kind().proves_loss() => *known = error,
-                (Err(_), _) => {}
-                (known, Err(error)) => *known = Err(error),
-            }
-        }
-    }
-    let none = || Error::new(ErrorKind::Corrupt, "parts of some ranks are in no store");
-    let whole = |sources: Vec<Option<usize>>| {
-        let whole: Option<Vec<usize>> = sources.into_iter().collect();
-        whole.ok_or_else(none)
-    };
-    found
-        .into_iter()
-        .map(|sources| sources.and_then(whole))
-        .collect()
-}
-
-/// The ranks whose parts of each of these checkpoints a store has.
-fn ranks_in(
-    (folder, unread): (&Path, Unread),
-    file: &str,
-    ids: &[CheckpointId],
-) -> Vec<Result<Vec<u32>>> {
-    let opened = open_store_as(folder, file, unread).and_then(|reader| {
-        let revisions = reader.newest_root()?.0.revisions;
-        Ok((reader, revisions))
-    });
-    let (reader, revisions) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return ids.iter().map(|_| Err(error.again())).collect(),
-    };
-    let of = |id: &CheckpointId| {
-        let mut revisions = revisions.iter();
-        let revision = revisions.find(|revision| revision.checkpoint == *id);
-        let gone = || {
-            let context = format!("{} does not have it", reader.device().name());
-            Error::new(ErrorKind::NotRetained, context)
-        };
-        let ranks = read_ranks(&reader, revision.ok_or_else(gone)?)?;
-        Ok(ranks.into_iter().map(|entry| entry.rank).collect())
-    };
-    ids.iter().map(of).collect()
 }

@@ -117,6 +117,11 @@ impl std::ops::Deref for Seats {
 }
 
 impl Seats {
+    /// Aggregators of a job of so many nodes, as far as is known: servers may come and go.
+    pub(super) fn count(folder: &Path, nodes: usize, nodes_each: Option<u32>) -> usize {
+        elected(nodes, nodes_each).max(servers::find(folder).len().min(nodes))
+    }
+
     /// Servers that are there take equal shares of `nodes`; without servers the first node of each share does.
     pub(super) fn assign(folder: &Path, nodes: &[ArchiveNode], nodes_each: Option<u32>) -> Self {
         let servers = servers::find(folder);

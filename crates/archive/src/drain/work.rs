@@ -22,7 +22,7 @@ use backstay_base::clock::Pulse;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::drain::{DrainJob, DrainProgress};
 use backstay_format::width::{to_u64, to_usize};
-use backstay_format::{Address, BlockRef, RevisionEntry, SegmentId};
+use backstay_format::{Address, BlockRef, RankRange, RevisionEntry, SegmentId};
 use backstay_net::Endpoint;
 use backstay_store::revision::{ReadPart, read_part};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +122,10 @@ impl Drain<'_> {
         let mut writer = PartWriter::new(self.store, self.job.checkpoint);
         let new = parts::write(self.job, &works, &placed, state, &victims, &mut writer)?;
         let opened = opened.into_iter().chain(writer.finish()?).collect();
-        self.commit(state, &sources, works, new, (opened, found))
+        let ranks = RankRange::of(works.iter().map(|work| work.rank));
+        let sequence = self.commit(state, &sources, works, new, (opened, found))?;
+        lock(self.progress).ranks = ranks;
+        Ok(sequence)
     }
 
     fn sources(&self) -> Result<Vec<Source>> {

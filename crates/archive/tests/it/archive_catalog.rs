@@ -2,29 +2,33 @@
 //! The catalog in a folder: recorded, abandoned, dropped, kept; taken over; another job refused; damage.
 
 use crate::archive_store::{id, identity};
+use backstay_archive::catalog::slot_bytes_for;
 use backstay_archive::drain::fetch::ArchiveFound;
 use backstay_archive::retention::{Reason, plan};
-use backstay_archive::{Catalog, Identity, NewCheckpoint, NewPart, catalog_file};
+use backstay_archive::{Catalog, Identity, NewCheckpoint, NewPart, catalog_file, store_file};
 use backstay_base::ErrorKind;
-use backstay_format::CheckpointId;
-use backstay_format::StoreId;
+use backstay_format::limits::REVISIONS_MAX;
+use backstay_format::width::{index, to_u64};
+use backstay_format::{CheckpointId, Digest, RankRange, StoreId};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 const SLOT: u32 = 64 << 10;
 
 fn checkpoint(checkpoint: CheckpointId, stores: &[u8]) -> NewCheckpoint {
-    let part = |&store: &u8| NewPart {
+    let part = |(rank, &store): (u32, &u8)| NewPart {
         store: StoreId([store; 16]),
         file: format!("aggregate-{store}-1.backstay"),
         sequence: checkpoint.number,
+        ranks: RankRange::of([rank]),
     };
     NewCheckpoint {
         checkpoint,
-        world_size: 4,
+        world_size: u32::try_from(stores.len()).unwrap(),
         bytes_total: 1000,
         bytes_written: 10 * checkpoint.number,
-        parts: stores.iter().map(part).collect(),
+        parts: (0..).zip(stores).map(part).collect(),
     }
 }
 
@@ -235,7 +239,10 @@ fn a_restart_says_that_the_newest_state_is_damaged() {
     drop(catalog);
     let says = || {
         let found = ArchiveFound::look(folder).unwrap();
-        found.beyond.iter().any(|text| text.contains("older state"))
+        found
+            .warnings
+            .iter()
+            .any(|text| text.contains("older state"))
     };
     assert!(!says());
     assert_eq!(listed(folder), [1, 2].map(id));
@@ -267,4 +274,99 @@ fn a_catalog_that_cannot_be_opened_is_not_passed_over() {
     assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
     std::fs::remove_dir(folder.join(catalog_file(2))).unwrap();
     assert_eq!(listed(folder), [id(1)]);
+}
+
+/// One checkpoint of `aggregators`, each of which has `ranks` ranks, of the round-robin kind.
+fn large(id: CheckpointId, aggregators: u32, ranks: u32) -> NewCheckpoint {
+    let part = |at: u32| NewPart {
+        store: StoreId(Digest::of(&at.to_le_bytes()).0),
+        file: store_file(at, 999),
+        sequence: id.number,
+        ranks: RankRange::of((0..ranks).map(|rank| rank * aggregators + at)),
+    };
+    NewCheckpoint {
+        checkpoint: id,
+        world_size: aggregators * ranks,
+        bytes_total: 1,
+        bytes_written: 1,
+        parts: (0..aggregators).map(part).collect(),
+    }
+}
+
+/// Of 10,240 nodes of 10 ranks: with the aggregators that they elect, and with each node for itself.
+#[test]
+fn a_catalog_has_room_for_all_that_an_archive_may_retain() {
+    for (aggregators, ranks) in [(320, 320), (10_240, 10)] {
+        let folder = tempfile::tempdir().unwrap();
+        let slot_bytes = slot_bytes_for(index(aggregators));
+        let catalog = Catalog::create(folder.path(), &identity(0), slot_bytes).unwrap();
+        let most = to_u64(REVISIONS_MAX);
+        // The first and the last: what stands between is as large.
+        catalog.record(&large(id(1), aggregators, ranks)).unwrap();
+        let state = catalog.state();
+        let once = state.encode(StoreId::default()).unwrap().len();
+        let entry = 52 + 16 * index(aggregators);
+        assert!(once + entry * (REVISIONS_MAX - 1) <= index(slot_bytes));
+        let found = ArchiveFound::look(folder.path()).unwrap();
+        let last = aggregators * ranks - 1;
+        assert_eq!(found.checkpoints[0].world_size(), last + 1);
+        for rank in [0, 1, aggregators, last] {
+            let file = found.checkpoints[0]
+                .file_of(rank)
+                .map(|at| &*found.files[at]);
+            assert_eq!(file, Some(&*store_file(rank % aggregators, 999)));
+        }
+        assert_eq!(found.checkpoints[0].file_of(last + 1), None);
+        if aggregators == 320 {
+            (2..=most).for_each(|n| catalog.record(&large(id(n), aggregators, ranks)).unwrap());
+            let found = ArchiveFound::look(folder.path()).unwrap();
+            assert_eq!(found.checkpoints.len(), REVISIONS_MAX);
+            let shared = &found.checkpoints[0].sources;
+            assert!(
+                found
+                    .checkpoints
+                    .iter()
+                    .all(|c| Arc::ptr_eq(&c.sources, shared))
+            );
+        }
+    }
+}
+
+/// A life with more aggregators than the catalog was made for goes on in a file with larger slots.
+#[test]
+fn a_catalog_with_too_small_slots_gives_way_to_a_larger_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let small = Catalog::create(folder, &identity(0), SLOT).unwrap();
+    small.record(&checkpoint(id(1), &[1, 2])).unwrap();
+    let held = Catalog::open_or_create(folder, &identity(0), 2 * SLOT).unwrap_err();
+    assert_eq!(held.kind(), ErrorKind::StoreBusy, "{held}");
+    drop(small);
+    let large = Catalog::open_or_create(folder, &identity(0), 2 * SLOT).unwrap();
+    assert_eq!(
+        (large.file(), large.superblock().slot_bytes),
+        (&*catalog_file(2), 2 * SLOT)
+    );
+    drop(large);
+    let again = Catalog::open_or_create(folder, &identity(0), SLOT).unwrap();
+    assert_eq!(again.superblock().slot_bytes, 2 * SLOT);
+    assert_eq!(listed(folder), [id(1)]);
+}
+
+/// What is recorded has each rank once: else nobody would know where it is.
+#[test]
+fn a_checkpoint_without_parts_of_some_ranks_is_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let catalog = Catalog::create(folder.path(), &identity(0), SLOT).unwrap();
+    let refused = |change: fn(&mut NewCheckpoint)| {
+        let mut new = checkpoint(id(1), &[1, 2, 3]);
+        change(&mut new);
+        let error = catalog.record(&new).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    };
+    refused(|new| new.world_size = 4);
+    refused(|new| drop(new.parts.remove(1)));
+    refused(|new| new.parts[1].ranks = RankRange::of([0]));
+    refused(|new| new.parts[2].ranks.clear());
+    assert_eq!(listed(folder.path()), []);
 }

@@ -8,6 +8,7 @@ use backstay_archive::{
 };
 use backstay_archive::{NewPart, store_file};
 use backstay_base::io::Device;
+use backstay_format::RankRange;
 use backstay_format::geometry::SUPERBLOCK_OFFSETS;
 use backstay_format::{
     ArchiveSuperblock, CatalogState, CatalogSuperblock, CheckpointId, SegmentId, StoreId,
@@ -224,10 +225,11 @@ fn checkpoint(number: u64) -> NewCheckpoint {
         store: StoreId([store; 16]),
         file: store_file(u32::from(store), 1),
         sequence: number + 1,
+        ranks: RankRange::of([u32::from(store) - 1]),
     };
     NewCheckpoint {
         checkpoint: id(number),
-        world_size: 4,
+        world_size: 3,
         bytes_total: 1000,
         bytes_written: 10,
         parts: (1..=3).map(part).collect(),

@@ -12,6 +12,7 @@ use backstay_base::io::Device;
 use backstay_format::CheckpointId;
 use backstay_format::heir::HEIR_OFFSET;
 use backstay_format::{CatalogState, RevisionEntry, SegmentId, StreamRoot};
+use backstay_format::{RankRange, StoreId};
 use backstay_testkit::SimDevice;
 use backstay_testkit::seeded::Seeded;
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,6 +299,7 @@ impl Life {
                 store: store.id(),
                 file: file.to_owned(),
                 sequence,
+                ranks: RankRange::of([0]),
             }],
         })
     }
@@ -432,7 +434,12 @@ fn what_was_recorded_is_never_lost_between_two_that_take_over_again_and_again() 
                 world_size: 1,
                 bytes_total: 1,
                 bytes_written: 1,
-                parts: Vec::new(),
+                parts: vec![NewPart {
+                    store: StoreId([1; 16]),
+                    file: store_file(0, 1),
+                    sequence: number,
+                    ranks: RankRange::of([0]),
+                }],
             };
             match open[who].as_ref().unwrap().record(&entry) {
                 Ok(()) => recorded.push(id),

@@ -5,7 +5,7 @@ use backstay_archive::drain::{ArchiveNode, ArchivePlan, ArchiveThread, DrainPoin
 use backstay_base::Result;
 use backstay_base::io::shared::SharedWords;
 use backstay_format::drain::{ArchiveCodec, DrainAnswer, DrainProgress, DrainRequest};
-use backstay_format::{CheckpointId, Digest, Merge, StoreId, Superblock};
+use backstay_format::{CheckpointId, Digest, Merge, RankRange, StoreId, Superblock};
 use backstay_net::Endpoint;
 use backstay_store::control::Control;
 use backstay_store::reserve::{Reserve, ReserveSettings};
@@ -63,7 +63,8 @@ fn done(job: Option<&backstay_format::drain::DrainJob>) -> DrainProgress {
         store: StoreId(Digest::of(file.as_bytes()).0),
         file,
         sequence: 2,
-        world_size: 1,
+        world_size: job.aggregators,
+        ranks: RankRange::of([job.aggregator]),
         ..DrainProgress::default()
     }
 }

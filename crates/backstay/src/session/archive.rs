@@ -14,7 +14,7 @@ use super::share::share_bytes;
 use super::vote::vote;
 use super::watch::Watched;
 use crate::config::Config;
-use backstay_archive::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint};
+use backstay_archive::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint, RankSource};
 use backstay_archive::drain::{ArchiveNode, ArchivePlan, RunningLock, STATUS_FILE, publish_secret};
 use backstay_archive::{Catalog, job_folder, private};
 use backstay_base::clock::Backoff;
@@ -23,19 +23,16 @@ use backstay_base::io::two_slots::Unread;
 use backstay_base::notice;
 use backstay_format::local::LocalRequest;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError};
+use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError, RankRange};
 use backstay_parity::agent::coordinate::NodeSeat;
 use backstay_store::reader::StoreReader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most checkpoints that all ranks are told could not be read, the newest: none of a catalog's is left out.
-const UNREAD_MAX: usize = 64;
 const FOUND: &str = "what the archive has";
-/// Most of a text that all ranks are told.
-const LOST_CHARS_MAX: usize = 600;
 
 /// What a session has of level 3.
 #[derive(Debug, Default)]
@@ -50,6 +47,8 @@ pub(super) struct Archive {
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
+    /// What may stand in root slots that cannot be read is given up with the restore that was named.
+    gives_up: AtomicBool,
     /// Rank 0's, as long as the session lives.
     lock: Option<RunningLock>,
     is_on: bool,
@@ -83,7 +82,7 @@ impl Archive {
             mine =
                 private::make_folder(&folder).and_then(|()| look_within(limit, &folder, names_one));
             if let Ok(found) = &mut mine {
-                found.beyond.iter().for_each(|text| notice::warn(text));
+                found.warnings.iter().for_each(|text| notice::warn(text));
                 self.listed = std::mem::take(&mut found.listed);
             }
         }
@@ -140,35 +139,24 @@ impl Archive {
     pub(super) fn checkpoints(&self) -> impl Iterator<Item = CheckpointId> {
         self.found.checkpoints.iter().map(|found| found.checkpoint)
     }
-    /// The newest checkpoint of which it is not known whether it is there, and why.
-    pub(super) fn newest_unread(&self) -> Option<(CheckpointId, String)> {
-        let unread = self.found.unread.first();
-        unread.map(|(id, why)| (*id, why.clone()))
-    }
-    /// Why the archive has nothing for a restart though it lists checkpoints.
-    pub(super) fn lost(&self) -> Option<Error> {
-        let why = &self.found.lost;
-        (!why.is_empty()).then(|| Error::new(ErrorKind::Corrupt, why.clone()))
+    /// The error of a restore after which nothing is left to try, though the catalog lists something.
+    pub(super) fn nothing_left(&self, last: Error) -> Error {
+        if self.found.checkpoints.is_empty() || !last.kind().proves_loss() {
+            return last;
+        }
+        let folder = self.found.folder.display();
+        let context = format!(
+            "{}; nothing is left to restore. To begin anew, remove {folder} or set another archive",
+            last.words()
+        );
+        Error::new(ErrorKind::Corrupt, context)
     }
     pub(super) fn has(&self, id: CheckpointId) -> bool {
         self.found.find(id).is_some()
     }
-    /// Why it is not known whether the archive has a checkpoint.
-    pub(super) fn unread(&self, id: CheckpointId) -> Option<Error> {
-        let mut unread = self.found.unread.iter();
-        let (_, why) = unread.find(|(unread, _)| *unread == id)?;
-        Some(Error::new(ErrorKind::Unreadable, why.clone()))
-    }
-    /// The same of a checkpoint with this number.
-    pub(super) fn unread_number(&self, number: u64) -> Option<Error> {
-        let mut unread = self.found.unread.iter().rev();
-        let (id, _) = unread.find(|(id, _)| id.number == number)?;
-        self.unread(*id)
-    }
     /// Ranks of the job that took a checkpoint which is read from here.
     pub(super) fn world_size(&self, id: CheckpointId) -> Option<u32> {
-        let found = self.found.find(id)?;
-        u32::try_from(found.sources.len()).ok()
+        self.found.find(id).map(ArchivedCheckpoint::world_size)
     }
     /// From now on `id` is read from here. False if it was before, or is not here.
     pub(super) fn prefer(&mut self, id: CheckpointId) -> bool {
@@ -181,7 +169,7 @@ impl Archive {
     /// The store that has `rank`'s part of a checkpoint.
     pub(super) fn reader_for(&self, id: CheckpointId, rank: u32) -> Result<Arc<StoreReader>> {
         let found = self.found.find(id);
-        let at = found.and_then(|found| found.sources.get(index(rank)).copied());
+        let at = found.and_then(|found| found.file_of(rank));
         let Some((at, file)) = at.and_then(|at| Some((at, self.found.files.get(at)?))) else {
             let context = format!("rank {rank}'s part of checkpoint {id} is not in the archive");
             return Err(Error::new(ErrorKind::NotRetained, context));
@@ -190,7 +178,7 @@ impl Archive {
         if let Some(reader) = readers.get(&at) {
             return Ok(Arc::clone(reader));
         }
-        let unread = if self.found.gives_up {
+        let unread = if self.gives_up.load(Ordering::Relaxed) {
             Unread::GivenUp
         } else {
             Unread::Counts
@@ -204,6 +192,12 @@ impl Archive {
     /// The restore is over: the files are let go.
     pub(super) fn close_readers(&self) {
         super::lock(&self.readers).clear();
+    }
+
+    /// What may stand in a root slot that cannot be read is given up from now on; whether it was not before.
+    pub(super) fn give_up_unread(&self) -> bool {
+        self.close_readers();
+        self.is_on && !self.gives_up.swap(true, Ordering::Relaxed)
     }
 
     /// Makes the archive ready for this life, on rank 0. The run is known.
@@ -248,7 +242,7 @@ impl Archive {
 
     /// A life began: what a slot holds that cannot be read may be of it.
     pub(super) fn give_up_no_more(&mut self) {
-        self.found.gives_up = false;
+        *self.gives_up.get_mut() = false;
     }
 
     /// What is newer than `id` is abandoned.
@@ -256,7 +250,6 @@ impl Archive {
         self.found
             .checkpoints
             .retain(|found| found.checkpoint <= id);
-        self.found.unread.retain(|(unread, _)| *unread <= id);
     }
 
     /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
@@ -345,7 +338,7 @@ fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<Archiv
     let mut again = Backoff::within(limit);
     loop {
         let mut found = ArchiveFound::look(folder);
-        let may_pass = found.as_ref().map_or_else(Error::may_pass, |f| f.may_pass);
+        let may_pass = found.as_ref().is_err_and(Error::may_pass);
         if may_pass && again.pause() {
             continue;
         }
@@ -368,43 +361,38 @@ fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<Archiv
     }
 }
 
-/// What of `found` all ranks need.
+/// What of `found` all ranks need; where parts are is told once for all checkpoints of which it is the same.
 fn encode_found(found: &ArchiveFound) -> std::result::Result<Vec<u8>, FormatError> {
-    let clip = |text: &str| text.chars().take(LOST_CHARS_MAX).collect::<String>();
-    let unread = found.unread.iter().take(UNREAD_MAX);
     let told = ArchiveFound {
         run: found.run,
         incarnation: found.incarnation,
         files: found.files.clone(),
         checkpoints: found.checkpoints.clone(),
-        unread: unread.map(|(id, why)| (*id, clip(why))).collect(),
-        lost: clip(&found.lost),
-        gives_up: found.gives_up,
         gave_up_catalog: found.gave_up_catalog,
         ..ArchiveFound::default()
     };
     let mut body = Encoder::new(FOUND);
     body.u32(told.run)
         .u64(told.incarnation)
-        .u8(u8::from(told.gives_up))
-        .u8(u8::from(told.gave_up_catalog))
-        .text(&told.lost);
+        .u8(u8::from(told.gave_up_catalog));
     body.count(told.files.len());
     for file in &told.files {
         body.text(file);
     }
+    let all: BTreeSet<&Arc<[RankSource]>> = told.checkpoints.iter().map(|c| &c.sources).collect();
+    body.count(all.len());
+    for sources in &all {
+        body.count(sources.len());
+        for RankSource { ranks, file } in sources.iter() {
+            body.u32(ranks.first).u32(ranks.count).u32(*file);
+        }
+    }
+    let places: BTreeMap<&Arc<[RankSource]>, usize> = all.into_iter().zip(0..).collect();
     body.count(told.checkpoints.len());
     for one in &told.checkpoints {
         body.u64(one.checkpoint.incarnation)
-            .u64(one.checkpoint.number);
-        body.count(one.sources.len());
-        for &source in &one.sources {
-            body.count(source);
-        }
-    }
-    body.count(told.unread.len());
-    for (id, why) in &told.unread {
-        body.u64(id.incarnation).u64(id.number).text(why);
+            .u64(one.checkpoint.number)
+            .count(places.get(&one.sources).copied().unwrap_or(0));
     }
     body.finish(&told, decode_found)
 }
@@ -414,29 +402,33 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
     let mut found = ArchiveFound {
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
-        gives_up: body.u8("gives up what cannot be read")? != 0,
         gave_up_catalog: body.u8("gave up a slot of the catalog")? != 0,
-        lost: body.text("why nothing can be had", 4 * LOST_CHARS_MAX)?,
         ..ArchiveFound::default()
     };
     for _ in 0..body.u32("files")? {
         found.files.push(body.text("file", 255)?);
     }
+    let mut all: Vec<Arc<[RankSource]>> = Vec::new();
+    for _ in 0..body.u32("places of parts")? {
+        let mut sources = Vec::new();
+        for _ in 0..body.u32("sources")? {
+            let (first, count) = (body.u32("first rank")?, body.u32("ranks in a row")?);
+            let ranks = RankRange { first, count };
+            let file = body.u32("source")?;
+            sources.push(RankSource { ranks, file });
+        }
+        all.push(sources.into());
+    }
     for _ in 0..body.u32("checkpoints")? {
         let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
-        let count = body.u32("ranks")?;
-        let sources = (0..count).map(|_| Ok(index(body.u32("source")?)));
-        let sources = sources.collect::<std::result::Result<_, FormatError>>()?;
+        let at = body.u32("place of the parts")?;
+        let Some(sources) = all.get(index(at)) else {
+            return Err(body.refuse("place of the parts", 4, "one that was told", at));
+        };
         found.checkpoints.push(ArchivedCheckpoint {
             checkpoint,
-            sources,
+            sources: Arc::clone(sources),
         });
-    }
-    for _ in 0..body.u32("checkpoints that could not be read")? {
-        let id = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
-        found
-            .unread
-            .push((id, body.text("why it could not", 4 * LOST_CHARS_MAX)?));
     }
     body.end()?;
     Ok(found)

@@ -53,20 +53,11 @@ impl Archive {
     pub(super) fn checkpoints(&self) -> impl Iterator<Item = CheckpointId> {
         std::iter::empty()
     }
-    pub(super) fn newest_unread(&self) -> Option<(CheckpointId, String)> {
-        None
-    }
-    pub(super) fn lost(&self) -> Option<Error> {
-        None
+    pub(super) fn nothing_left(&self, last: Error) -> Error {
+        last
     }
     pub(super) fn has(&self, _: CheckpointId) -> bool {
         false
-    }
-    pub(super) fn unread(&self, _: CheckpointId) -> Option<Error> {
-        None
-    }
-    pub(super) fn unread_number(&self, _: u64) -> Option<Error> {
-        None
     }
     pub(super) fn world_size(&self, _: CheckpointId) -> Option<u32> {
         None
@@ -82,6 +73,9 @@ impl Archive {
         Err(Error::new(ErrorKind::NotRetained, context))
     }
     pub(super) fn close_readers(&self) {}
+    pub(super) fn give_up_unread(&self) -> bool {
+        false
+    }
     pub(super) fn give_up_no_more(&mut self) {}
     pub(super) fn abandon_after(&mut self, _: CheckpointId) {}
     pub(super) fn begin(

@@ -519,9 +519,6 @@ impl Session {
                 notice::warn(&format!("rank {}: {error}", self.comm.rank()));
             }
         }
-        if agreed.is_empty() && self.lost.is_none() {
-            self.lost = self.archive.lost();
-        }
         // A node that is new to the job knows of no pin.
         self.policy.pinned = united(&self.comm, "pins", &agreed, &self.policy.pinned)?;
         self.policy.complete = agreed.into_iter().collect();
@@ -691,7 +688,8 @@ impl Session {
         Error::new(ErrorKind::InvalidArgument, context)
     }
 
-    /// The checkpoints that every rank can have back, oldest first. Where there is none, though something
+    /// The checkpoints that every rank can have back, oldest first; of those that the archive alone has, as its
+    /// catalog says: no other file of it is opened before one is restored. Where there is none, though something
     /// was stored, it is the error that [`Session::restore`] would be: only an empty list says that this is
     /// the first life of the job.
     pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {

@@ -105,8 +105,7 @@ impl Session {
         if let Some(id) = found {
             return self.restore_one_of(&[id]);
         }
-        let unread = self.archive.unread_number(number);
-        Err(unread.unwrap_or_else(|| self.not_retained(number)))
+        Err(self.not_retained(number))
     }
 
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
@@ -142,7 +141,7 @@ impl Session {
                 Err(error) => return Err(error),
             }
         }
-        Err(last)
+        Err(self.archive.nothing_left(last))
     }
 
     /// Reads checkpoint `id` on all ranks. Where one cannot, parity is asked for what it was, and then the
@@ -181,13 +180,8 @@ impl Session {
             });
             outcome = self.vote_read(&what, id, &mine);
         }
-        let restored = outcome.map_err(|lost| {
-            // Of what the archive has of it nothing is known.
-            let unread = self.archive.unread(id);
-            unread.map_or_else(|| lost.again(), |unread| weigh(unread, lost.again()))
-        })?;
         Ok(ReadBack {
-            restored,
+            restored: outcome?,
             start: mine.ok().and_then(|read| read.start),
         })
     }
@@ -197,13 +191,24 @@ impl Session {
     fn read_within_limit(&self, id: CheckpointId) -> Result<ReadBack> {
         let limit = Duration::from_millis(self.config.timeout_ms);
         let may_pass = |error: &Error| error.kind() == ErrorKind::StoreIo && error.may_pass();
-        patiently(limit, may_pass, || {
+        let read = patiently(limit, may_pass, || {
             self.read_checkpoint(id).inspect_err(|error| {
                 if may_pass(error) {
                     self.archive.close_readers();
                 }
             })
-        })
+        });
+        let is_named = self.node.names_one && !self.life_begun;
+        match read {
+            Err(error) if is_named && may_pass(&error) && self.archive.give_up_unread() => {
+                notice::warn(&format!(
+                    "{error}; a checkpoint to restore was named, so what can be read of the archive's file is \
+                     taken, and what may stand in a slot that cannot be is given up with the restore"
+                ));
+                self.read_checkpoint(id)
+            }
+            read => read,
+        }
     }
 
     /// All ranks' outcome of reading; the level that it took is the highest of all ranks.

@@ -175,8 +175,7 @@ impl Session {
     /// restored of itself. `newest` is the newest that can be had. Collective.
     pub(super) fn doubt_what_is_newer(&mut self, newest: Option<CheckpointId>) -> Result<()> {
         self.doubt = None;
-        let archived = self.archive.newest_unread();
-        let mut doubts: Vec<(CheckpointId, String)> = archived.into_iter().collect();
+        let mut doubts: Vec<(CheckpointId, String)> = Vec::new();
         if let Some(why) = self.protection.unlocated().map(str::to_owned) {
             // Parts of what a root names may be on nodes of which nothing is known.
             let named = self.found.iter().map(FoundRevision::id).max();

@@ -5,6 +5,7 @@ use crate::job::{Rank, config};
 use backstay::format::drain::DrainRequest;
 use backstay::{CheckpointId, Communicator, Config, Level};
 use backstay_archive::{Catalog, job_folder};
+use backstay_base::io::fault;
 use backstay_net::Endpoint;
 use backstay_testkit::SimNetwork;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -175,4 +176,48 @@ fn lives_on_other_nodes_and_with_other_shares_go_on_from_the_same_archive() {
         found.iter().all(|name| name.starts_with("aggregate-0-")),
         "{found:?}"
     );
+}
+
+/// Files of aggregators that are read while this is held.
+fn files_read(folder: &Path) -> (fault::Watch, Arc<Mutex<BTreeSet<String>>>) {
+    let read: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let seen = Arc::clone(&read);
+    let watch = fault::watch(&folder.join("pfs"), move |attempt| {
+        let name = attempt.path.file_name().unwrap().to_string_lossy();
+        if name.starts_with("aggregate-") {
+            seen.lock().unwrap().insert(name.into_owned());
+        }
+        None
+    });
+    (watch, read)
+}
+
+/// A restart opens what it reads: no file where the nodes have all, and one where one node is lost.
+#[test]
+fn a_restart_reads_no_file_that_it_does_not_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let (folder, network) = (folder.path(), SimNetwork::new(4));
+    life(&network, (folder, 6, 1), |rank, _, _| {
+        archived(rank);
+    });
+    for (lost, expected) in [
+        (None, vec![]),
+        (Some(4), vec!["aggregate-4-1.backstay".to_owned()]),
+    ] {
+        if let Some(place) = lost {
+            std::fs::remove_dir_all(folder.join(name(place))).unwrap();
+        }
+        let (watch, read) = files_read(folder);
+        life(&network, (folder, 6, 1), |rank, place, meet| {
+            assert_eq!(rank.session.restore().unwrap().checkpoint.number, 1);
+            rank.check();
+            meet();
+            if place == 0 {
+                let read = std::mem::take(&mut *read.lock().unwrap());
+                assert_eq!(read.into_iter().collect::<Vec<_>>(), expected);
+            }
+            meet();
+        });
+        drop(watch);
+    }
 }

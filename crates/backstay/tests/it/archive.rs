@@ -458,5 +458,6 @@ fn an_archive_of_which_nothing_can_be_read_is_refused() {
     life(folder, &[0], |rank| {
         let error = rank.session.restore().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("To begin anew"), "{error}");
     });
 }

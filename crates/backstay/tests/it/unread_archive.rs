@@ -117,7 +117,7 @@ fn a_file_of_the_archive_that_cannot_be_read_gives_nothing_up() {
                 text.contains("aggregate-1-1") && !text.contains("remove"),
                 "{text}"
             );
-            assert_eq!(numbers(rank), [1, 2]);
+            assert_eq!(numbers(rank), [1, 2, 3, 4]);
         },
     );
     drop(hidden);
@@ -168,13 +168,11 @@ fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_life() {
         folder,
         |_| {},
         |rank| {
-            for error in [
-                rank.session.stored_checkpoints().unwrap_err(),
-                rank.session.restore().unwrap_err(),
-            ] {
-                assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
-                assert!(!error.to_string().contains("remove"), "{error}");
-            }
+            // The catalog has them; whether they can be read is found when they are.
+            assert_eq!(numbers(rank), [1, 2]);
+            let error = rank.session.restore().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
+            assert!(!error.to_string().contains("remove"), "{error}");
         },
     );
     drop(hidden);

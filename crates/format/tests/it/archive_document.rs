@@ -84,7 +84,12 @@ fn sizes_are_the_encoded_ones() {
     let life = size(&state()) - size(&changed);
     changed = state();
     let last = changed.checkpoints.pop().unwrap();
-    let part = (last.parts.len() * 12, size(&state()) - size(&changed));
+    let part = (last.parts.len() * 16, size(&state()) - size(&changed));
+    let without = size(&changed);
+    changed.rank_sets[0].pop();
+    let range = without - size(&changed);
+    changed.rank_sets.pop();
+    let set = without - range - size(&changed);
     let least = [
         (
             "Archive superblock",
@@ -103,6 +108,7 @@ fn sizes_are_the_encoded_ones() {
             catalog.encode().unwrap().len() - unnamed([&catalog.job, &catalog.host]),
         ),
         ("Catalog state", bare),
+        ("Rank set", set),
         ("Archived checkpoint", part.1 - part.0),
     ];
     let total = [
@@ -110,7 +116,8 @@ fn sizes_are_the_encoded_ones() {
         ("Piece", SegmentHeader::PIECE_BYTES),
         ("Run with a base", SegmentHeader::RUN_BYTES),
         ("Life", life),
-        ("Part", 12),
+        ("Rank range", range),
+        ("Part", 16),
     ];
     for (name, size) in least {
         assert_eq!(sections[name].least, bytes(size), "{name}");
@@ -182,6 +189,10 @@ fn limits_are_those_of_the_code() {
         ("SCHEME_BYTES_MAX", limits::SCHEME_BYTES_MAX as u64),
         ("SEGMENT_PIECES_MAX", u64::from(limits::SEGMENT_PIECES_MAX)),
         ("CATALOG_STORES_MAX", u64::from(limits::CATALOG_STORES_MAX)),
+        (
+            "CATALOG_RANK_SETS_MAX",
+            u64::from(limits::CATALOG_RANK_SETS_MAX),
+        ),
         ("CATALOG_LIVES_MAX", u64::from(limits::CATALOG_LIVES_MAX)),
         (
             "CATALOG_CHECKPOINTS_MAX",
@@ -336,10 +347,30 @@ fn catalogs_that_cannot_be_are_refused_by_name() {
         let part = CatalogPart {
             store: 0,
             sequence: 1,
+            ranks: 0,
         };
         state.checkpoints[0].parts = vec![part; 3];
     };
     assert_eq!(wrong(many), "parts");
+    assert_eq!(
+        wrong(|state| state.checkpoints[1].parts[0].ranks = 3),
+        "rank set"
+    );
+    assert_eq!(wrong(|state| state.rank_sets[2].clear()), "ranges");
+    assert_eq!(wrong(|state| state.rank_sets[0].swap(0, 1)), "first rank");
+    // Those that touch are one.
+    assert_eq!(
+        wrong(|state| state.rank_sets[0][0].count = 32),
+        "first rank"
+    );
+    assert_eq!(
+        wrong(|state| state.rank_sets[2][0].count = 0),
+        "ranks in a row"
+    );
+    assert_eq!(
+        wrong(|state| state.rank_sets[2][0].count = limits::RANKS_MAX + 1),
+        "ranks in a row"
+    );
     assert_eq!(wrong(|state| state.stores[0].name.clear()), "file name");
     let refused = |change: fn(&mut CatalogSuperblock)| {
         let mut value = catalog_superblock();

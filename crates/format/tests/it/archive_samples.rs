@@ -6,8 +6,8 @@ use backstay_format::Heir;
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CatalogCheckpoint,
     CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId, Digest, ElementType,
-    FormatError, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, StoreId, TableEntry,
-    TablePlace,
+    FormatError, RankRange, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, StoreId,
+    TableEntry, TablePlace,
 };
 
 const SEGMENT: SegmentId = SegmentId(0x0001_0203_0405);
@@ -140,7 +140,12 @@ pub(crate) fn state() -> CatalogState {
         bytes_written: 12_345_678,
         parts,
     };
-    let part = |store, sequence| CatalogPart { store, sequence };
+    let part = |store, sequence, ranks| CatalogPart {
+        store,
+        sequence,
+        ranks,
+    };
+    let range = |first, count| RankRange { first, count };
     CatalogState {
         sequence: 12,
         incarnation: 4,
@@ -158,9 +163,14 @@ pub(crate) fn state() -> CatalogState {
                 from: CheckpointId::new(2, 17),
             },
         ],
+        rank_sets: vec![
+            vec![range(0, 16), range(32, 16)],
+            vec![range(16, 16), range(48, 16)],
+            vec![range(0, 64)],
+        ],
         checkpoints: vec![
-            checkpoint(2, 17, true, vec![part(0, 30), part(1, 29)]),
-            checkpoint(4, 18, false, vec![part(1, 33)]),
+            checkpoint(2, 17, true, vec![part(0, 30, 0), part(1, 29, 1)]),
+            checkpoint(4, 18, false, vec![part(1, 33, 2)]),
         ],
     }
 }

@@ -6,7 +6,9 @@ use backstay_format::agent::Seat;
 use backstay_format::drain::{
     DrainAnswer, DrainJob, DrainProgress, DrainRequest, GatherPiece, Offered,
 };
-use backstay_format::{Address, BlockRef, CheckpointId, Digest, RankEntry, SegmentId, StoreId};
+use backstay_format::{
+    Address, BlockRef, CheckpointId, Digest, RankEntry, RankRange, SegmentId, StoreId,
+};
 
 fn id(number: u64) -> CheckpointId {
     CheckpointId::new(3, number)
@@ -81,6 +83,7 @@ pub(crate) fn answers() -> Vec<DrainAnswer> {
             state: 3,
             checkpoint: id(9),
             file: "aggregate-1-2.backstay".to_owned(),
+            ranks: RankRange::of([0, 1, 2, 7, 9, 10]),
             bytes_stored: 77,
             bytes_compared: 78,
             steps: 79,

@@ -18,7 +18,7 @@ use backstay_format::wire::{
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId,
-    Digest, ElementType, Extent, Fingerprint, Heir, Member, Page, RankEntry, RankRoot,
+    Digest, ElementType, Extent, Fingerprint, Heir, Member, Page, RankEntry, RankRange, RankRoot,
     RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
     SegmentRecord, Slab, StoreId, StreamRoot, Stripe, StripeId, StripeLogHead, StripePiece,
     Superblock, TableEntry, TablePlace, VariableDescriptor,
@@ -246,11 +246,12 @@ fields! {
     Heir { of, epoch, host }
     CatalogSuperblock { catalog, slot_bytes, run, created_unix_ns, epoch, job, host }
     CatalogLife { incarnation, from }
-    CatalogPart { store, sequence }
+    RankRange { first, count }
+    CatalogPart { store, sequence, ranks }
     CatalogCheckpoint {
         checkpoint, world_size, kept, archived_unix_ns, bytes_total, bytes_written, parts
     }
-    CatalogState { sequence, incarnation, stores, lives, checkpoints }
+    CatalogState { sequence, incarnation, stores, lives, rank_sets, checkpoints }
     StripeLogHead { store, generation }
     Extent { segment, class, offset_bytes, length_bytes, digest }
     StripePiece { column, extent }
@@ -275,7 +276,7 @@ fields! {
     }
     Offered { store, length_bytes, path, host, world_size, committed_unix_ns, ranks }
     DrainProgress {
-        state, checkpoint, store, file, sequence, world_size, bytes_total, bytes_changed, bytes_equal,
+        state, checkpoint, store, file, sequence, world_size, ranks, bytes_total, bytes_changed, bytes_equal,
         bytes_resumed, bytes_compared, bytes_encoded, bytes_stored, growths, steps, kind, text
     }
     LocalStoreEntry { store, directory, rebuilt }

@@ -7,8 +7,8 @@ use crate::{archive_samples, codec, drain, local, parity_samples, samples, wire}
 use backstay_format::agent::{Answer, Request};
 use backstay_format::drain::{DrainAnswer, DrainRequest};
 use backstay_format::limits::{
-    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_STORES_MAX, SEGMENT_PIECES_MAX,
-    SEGMENTS_MAX,
+    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_RANK_SETS_MAX, CATALOG_STORES_MAX,
+    SEGMENT_PIECES_MAX, SEGMENTS_MAX,
 };
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::scheme::Scheme;
@@ -434,6 +434,11 @@ fn one_more_than_the_longest_list_is_refused_by_its_name() {
         state.lives = vec![state.lives[0]; index(CATALOG_LIVES_MAX) + 1];
     };
     assert_eq!(refused(lives), "lives");
+    let sets = |state: &mut CatalogState| {
+        let one = state.rank_sets[0].clone();
+        state.rank_sets = vec![one; index(CATALOG_RANK_SETS_MAX) + 1];
+    };
+    assert_eq!(refused(sets), "rank sets");
     let checkpoints = |state: &mut CatalogState| {
         let one = state.checkpoints[0].clone();
         state.checkpoints = vec![one; index(CATALOG_CHECKPOINTS_MAX) + 1];
