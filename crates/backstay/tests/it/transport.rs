@@ -390,84 +390,87 @@ fn a_process_that_is_stopped_is_late_and_a_busy_one_too() {
     drop(thread);
 }
 
+type Answer = fn(&mut Wire);
+
+/// Answers to a pull, and what the reader makes of them.
+const WRONG_BYTES: [(Answer, ErrorKind); 9] = [
+    // Other bytes than were described, and the owner does not have them.
+    (
+        |wire| {
+            wire.describe(Some([1; 100]));
+            drop(wire.write(Kind::Bare, &[]));
+            drop(wire.stream.write_all(&[2; 100]));
+            wire.wait_for_request();
+            wire.describe(Some([1; 100]));
+        },
+        ErrorKind::Corrupt,
+    ),
+    // More than was asked for, less, and none.
+    (
+        |wire| {
+            wire.describe(None);
+            drop(wire.write(Kind::Piece, &[2; 101]));
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    (
+        |wire| {
+            wire.describe(None);
+            drop(wire.write(Kind::Piece, &[2; 99]));
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    (|wire| wire.describe(None), ErrorKind::PeerUnreachable),
+    // Ended in the middle of a piece.
+    (
+        |wire| {
+            wire.describe(None);
+            let frame = must(wire.send.seal(Kind::Piece, &[2; 100]));
+            drop(wire.stream.write_all(&frame[..80]));
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    // Pieces without end: each of them empty.
+    (
+        |wire| {
+            wire.describe(None);
+            while wire.write(Kind::Piece, &[]).is_ok() {}
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    // Bytes without a MAC that have no fingerprint, and the other way round.
+    (
+        |wire| {
+            wire.describe(None);
+            drop(wire.write(Kind::Bare, &[]));
+            drop(wire.stream.write_all(&[2; 100]));
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    (
+        |wire| {
+            wire.describe(Some([2; 100]));
+            drop(wire.write(Kind::Piece, &[2; 100]));
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+    // Another number of ranges.
+    (
+        |wire| {
+            let description = Description {
+                located: None,
+                fingerprints: vec![None; 2],
+            };
+            drop(wire.write(Kind::Description, &must(description.encode())));
+            wire.wait_for_request();
+        },
+        ErrorKind::PeerUnreachable,
+    ),
+];
+
 #[test]
 fn pulled_bytes_that_are_wrong_are_an_error() {
-    type Answer = fn(&mut Wire);
-    let cases: [(Answer, ErrorKind); 9] = [
-        // Other bytes than were described, and the owner does not have them.
-        (
-            |wire| {
-                wire.describe(Some([1; 100]));
-                drop(wire.write(Kind::Bare, &[]));
-                drop(wire.stream.write_all(&[2; 100]));
-                wire.wait_for_request();
-                wire.describe(Some([1; 100]));
-            },
-            ErrorKind::Corrupt,
-        ),
-        // More than was asked for, less, and none.
-        (
-            |wire| {
-                wire.describe(None);
-                drop(wire.write(Kind::Piece, &[2; 101]));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        (
-            |wire| {
-                wire.describe(None);
-                drop(wire.write(Kind::Piece, &[2; 99]));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        (|wire| wire.describe(None), ErrorKind::PeerUnreachable),
-        // Ended in the middle of a piece.
-        (
-            |wire| {
-                wire.describe(None);
-                let frame = must(wire.send.seal(Kind::Piece, &[2; 100]));
-                drop(wire.stream.write_all(&frame[..80]));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        // Pieces without end: each of them empty.
-        (
-            |wire| {
-                wire.describe(None);
-                while wire.write(Kind::Piece, &[]).is_ok() {}
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        // Bytes without a MAC that have no fingerprint, and the other way round.
-        (
-            |wire| {
-                wire.describe(None);
-                drop(wire.write(Kind::Bare, &[]));
-                drop(wire.stream.write_all(&[2; 100]));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        (
-            |wire| {
-                wire.describe(Some([2; 100]));
-                drop(wire.write(Kind::Piece, &[2; 100]));
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-        // Another number of ranges.
-        (
-            |wire| {
-                let description = Description {
-                    located: None,
-                    fingerprints: vec![None; 2],
-                };
-                drop(wire.write(Kind::Description, &must(description.encode())));
-                wire.wait_for_request();
-            },
-            ErrorKind::PeerUnreachable,
-        ),
-    ];
-    for (index, (answer, wanted)) in cases.into_iter().enumerate() {
+    for (index, (answer, wanted)) in WRONG_BYTES.into_iter().enumerate() {
         let client = endpoint(options("client"));
         let (peer, thread) = impostor(1, answer);
         let mut into = [0; 100];
