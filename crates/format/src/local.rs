@@ -8,7 +8,7 @@ use crate::agent::Seat;
 use crate::bytes::FormatError;
 use crate::check::{Check, Checked, list, text, within};
 use crate::ids::StoreId;
-use crate::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX, STRIPES_MAX};
+use crate::limits::{ENDPOINT_BYTES_MAX, GROUP_MEMBERS_MAX, LABEL_BYTES_MAX, STRIPES_MAX};
 use crate::message::{carried, message};
 use serde::{Deserialize, Serialize};
 
@@ -48,15 +48,17 @@ pub enum LocalRequest {
     },
     /// Let go of store and control file: they are about to be opened anew.
     Detach,
-    /// Coordinate the rounds of the job.
+    /// Coordinate the rounds of the node's group.
     Coordinate {
         /// 1 partner, 2 XOR, 3 Reed-Solomon.
         scheme: u8,
         /// Parities of Reed-Solomon.
         parity: u8,
-        /// Nodes of a group.
-        group_size: u32,
-        /// All nodes; stores are not named.
+        /// Its epoch, if it is a new group.
+        epoch: u64,
+        /// The members: places in `nodes`, by column.
+        members: Vec<u32>,
+        /// All nodes, with the stores that they have.
         nodes: Vec<Seat>,
     },
     /// Coordinate the archive of the job.
@@ -155,7 +157,10 @@ impl Check for LocalRequest {
                 text("folder", directory, LOCAL_TEXT_BYTES_MAX)?;
                 text("folder of the store", store_directory, LOCAL_TEXT_BYTES_MAX)
             }
-            Self::Coordinate { nodes, .. } => list("nodes", nodes, STRIPES_MAX),
+            Self::Coordinate { members, nodes, .. } => {
+                within("members", members.len(), 1, GROUP_MEMBERS_MAX)?;
+                list("nodes", nodes, STRIPES_MAX)
+            }
             Self::Detach
             | Self::Archive { .. }
             | Self::Stop { .. }

@@ -32,7 +32,7 @@ pub fn check_local_ranks(count: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Configuration, context))
 }
 
-const VERSION: u64 = 0x4253_4354_524c_0006;
+const VERSION: u64 = 0x4253_4354_524c_0007;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
@@ -69,6 +69,8 @@ const WORD_PROTECT_MICROSECONDS: usize = 30;
 const WORD_FREE_FROM: usize = 31;
 const WORD_LIFE: usize = 32;
 const WORD_LOGGED: usize = 34;
+const WORD_PROTECTED_IN_GROUP: usize = 36;
+const WORD_ALL_RECORDED: usize = 38;
 
 /// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
 const SEALED_BITS: u32 = 24;
@@ -127,8 +129,10 @@ pub struct ControlGlance {
     outcome: u64,
     /// The newest checkpoint that this node has committed.
     pub committed: CheckpointId,
-    /// The newest that is protected on all nodes.
+    /// The newest that is protected on all nodes, as of the last vote.
     pub protected: CheckpointId,
+    /// The newest that this node's group protects.
+    pub protected_in_group: CheckpointId,
     /// The one that is being encoded, or was last.
     pub encoding: CheckpointId,
     /// The newest that is in the archive as a whole.
@@ -159,6 +163,7 @@ impl ControlGlance {
             outcome: words[WORD_ROUND] & 0xff,
             committed: id(WORD_COMMITTED),
             protected: id(WORD_PROTECTED),
+            protected_in_group: id(WORD_PROTECTED_IN_GROUP),
             encoding: id(WORD_ENCODING),
             archived: id(WORD_ARCHIVED),
             archiving: id(WORD_ARCHIVING),
@@ -168,11 +173,11 @@ impl ControlGlance {
         })
     }
 
-    /// The kind of error with which the last round ended, if `id` waits for protection and nobody is
-    /// trying again just now.
+    /// The kind of error with which the last round of the node's group ended, if `id` waits for its protection and
+    /// nobody is trying again just now.
     pub fn failed(&self, id: CheckpointId) -> Option<u64> {
-        let idle = self.encoding <= self.protected;
-        let waits = !id.is_covered_by(self.protected);
+        let idle = self.encoding <= self.protected_in_group;
+        let waits = !id.is_covered_by(self.protected_in_group);
         (self.outcome != 0 && idle && waits).then_some(self.outcome)
     }
 }
@@ -420,6 +425,22 @@ impl Control {
     pub fn protected(&self) -> CheckpointId {
         self.checkpoint(WORD_PROTECTED)
     }
+    /// Publishes the newest checkpoint that this node's group protects.
+    pub fn set_protected_in_group(&self, id: CheckpointId) {
+        self.set_checkpoint(WORD_PROTECTED_IN_GROUP, id);
+    }
+    /// The newest checkpoint that this node's group protects, of rounds of this life.
+    pub fn protected_in_group(&self) -> CheckpointId {
+        self.checkpoint(WORD_PROTECTED_IN_GROUP)
+    }
+    /// Says that every group of the job has recorded a round in this life.
+    pub fn set_all_recorded(&self) {
+        self.word(WORD_ALL_RECORDED).store(1, Ordering::Release);
+    }
+    /// Whether every group of the job has recorded a round in this life.
+    pub fn all_recorded(&self) -> bool {
+        self.word(WORD_ALL_RECORDED).load(Ordering::Acquire) != 0
+    }
     /// Publishes the checkpoint that this node's stripe log protects: those of other groups may name another.
     pub fn set_logged(&self, id: CheckpointId) {
         self.set_checkpoint(WORD_LOGGED, id);
@@ -454,7 +475,7 @@ impl Control {
     }
     /// What is newer than `id` is abandoned: it protects nothing of what comes, whose numbers may be lower.
     pub fn forget_protection_after(&self, id: CheckpointId) {
-        for word in [WORD_PROTECTED, WORD_ENCODING] {
+        for word in [WORD_PROTECTED, WORD_PROTECTED_IN_GROUP, WORD_ENCODING] {
             if self.checkpoint(word) > id {
                 self.set_checkpoint(word, CheckpointId::default());
             }
@@ -562,6 +583,7 @@ impl Control {
             outcome: self.round().1,
             committed: self.committed(),
             protected: self.protected(),
+            protected_in_group: self.protected_in_group(),
             encoding: self.encoding(),
             archived: self.archived(),
             archiving: self.archiving(),

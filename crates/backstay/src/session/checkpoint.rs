@@ -4,7 +4,8 @@
 //! Invariants: at most two collective calls a checkpoint, on the caller's thread; what a checkpoint
 //! changed in memory takes effect only after the vote; after a failed one it is as if it had never been.
 
-use super::vote::{as_checkpoint, as_number, vote, vote_with};
+use super::groups::told_of_group;
+use super::vote::{as_checkpoint, as_number, vote_with};
 use super::{Session, lock, to_i64};
 use crate::config::Config;
 use crate::schedule::Level;
@@ -158,18 +159,27 @@ impl Session {
         let mut report = self.wait_committed(handle)?;
         let number = to_i64(handle.checkpoint.number);
         let watch = Stopwatch::start();
-        match level {
-            Level::Node => {}
-            Level::Protected => {
-                let protected = self.wait_protected(handle.checkpoint);
-                vote(&self.comm, "waiting for protection", number, protected)?;
-                report.protect_seconds = watch.seconds();
-            }
-            Level::Archive => {
-                let archived = self.wait_archived(handle.checkpoint);
-                vote(&self.comm, "waiting for the archive", number, archived)?;
-                report.archive_seconds = watch.seconds();
-            }
+        let (what, mine) = match level {
+            Level::Node => return Ok(report),
+            Level::Protected => (
+                "waiting for protection",
+                self.wait_protected(handle.checkpoint),
+            ),
+            Level::Archive => (
+                "waiting for the archive",
+                self.wait_archived(handle.checkpoint),
+            ),
+        };
+        let mut lowest = told_of_group(&self.node.control);
+        let outcome = vote_with(&self.comm, what, number, mine, &mut lowest);
+        if self.underway.is_none() {
+            self.all_groups_have(lowest);
+        }
+        outcome?;
+        if level == Level::Protected {
+            report.protect_seconds = watch.seconds();
+        } else {
+            report.archive_seconds = watch.seconds();
         }
         Ok(report)
     }
@@ -333,9 +343,9 @@ impl Session {
         };
         let what = format!("checkpoint {}", underway.id.number);
         let control = &self.node.control;
-        let far = [control.protected(), control.encoding(), control.archiving()];
-        let [protected, encoding, archiving] = far.map(as_number);
-        let archived = as_number(control.archived());
+        let [protected, encoding] = told_of_group(control);
+        let far = [control.archiving(), control.archived()];
+        let [archiving, archived] = far.map(as_number);
         let leave = i64::from(self.leave.is_there());
         let gone = self.node.leads() && self.node.store_is_gone();
         let mut known = [
@@ -376,8 +386,7 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
-        self.policy.protected = self.policy.protected.max(as_checkpoint(known[0]));
-        self.policy.encoding = as_checkpoint(known[1]);
+        self.all_groups_have([known[0], known[1]]);
         let archived = known[3] <= known[4];
         self.policy.archiving = as_checkpoint(known[3]).filter(|_| !archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);

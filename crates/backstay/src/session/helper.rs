@@ -10,15 +10,12 @@ use crate::draining::{ArchiveThread, NodeDrains};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::StoreId;
-use backstay_format::agent::Seat;
 use backstay_format::local::{LocalAnswer, LocalRequest};
-use backstay_format::width::index;
 use backstay_net::{Endpoint, Secret};
-use backstay_parity::agent::coordinate::{NodeSeat, RoundCoordinator, RoundCoordinatorThread};
+use backstay_parity::agent::coordinate::{GroupPlan, RoundCoordinator, RoundCoordinatorThread};
 use backstay_parity::agent::local::AgentClient;
 use backstay_parity::agent::process::scheme_numbers;
 use backstay_parity::agent::{Agent, Ask, Asker};
-use backstay_parity::group::Scheme;
 use backstay_store::reserve::Reserve;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,38 +182,24 @@ impl NodeAgent {
         done
     }
 
-    /// Coordinates the rounds of the job.
-    pub(super) fn coordinate(
-        &mut self,
-        nodes: &[NodeSeat],
-        scheme: Scheme,
-        config: &Config,
-    ) -> Result<()> {
+    /// Coordinates the rounds of the node's group.
+    pub(super) fn coordinate(&mut self, plan: GroupPlan) -> Result<()> {
         if let Self::Here {
             agent, coordinator, ..
         } = self
         {
-            let work = RoundCoordinator::new(
-                Arc::clone(agent),
-                nodes.to_vec(),
-                scheme,
-                index(config.group_size),
-            );
+            let work = RoundCoordinator::new(Arc::clone(agent), plan);
             *coordinator = RoundCoordinatorThread::start(Arc::clone(agent), work);
             return Ok(());
         }
-        let (number, parity) = scheme_numbers(scheme);
-        let seat = |node: &NodeSeat| Seat {
-            store: StoreId::default(),
-            node: node.name.clone(),
-            domain: node.domain.clone(),
-            address: node.address.clone(),
-        };
+        let (scheme, parity) = scheme_numbers(plan.scheme);
+        let place = |&at: &usize| u32::try_from(at).unwrap_or(u32::MAX);
         self.tell(&LocalRequest::Coordinate {
-            scheme: number,
+            scheme,
             parity,
-            group_size: config.group_size,
-            nodes: nodes.iter().map(seat).collect(),
+            epoch: plan.epoch,
+            members: plan.members.iter().map(place).collect(),
+            nodes: plan.seats,
         })
         .map(|_| ())
     }

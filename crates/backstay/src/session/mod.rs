@@ -14,6 +14,7 @@ mod assemble;
 mod changes;
 mod checkpoint;
 mod deleted;
+mod groups;
 mod helper;
 mod memory;
 mod node;
@@ -231,8 +232,7 @@ impl Session {
         let unread = session.recover_all(reserve, "recovering the store")?;
         session.look_until_read(unread)?;
         session.repair_damaged_parts()?;
-        let attached = session.attach_agent();
-        vote(&session.comm, "attaching the agent", 0, attached)?;
+        session.join_group()?;
         let (known_complete, logged) = session.agree_on_the_life()?;
         session.prepare_archive()?;
         session.agree_on_checkpoints(known_complete, logged)?;
@@ -288,6 +288,14 @@ impl Session {
         self.recover_all(reserve, "recovering the store again")
     }
 
+    /// The agent has the store, if there is one, and its group is formed. Collective.
+    fn join_group(&mut self) -> Result<()> {
+        let attached = self.attach_agent();
+        vote(&self.comm, "attaching the agent", 0, attached)?;
+        let (comm, config) = (&self.comm, &self.config);
+        self.protection.form_groups(comm, config, &self.node)
+    }
+
     /// From now on parity may cover what is in the store: only whole segments are written again, and
     /// the agent has it.
     fn attach_agent(&mut self) -> Result<()> {
@@ -304,7 +312,7 @@ impl Session {
         if self.node.leads() {
             lock(&stores.node).set_reuse(Reuse::Segments);
         }
-        self.protection.coordinate(&self.config, self.comm.rank())
+        Ok(())
     }
 
     /// Derives this rank's state, and the leader the node's, from the newest root.

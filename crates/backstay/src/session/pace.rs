@@ -5,6 +5,7 @@
 //! Invariants: all ranks get the same answer, rank 0's; no call waits for a drain.
 
 use super::Session;
+use super::groups::told_of_group;
 use crate::schedule::{Learnt, Level, LevelProgress, LevelsBeside, Pacer};
 use backstay_base::error::Result;
 use backstay_base::notice;
@@ -15,7 +16,7 @@ fn look(pacer: &mut Pacer, control: &Control) {
     let (there, under_way, seconds) = match pacer.top() {
         None | Some(Level::Node) => return,
         Some(Level::Protected) => (
-            control.protected(),
+            control.protected_in_group(),
             control.encoding(),
             control.protect_seconds(),
         ),
@@ -119,10 +120,14 @@ impl Session {
         }
         let wish = i64::from(self.leave.is_there());
         let due = due.map_or(0, |level| i64::from(level as u8));
-        let mut answer = [due, skip, wish];
+        let [protected, encoding] = told_of_group(&self.node.control);
+        let mut answer = [due, skip, wish, protected, encoding];
         self.comm
             .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
         self.due_skip = answer[1];
+        if self.underway.is_none() {
+            self.all_groups_have([answer[3], answer[4]]);
+        }
         let first = answer[2] > 0 && !self.leaving;
         self.leaving |= answer[2] > 0;
         Ok(Level::of(answer[0]).or(first.then_some(Level::Node)))

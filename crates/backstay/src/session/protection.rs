@@ -20,9 +20,9 @@ use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
 use backstay_net::{Endpoint, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
-use backstay_parity::agent::coordinate::NodeSeat;
+use backstay_parity::agent::coordinate::{GroupPlan, NodeSeat};
 use backstay_parity::agent::{AgentSettings, restart};
-use backstay_parity::group::{self, Scheme};
+use backstay_parity::group::Scheme;
 use backstay_parity::locate::{Choice, Here, Located};
 use backstay_store::control::wait_until;
 use backstay_store::place::STORE_FILE;
@@ -47,6 +47,9 @@ const WHY_CHARS_MAX: usize = 600;
 /// Why nothing is protected though it was asked for.
 const ON_ONE_NODE: &str = "all ranks are on one node: nothing protects its checkpoints";
 
+/// Where to read of a round that failed.
+const SAYS_WHY: &str = "the log of its first member, which coordinates it, says why";
+
 /// What is durable at which level, as far as this node knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProtectionStatus {
@@ -56,7 +59,7 @@ pub struct ProtectionStatus {
     pub covered: usize,
     /// The newest checkpoint of the job that is durable on its nodes.
     pub node: Option<CheckpointId>,
-    /// The newest one that survives the loss of `covered` nodes of each group.
+    /// The newest one that survives the loss of `covered` nodes of each group, as of the last vote of all ranks.
     pub protected: Option<CheckpointId>,
     /// The one that is being encoded.
     pub encoding: Option<CheckpointId>,
@@ -79,8 +82,6 @@ pub(super) struct Protection {
     /// Why nothing is known of what other nodes have; empty where it is.
     unlocated: String,
     scheme: Option<Scheme>,
-    /// Rank 0's node coordinates.
-    coordinates: bool,
     /// Losses that were asked to be covered, those that are, and why these are fewer.
     asked: usize,
     covered: usize,
@@ -139,7 +140,6 @@ impl Protection {
         protection.endpoint = Mutex::new(endpoint);
         protection.endpoint_settings = Some(endpoint_settings);
         protection.share_seats(comm, config, node)?;
-        protection.foresee(config);
         protection.locate(comm, config)?;
         Ok(protection)
     }
@@ -156,22 +156,18 @@ impl Protection {
         }
     }
 
-    /// What groups of these nodes can have of what was asked for. Rank 0 forms them when the first
-    /// checkpoint is protected.
-    fn foresee(&mut self, config: &Config) {
-        let Some(scheme) = self.scheme else { return };
-        let members: Vec<group::Member<'_>> = self
-            .nodes
-            .iter()
-            .map(|node| group::Member {
-                name: &node.name,
-                domain: Some(&node.domain),
-            })
-            .collect();
-        let formed = group::form(&members, index(config.group_size), scheme).unwrap_or_default();
-        self.covered = formed.iter().map(group::Group::parities).min().unwrap_or(0);
-        let short: Vec<String> = formed.into_iter().filter_map(|g| g.shortfall).collect();
-        self.shortfall = (!short.is_empty()).then(|| short.join("; "));
+    pub(super) fn scheme(&self) -> Option<Scheme> {
+        self.scheme
+    }
+
+    pub(super) fn agent(&self) -> Option<&NodeAgent> {
+        self.agent.as_ref()
+    }
+
+    /// What the groups of this life cover, and why that is less than was asked for.
+    pub(super) fn covers(&mut self, covered: usize, shortfall: &str) {
+        self.covered = covered;
+        self.shortfall = (!shortfall.is_empty()).then(|| shortfall.to_owned());
     }
 
     fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
@@ -355,7 +351,6 @@ impl Protection {
     }
 
     /// The nodes of the job.
-    #[cfg(feature = "archive")]
     pub(super) fn nodes(&self) -> &[NodeSeat] {
         &self.nodes
     }
@@ -374,15 +369,12 @@ impl Protection {
         }
     }
 
-    /// Rank 0's node coordinates from now on.
-    pub(super) fn coordinate(&mut self, config: &Config, rank: u32) -> Result<()> {
-        if let (0, Some(agent), Some(scheme), false) =
-            (rank, &mut self.agent, self.scheme, self.coordinates)
-        {
-            agent.coordinate(&self.nodes, scheme, config)?;
-            self.coordinates = true;
+    /// The node of the group's first member coordinates its rounds from now on.
+    pub(super) fn coordinate(&mut self, plan: GroupPlan, here: usize) -> Result<()> {
+        match (&mut self.agent, plan.members.first()) {
+            (Some(agent), Some(&first)) if first == here => agent.coordinate(plan),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether that was
@@ -670,7 +662,7 @@ fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), Format
 }
 
 impl Session {
-    /// Waits until checkpoint `id`, which is committed, is protected on all nodes. Local.
+    /// Waits until checkpoint `id`, which is committed, is protected in this node's group. Local.
     pub(super) fn wait_protected(&self, id: CheckpointId) -> Result<()> {
         if !self.protection.is_on() {
             let context = "checkpoints of this job are on their nodes only: set redundancy, and run on \
@@ -687,13 +679,16 @@ impl Session {
         };
         let limit = Duration::from_millis(self.config.timeout_ms);
         wait_until("the checkpoint to be protected", limit, || {
-            id.is_covered_by(control.protected()) || failed().is_some()
+            id.is_covered_by(control.protected_in_group()) || failed().is_some()
         })?;
         match failed() {
-            Some(kind) if !id.is_covered_by(control.protected()) => {
+            Some(kind) if !id.is_covered_by(control.protected_in_group()) => {
                 let kind = i32::try_from(kind).ok().and_then(ErrorKind::from_code);
-                let context =
-                    format!("checkpoint {id} is on its nodes only; rank 0's log says why");
+                let node = &self.node.name;
+                let context = format!(
+                    "checkpoint {id} is on its nodes only: the group of node {node} has not protected it; \
+                     {SAYS_WHY}"
+                );
                 Err(Error::new(kind.unwrap_or(ErrorKind::PeerUnreachable), context).second_hand())
             }
             _ => Ok(()),
@@ -711,9 +706,9 @@ impl Session {
         let next = self.last_number + 1;
         let room = || {
             let encoding = control.encoding();
-            encoding <= control.protected() || next <= encoding.number + 2
+            encoding <= control.protected_in_group() || next <= encoding.number + 2
         };
-        let far = (control.encoding(), control.protected());
+        let far = (control.encoding(), control.protected_in_group());
         if room() || self.protection.in_vain == Some(far) {
             return;
         }
@@ -722,7 +717,7 @@ impl Session {
         let waited = wait_until("an earlier checkpoint to be protected", limit, room);
         self.protection.in_vain = waited
             .is_err()
-            .then(|| (control.encoding(), control.protected()));
+            .then(|| (control.encoding(), control.protected_in_group()));
         if waited.is_err() && self.node.leads() {
             notice::warn(&format!(
                 "checkpoint {} is still not protected after {} ms; going on without, and without waiting \
@@ -737,7 +732,8 @@ impl Session {
         }
     }
 
-    /// The newest checkpoint that survives the loss of nodes, as far as this node knows.
+    /// The newest checkpoint that survives the loss of nodes, as of the last vote: of a checkpoint, of `wait`,
+    /// or of `due`.
     pub fn protected_checkpoint(&self) -> Option<CheckpointId> {
         let id = self.node.control.protected();
         (self.protection.is_on() && id.number > 0).then_some(id)
@@ -752,9 +748,10 @@ impl Session {
         let failed = failed.filter(|_| own.is_on()).map(|code| {
             let kind = i32::try_from(code).ok().and_then(ErrorKind::from_code);
             let kind = kind.map_or("unknown", ErrorKind::meaning);
-            format!("the last round of protection failed ({kind}); rank 0's log says why")
+            format!("the last round of protection failed ({kind}); {SAYS_WHY}")
         });
-        let far = (encoding, control.protected());
+        let in_group = control.protected_in_group();
+        let far = (encoding, in_group);
         let in_vain = (own.is_on() && own.in_vain == Some(far)).then(|| {
             format!(
                 "checkpoint {encoding} was not protected within {} ms, nor since: who protects hangs or is \
@@ -769,16 +766,17 @@ impl Session {
             covered: if own.is_on() { own.covered } else { 0 },
             node,
             protected: self.protected_checkpoint(),
-            encoding: (own.is_on() && encoding > control.protected()).then_some(encoding),
+            encoding: (own.is_on() && encoding > in_group).then_some(encoding),
             shortfall: (!reasons.is_empty()).then(|| reasons.join("; ")),
         }
     }
 
-    /// Whether nothing more comes of protecting `id`: it is protected, or it failed, or it is off.
+    /// Whether nothing more comes of protecting `id` in this node's group: it is protected, or it failed, or
+    /// it is off.
     pub(super) fn protection_is_over(&self, id: CheckpointId) -> bool {
         let control = &self.node.control;
         let failed = control.committed() >= id && control.glance().failed(id).is_some();
-        !self.protection.is_on() || id.is_covered_by(control.protected()) || failed
+        !self.protection.is_on() || id.is_covered_by(control.protected_in_group()) || failed
     }
 
     /// Where stores of lost nodes were made again for reading, on this node.

@@ -353,7 +353,7 @@ impl Agents {
         let protected = |node: &usize| {
             let control = self.processes[node].body.home.join(CONTROL_FILE);
             let glance = ControlGlance::at(&control);
-            glance.map_or(CheckpointId::default(), |glance| glance.protected)
+            glance.map_or(CheckpointId::default(), |glance| glance.protected_in_group)
         };
         let begun = Instant::now();
         while !nodes.iter().all(|node| id.is_covered_by(protected(node))) {

@@ -34,7 +34,8 @@ pub(crate) fn requests() -> Vec<LocalRequest> {
         LocalRequest::Coordinate {
             scheme: 3,
             parity: 2,
-            group_size: 8,
+            epoch: 5,
+            members: vec![1, 0],
             nodes: vec![seat.clone(), seat],
         },
         LocalRequest::Archive {

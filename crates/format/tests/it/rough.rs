@@ -334,7 +334,7 @@ variants! {
         ;
         Begin { secret, job, node, listen, threads, rate_bytes, nice, cpu_set, timeout_ms },
         Attach { directory, store_directory },
-        Coordinate { scheme, parity, group_size, nodes },
+        Coordinate { scheme, parity, epoch, members, nodes },
         Archive { plan },
         Stop { limit_ms },
     }

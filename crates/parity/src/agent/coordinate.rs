@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the protection rounds of a job: forms groups, and takes each through collect, form
-//! stripes, encode, flush, record, settle.
-//! In from: the node of rank 0, which says which checkpoint is committed. Out to: all agents.
-//! Invariants: a round names a checkpoint that every node retains; what an earlier round protects stays
+//! Purpose: the protection rounds of a group: takes it through collect, form stripes, encode, flush, record, settle,
+//! for one checkpoint after the other.
+//! In from: the agent of the group's first member, which says which checkpoint is committed. Out to: the agents
+//! of its members, and nobody else.
+//! Invariants: a round names a checkpoint that every member retains; what an earlier round protects stays
 //! protected until the next is recorded on every member; a round that failed leaves nothing behind
-//! that the next one does not clear away.
+//! that the next one does not clear away. What all groups have recorded is for the job's votes to find out.
 
+use super::compose::kept;
 pub use super::round::RoundReport;
-use super::round::{GroupState, all, each, numbers, unexpected};
-use super::{Agent, Ask, lock, peer, record};
-use crate::group::{self, Scheme};
-use crate::locate::newest_groups;
+use super::round::{GroupState, all, each, unexpected};
+use super::{Agent, Ask, peer, record};
+use crate::group::Scheme;
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::fanout;
 use backstay_base::notice::{self, SaidOnce};
-use backstay_format::agent::{Answer, Request, Seat, Survey, SurveyedGroup};
+use backstay_format::agent::{Answer, Request, Seat, Survey};
 use backstay_format::{CheckpointId, StoreId};
 use backstay_net::Peer;
 use backstay_store::control::{Control, wait_until};
 use backstay_store::stripe_log::StripeTable;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,9 +47,10 @@ impl NodeSeat {
         Peer::new(self.name.clone(), self.address.clone())
     }
 
-    fn seat(&self, store: StoreId) -> Seat {
+    /// With the store that it has, if it has one.
+    pub fn seat(&self, store: Option<StoreId>) -> Seat {
         Seat {
-            store,
+            store: store.unwrap_or_default(),
             node: self.name.clone(),
             domain: self.domain.clone(),
             address: self.address.clone(),
@@ -56,32 +58,38 @@ impl NodeSeat {
     }
 }
 
-/// What coordinates the protection of a job.
+/// The group that a coordinator leads, of a [`super::compose::Composition`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// All nodes of the job, with the stores that they had when it was composed.
+    pub seats: Vec<Seat>,
+    /// The members: places of nodes, by column.
+    pub members: Vec<usize>,
+    /// Its epoch, if it is a new one.
+    pub epoch: u64,
+    /// The protection that was asked for.
+    pub scheme: Scheme,
+}
+
+/// What coordinates the rounds of a group.
 #[derive(Debug)]
 pub struct RoundCoordinator {
     agent: Arc<Agent>,
-    nodes: Vec<NodeSeat>,
-    scheme: Scheme,
-    group_size: usize,
-    groups: Vec<GroupState>,
-    /// Nodes that nobody protects, and why.
-    bare: Vec<String>,
+    plan: GroupPlan,
+    group: Option<GroupState>,
     rounds: u64,
-    /// Rounds of groups that were given up: theirs are above.
+    /// Rounds of the group as it was before it was given up: the next are above them.
     former_round: u64,
     said: SaidOnce,
 }
 
 impl RoundCoordinator {
-    /// Over all `nodes`, of which the agent's is one.
-    pub fn new(agent: Arc<Agent>, nodes: Vec<NodeSeat>, scheme: Scheme, group_size: usize) -> Self {
+    /// Over the members of `plan`, of which the agent's node is one.
+    pub fn new(agent: Arc<Agent>, plan: GroupPlan) -> Self {
         Self {
             agent,
-            nodes,
-            scheme,
-            group_size,
-            groups: Vec::new(),
-            bare: Vec::new(),
+            plan,
+            group: None,
             rounds: 0,
             former_round: 0,
             said: SaidOnce::default(),
@@ -92,13 +100,22 @@ impl RoundCoordinator {
         self.agent.settings().within
     }
 
-    /// Protects checkpoint `want`, which all nodes have committed or are committing.
+    fn seats(&self) -> Vec<Seat> {
+        let seats = self
+            .plan
+            .members
+            .iter()
+            .map(|&at| self.plan.seats[at].clone());
+        seats.collect()
+    }
+
+    /// Protects checkpoint `want`, which the members have committed or are committing.
     pub fn protect(&mut self, want: CheckpointId) -> Result<RoundReport> {
         self.rounds += 1;
         let caught = fanout::catch(|| Ok(self.try_protect(want)));
         let outcome = caught.unwrap_or_else(|panic| {
             // Something is half done.
-            self.forget_groups();
+            self.forget_group();
             Err(panic)
         });
         match &outcome {
@@ -123,14 +140,13 @@ impl RoundCoordinator {
         control.is_some_and(|control| control.committed() != want)
     }
 
-    /// The next round forms them anew, of what the members have.
-    fn forget_groups(&mut self) {
-        let rounds = self.groups.iter().map(|group| group.round);
-        self.former_round = rounds.fold(self.former_round, u64::max);
-        self.groups.clear();
+    /// The next round forms it anew, of what the members have.
+    fn forget_group(&mut self) {
+        let round = self.group.take().map_or(0, |group| group.round);
+        self.former_round = self.former_round.max(round);
     }
 
-    /// Tells all nodes what went wrong; those that cannot be reached are the reason, perhaps.
+    /// Tells the members what went wrong; those that cannot be reached are the reason, perhaps.
     fn report(&self, checkpoint: CheckpointId, error: &Error) {
         let request = Request::Report {
             round: self.rounds,
@@ -139,87 +155,46 @@ impl RoundCoordinator {
             text: error.to_string().chars().take(1000).collect(),
         };
         let short = self.within().min(Duration::from_secs(2));
-        each(&self.nodes, |_, node| {
-            self.agent.ask(&node.peer(), &request, short)
+        each(&self.seats(), |_, seat| {
+            self.agent.ask(&peer(seat), &request, short)
         });
     }
 
     fn try_protect(&mut self, want: CheckpointId) -> Result<RoundReport> {
-        if self.groups.is_empty() {
-            self.form_groups()?;
-        }
-        let agent = Arc::clone(&self.agent);
         let within = self.within();
-        let groups: Vec<Mutex<&mut GroupState>> = self.groups.iter_mut().map(Mutex::new).collect();
-        let panicked = AtomicBool::new(false);
-        let outcomes = each(&groups, |_, group| {
-            let caught = fanout::catch(|| Ok(lock(group).round(&agent, want, within)));
-            caught.unwrap_or_else(|panic| {
-                panicked.store(true, Ordering::Relaxed);
-                Err(panic)
-            })
-        });
-        drop(groups);
-        let done = outcomes.iter().all(Result::is_ok) && self.bare.is_empty();
-        // Where a group failed nothing new is protected, and what was before is known.
-        let protected = if done { want } else { CheckpointId::default() };
-        let settled = self.settle(&outcomes, protected);
-        if panicked.into_inner() {
-            self.forget_groups();
-        }
-        settled?;
-        let mut total = RoundReport {
-            checkpoint: want,
-            ..RoundReport::default()
+        let mut group = match self.group.take() {
+            Some(group) => group,
+            None => self.form_group()?,
         };
-        for outcome in outcomes {
-            let report = outcome?;
-            total.stripes += report.stripes;
-            total.bytes += report.bytes;
-            total.removed += report.removed;
-        }
-        if !self.bare.is_empty() {
-            return Err(Error::new(ErrorKind::Unsupported, self.bare.join("; ")));
-        }
-        Ok(total)
+        let outcome = group.round(&self.agent, want, within);
+        let outcome = outcome.and_then(|report| self.settle(&group, want).map(|()| report));
+        self.group = Some(group);
+        outcome
     }
 
-    /// Tells the members of groups that recorded their round.
-    fn settle(&self, outcomes: &[Result<RoundReport>], protected: CheckpointId) -> Result<()> {
-        let within = self.within();
-        let recorded: Vec<(Seat, u64, u64)> = self
-            .groups
-            .iter()
-            .zip(outcomes)
-            .filter(|(_, outcome)| outcome.is_ok())
-            .flat_map(|(group, _)| {
-                let of = |seat: &Seat| (seat.clone(), group.epoch, group.round);
-                group.seats.iter().map(of)
-            })
-            .collect();
-        let told = each(&recorded, |_, (seat, epoch, round)| {
-            let request = Request::Settle {
-                epoch: *epoch,
-                round: *round,
-                protected,
-            };
-            self.agent.ask(&peer(seat), &request, within)
+    /// Tells the members that all of them have recorded the round.
+    fn settle(&self, group: &GroupState, protected: CheckpointId) -> Result<()> {
+        let request = Request::Settle {
+            epoch: group.epoch,
+            round: group.round,
+            protected,
+        };
+        let told = each(&group.seats, |_, seat| {
+            self.agent.ask(&peer(seat), &request, self.within())
         });
         // It is recorded; who was not told is told with the next round.
         all(told).map(drop)
     }
 
-    /// What every node's own store is; waits for nodes that are still making theirs.
+    /// What every member's own store is; waits for those that are still making theirs.
     fn own_stores(&self) -> Result<Vec<Survey>> {
         let within = self.within();
+        let seats = self.seats();
         // A little before those who wait for this round give up.
         let deadline = Deadline::after(within.mul_f64(0.9));
         loop {
-            let surveys = all(each(&self.nodes, |_, node| {
-                match self.agent.ask(&node.peer(), &Request::Survey, within)? {
-                    Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|s| !s.rebuilt)),
-                    other => Err(unexpected(&node.peer(), &other)),
-                }
+            let surveys = all(each(&seats, |_, seat| {
+                own_store(&self.agent, &peer(seat), within)
             }))?;
             let is_read =
                 |survey: &Survey| survey.unread.as_ref().is_none_or(|unread| !unread.root);
@@ -228,7 +203,7 @@ impl RoundCoordinator {
                 return Ok(surveys.into_iter().flatten().collect());
             };
             if deadline.left().is_none() {
-                let name = &self.nodes[missing].name;
+                let name = &seats[missing].node;
                 let unread = surveys[missing].as_ref().and_then(|s| s.unread.as_ref());
                 let Some(unread) = unread else {
                     let context = format!("node {name} has no store yet");
@@ -241,32 +216,58 @@ impl RoundCoordinator {
         }
     }
 
-    /// Forms the groups: those that the logs know and whose members are all here, and new ones of the
-    /// other nodes; all anew where that covers more.
-    fn form_groups(&mut self) -> Result<()> {
-        let within = self.within();
+    /// The group as the logs of its members have it, or a new one.
+    fn form_group(&mut self) -> Result<GroupState> {
+        let scheme = self.plan.scheme.within(self.plan.members.len());
+        if scheme.parities() == 0 {
+            let names: Vec<String> = self.seats().into_iter().map(|seat| seat.node).collect();
+            let context = format!(
+                "nothing protects node {}: it is in no group",
+                names.join(", ")
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
         let own = self.own_stores()?;
-        let mut epoch = 0;
-        for survey in &own {
-            epoch = epoch.max(survey.group.as_ref().map_or(0, |group| group.epoch));
+        for (&at, survey) in self.plan.members.iter().zip(&own) {
+            self.plan.seats[at].store = survey.store;
         }
-        let (mut groups, rest) = self.kept_groups(&own)?;
-        let mut bare = self.new_groups(&own, &rest, epoch + 1, &mut groups)?;
-        let everybody: Vec<usize> = (0..own.len()).collect();
-        if rest.len() < own.len() && self.least_parity(&rest)? < self.least_parity(&everybody)? {
-            groups.clear();
-            bare = self.new_groups(&own, &everybody, epoch + 1, &mut groups)?;
+        let seats = self.seats();
+        let group = self.state_of(seats, &own, scheme)?;
+        group.join(&self.agent, self.within())?;
+        self.mend(&group, &own)?;
+        Ok(group)
+    }
+
+    fn state_of(&self, seats: Vec<Seat>, own: &[Survey], scheme: Scheme) -> Result<GroupState> {
+        let by_place: Vec<(usize, &Survey)> = own.iter().enumerate().collect();
+        let kept = kept(&seats, &by_place, self.plan.scheme);
+        let kept = kept
+            .into_iter()
+            .find(|kept| kept.members.len() == seats.len());
+        let logs = || own.iter().filter_map(|survey| survey.group.as_ref());
+        let round = logs().map(|group| group.round).max().unwrap_or(0);
+        let mut group = GroupState {
+            epoch: logs()
+                .map(|group| group.epoch + 1)
+                .fold(self.plan.epoch, u64::max),
+            round: round.max(self.former_round),
+            scheme,
+            asked: self.plan.scheme.parities(),
+            seats,
+            table: StripeTable::default(),
+            whole: true,
+            unrecorded: None,
+            known_from: None,
+        };
+        if let Some(kept) = kept {
+            let authority = &group.seats[kept.authority];
+            let of = (authority.store, kept.group.epoch);
+            group.table = record::fetch(&self.agent, &peer(authority), of, self.within())?;
+            group.epoch = kept.group.epoch;
+            let seats = kept.members.iter().map(|&at| group.seats[at].clone());
+            group.seats = seats.collect();
         }
-        for group in &groups {
-            group.join(&self.agent, within)?;
-            self.mend(group, &own)?;
-        }
-        for text in &bare {
-            notice::warn(text);
-        }
-        self.groups = groups;
-        self.bare = bare;
-        Ok(())
+        Ok(group)
     }
 
     /// A new composition covers what stands in its members: what is damaged is made again first, by the former
@@ -285,9 +286,11 @@ impl RoundCoordinator {
             if named.is_empty() {
                 return Ok(());
             }
-            let here = own.iter().zip(&self.nodes);
-            let here = here.filter(|(survey, _)| named.contains(&survey.store));
-            let seats = here.map(|(survey, node)| node.seat(survey.store)).collect();
+            let here = self.plan.seats.iter();
+            let seats = here
+                .filter(|seat| named.contains(&seat.store))
+                .cloned()
+                .collect();
             let within = self.agent.settings().within_for(survey.length_bytes);
             match self
                 .agent
@@ -301,9 +304,9 @@ impl RoundCoordinator {
         all(mended).map(drop)
     }
 
-    /// The newest checkpoint that all nodes retain: what can be protected when no application runs that
+    /// The newest checkpoint that all members retain: what can be protected when no application runs that
     /// would commit one on the others.
-    pub fn newest_common(&self) -> Result<Option<CheckpointId>> {
+    fn newest_common(&self) -> Result<Option<CheckpointId>> {
         let mut common: Option<BTreeSet<CheckpointId>> = None;
         for survey in &self.own_stores()? {
             let ids: BTreeSet<_> = survey.revisions.iter().map(|r| r.checkpoint).collect();
@@ -314,135 +317,13 @@ impl RoundCoordinator {
         }
         Ok(common.and_then(|ids| ids.last().copied()))
     }
+}
 
-    fn members(&self, nodes: &[usize]) -> Vec<group::Member<'_>> {
-        let member = |&at: &usize| group::Member {
-            name: &self.nodes[at].name,
-            domain: Some(&self.nodes[at].domain),
-        };
-        nodes.iter().map(member).collect()
-    }
-
-    /// Losses that every group of `nodes` would survive; those of the scheme where there are none.
-    fn least_parity(&self, nodes: &[usize]) -> Result<usize> {
-        let groups = group::form(&self.members(nodes), self.group_size, self.scheme)?;
-        let parities = groups.iter().map(group::Group::parities);
-        Ok(parities.min().unwrap_or(self.scheme.parities()))
-    }
-
-    /// The groups of the logs that are as they were, and the nodes that are in none of them.
-    fn kept_groups(&self, own: &[Survey]) -> Result<(Vec<GroupState>, Vec<usize>)> {
-        let places: BTreeMap<StoreId, usize> = own
-            .iter()
-            .enumerate()
-            .map(|(at, s)| (s.store, at))
-            .collect();
-        let newest = newest_groups(own);
-        let mut groups: Vec<GroupState> = Vec::new();
-        let mut taken = BTreeSet::new();
-        for &(group, authority) in newest.values() {
-            let members: Option<Vec<usize>> = group
-                .members
-                .iter()
-                .map(|m| places.get(&m.store).copied())
-                .collect();
-            let Some(members) = members else { continue };
-            let whole = members.iter().all(|&at| {
-                let is_it = |of: &SurveyedGroup| (of.epoch, of.round) == (group.epoch, group.round);
-                let newest = newest.get(&own[at].store);
-                // One whose log is behind was left so: its store is not as the group's log has it.
-                newest.is_some_and(|(of, _)| is_it(of)) && own[at].group.as_ref().is_some_and(is_it)
-            });
-            let Some(&authority) = places.get(&authority) else {
-                continue;
-            };
-            if taken.contains(&members[0]) || !whole || !self.keeps(group, &members) {
-                continue;
-            }
-            taken.extend(members.iter().copied());
-            groups.push(self.kept_group(group, &members, own, authority)?);
-        }
-        let rest = (0..own.len()).filter(|at| !taken.contains(at)).collect();
-        Ok((groups, rest))
-    }
-
-    /// Whether a group is what would be formed today: the scheme that was asked for, and no two members
-    /// in one failure domain.
-    fn keeps(&self, group: &SurveyedGroup, members: &[usize]) -> bool {
-        let domains: BTreeSet<&str> = members.iter().map(|&at| &*self.nodes[at].domain).collect();
-        let scheme = self.scheme.within(members.len());
-        domains.len() == members.len()
-            && scheme == self.scheme
-            && numbers(scheme, members.len()) == (group.parity, group.pieces_max)
-    }
-
-    fn kept_group(
-        &self,
-        group: &SurveyedGroup,
-        members: &[usize],
-        own: &[Survey],
-        authority: usize,
-    ) -> Result<GroupState> {
-        let node = &self.nodes[authority];
-        let table = record::fetch(
-            &self.agent,
-            &node.peer(),
-            (own[authority].store, group.epoch),
-            self.within(),
-        )?;
-        let seats = members.iter().map(|&at| self.nodes[at].seat(own[at].store));
-        Ok(GroupState {
-            epoch: group.epoch,
-            round: group.round.max(self.former_round),
-            scheme: self.scheme.within(members.len()),
-            asked: self.scheme.parities(),
-            seats: seats.collect(),
-            table,
-            whole: true,
-            unrecorded: None,
-            known_from: None,
-        })
-    }
-
-    /// New groups of the nodes `rest`; what cannot be protected as asked for is returned as text.
-    fn new_groups(
-        &self,
-        own: &[Survey],
-        rest: &[usize],
-        epoch: u64,
-        groups: &mut Vec<GroupState>,
-    ) -> Result<Vec<String>> {
-        let members = self.members(rest);
-        let mut bare = Vec::new();
-        for formed in group::form(&members, self.group_size, self.scheme)? {
-            let nodes: Vec<usize> = formed.members.iter().map(|&place| rest[place]).collect();
-            if formed.parities() == 0 {
-                bare.extend(formed.shortfall.clone());
-                continue;
-            }
-            if let Some(text) = &formed.shortfall {
-                notice::warn(text);
-            }
-            let round = nodes
-                .iter()
-                .filter_map(|&at| own[at].group.as_ref())
-                .map(|g| g.round);
-            groups.push(GroupState {
-                epoch,
-                round: round.max().unwrap_or(0).max(self.former_round),
-                scheme: formed.scheme,
-                asked: self.scheme.parities(),
-                seats: nodes
-                    .iter()
-                    .map(|&at| self.nodes[at].seat(own[at].store))
-                    .collect(),
-                table: StripeTable::default(),
-                whole: true,
-                unrecorded: None,
-                known_from: None,
-            });
-        }
-        Ok(bare)
+/// What an agent says of its node's own store, if there is one.
+pub fn own_store(agent: &dyn Ask, of: &Peer, within: Duration) -> Result<Option<Survey>> {
+    match agent.ask(of, &Request::Survey, within)? {
+        Answer::Surveys(surveys) => Ok(surveys.into_iter().find(|s| !s.rebuilt)),
+        other => Err(unexpected(of, &other)),
     }
 }
 
@@ -497,7 +378,6 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
             if let Some(control) = &control {
                 control.set_encoding(committed);
             }
-            let watch = Stopwatch::start();
             let outcome = fanout::catch(|| {
                 let want = if agent.application_lives() {
                     committed
@@ -507,12 +387,7 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
                 coordinator.protect(want)
             });
             match outcome {
-                Ok(_) => {
-                    (done, failed) = (committed, None);
-                    if let Some(control) = &control {
-                        control.set_protect_seconds(watch.seconds());
-                    }
-                }
+                Ok(_) => (done, failed) = (committed, None),
                 Err(_) if ending.stop.load(Ordering::Acquire) => break,
                 Err(_) => failed = Some(Failed::again(committed, failed.as_ref())),
             }
@@ -545,7 +420,7 @@ impl RoundCoordinatorThread {
                 notice::warn(&format!(
                     "what protects checkpoints is started again: {error}"
                 ));
-                coordinator.forget_groups();
+                coordinator.forget_group();
                 std::thread::sleep(AGAIN);
             }
         };

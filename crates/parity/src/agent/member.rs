@@ -9,6 +9,7 @@
 use self::former::Former;
 use self::log::MemberLog;
 use super::{Agent, AgentSettings, lock};
+use backstay_base::clock::Stopwatch;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::file::FileDevice;
@@ -44,8 +45,7 @@ pub(super) struct Member {
     space: Space,
     log: MemberLog,
     table: StripeTable,
-    /// The composition before, until all groups of the job have recorded a round of theirs: who has not is
-    /// protected by it. What it names is kept.
+    /// The composition before, until a vote says that all groups have recorded a round. What it names is kept.
     former: Option<Former>,
     /// The group as the coordinator has it: the table's, or the one that is going to replace it.
     epoch: u64,
@@ -68,6 +68,8 @@ pub(super) struct Member {
     flushed: bool,
     /// Parity that is free once the round is settled.
     freed: Vec<Extent>,
+    /// The checkpoint that rounds are to protect, and since when.
+    wanted: Option<(CheckpointId, Stopwatch)>,
 }
 
 /// The log files beside a store.
@@ -125,6 +127,7 @@ impl Member {
             unsettled: BTreeSet::new(),
             flushed: false,
             freed: Vec::new(),
+            wanted: None,
             table,
             former: former.map(|table| Former::of(table, store)),
         };
@@ -165,9 +168,8 @@ impl Member {
     /// a stripe does.
     fn claim(&mut self) {
         self.pass_named();
-        let live = CheckpointId::default();
+        let (live, store) = (CheckpointId::default(), self.store());
         self.space.note_revision(live);
-        let store = self.store();
         let former = self.former.as_ref().map(|former| &former.table);
         for table in former.into_iter().chain([&self.table]) {
             let Some(column) = table.column(store) else {
@@ -330,6 +332,13 @@ impl Member {
         Ok(())
     }
 
+    /// Rounds from now on are to protect `want`.
+    fn want(&mut self, want: CheckpointId) {
+        if self.wanted.as_ref().is_none_or(|(known, _)| *known != want) {
+            self.wanted = Some((want, Stopwatch::start()));
+        }
+    }
+
     /// Of what this round took, its record names all that counts: the rest was taken for a request that came
     /// twice. What is still on its way here stays until it arrived.
     fn give_up_unnamed(&mut self, round: &Round, column: u8) {
@@ -394,14 +403,13 @@ impl Member {
         self.newest_up_to(id) == Some(id)
     }
 
-    /// Tells the node's ranks what is protected, if it is a checkpoint of this store: one that was
-    /// abandoned meanwhile protects nothing.
+    /// Tells the node's ranks what the group protects; a checkpoint that was abandoned meanwhile protects nothing.
     fn publish_protected(&self, protected: CheckpointId) {
         let control = self.reserve.control();
-        if protected <= control.protected() || !self.retains(protected) {
+        if protected <= control.protected_in_group() || !self.retains(protected) {
             return;
         }
-        control.set_protected(protected);
+        control.set_protected_in_group(protected);
         // A restore that abandons it may have come between.
         if !self.retains(protected) {
             control.forget_protection_after(CheckpointId::default());
@@ -589,7 +597,11 @@ impl Member {
         }
         self.unsettled.clear();
         self.publish_protected(protected);
-        if protected > CheckpointId::default()
+        let control = self.reserve.control();
+        if let Some((_, since)) = self.wanted.take().filter(|(id, _)| *id == protected) {
+            control.set_protect_seconds(since.seconds());
+        }
+        if control.all_recorded()
             && let Err(error) = self.forget_former()
         {
             // The next round tries again.
@@ -597,14 +609,13 @@ impl Member {
         }
         self.release();
         let control = self.reserve.control();
-        let (reported, _) = control.round();
-        control.set_round(reported, 0);
+        control.set_round(control.round().0, 0);
         Ok(())
     }
 }
 
 impl Member {
-    /// Every group of the job has recorded a round: the former composition protects nobody any more.
+    /// Every group of the job has recorded a round in this life: the former composition protects nobody any more.
     fn forget_former(&mut self) -> Result<()> {
         if self.former.is_none() {
             return Ok(());
@@ -638,18 +649,19 @@ impl Agent {
     ) -> Result<Collected> {
         let control = self.with_member(|member| {
             member.begin((epoch, round), known_from)?;
+            member.want(want);
             Ok(member.reserve().control().clone())
         })?;
         control.set_encoding(want);
         // A little before the asker gives up.
         let limit = within.mul_f64(0.9);
         let directory = self.directory();
-        let looked = std::cell::RefCell::new(backstay_base::clock::Stopwatch::start());
+        let looked = std::cell::RefCell::new(Stopwatch::start());
         // What a dead application has not committed it never will.
         let dead = || {
             let due = looked.borrow().elapsed() > Duration::from_millis(50);
             due && {
-                looked.replace(backstay_base::clock::Stopwatch::start());
+                looked.replace(Stopwatch::start());
                 !StoreLock::is_held(&directory)
             }
         };

@@ -8,7 +8,8 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `coordinate` | the rounds of the job, on the node of rank 0: groups, rounds, settling |
+//! | `compose` | which nodes are a group in a life of the job |
+//! | `coordinate` | the rounds of a group, led by its first member |
 //! | `round` | one round of one group: collect, form stripes, encode, flush, record |
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
 //! | `record` | stripe log records and tables, which travel in parts |
@@ -22,6 +23,7 @@
 //! | `survey` | what stores and logs are on a node, for a restart to choose from |
 
 mod buffers;
+pub mod compose;
 pub mod coordinate;
 mod drains;
 mod encode;
@@ -368,7 +370,7 @@ impl Agent {
     fn take_report(&self, round: u64, checkpoint: CheckpointId, kind: i32, text: &str) {
         if let Some(control) = self.control() {
             // Nobody need wait for what is not being encoded.
-            control.set_encoding(control.protected());
+            control.set_encoding(control.protected_in_group());
             // Of one that was committed since, which is protected next, it says nothing.
             if control.committed() <= checkpoint {
                 control.set_round(round, u64::try_from(kind).unwrap_or(0xff));

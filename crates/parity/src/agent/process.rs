@@ -6,7 +6,7 @@
 //! asked for it ends; a request that cannot be read ends the connection, not the agent.
 //! Format: docs/format/agent.md.
 
-use super::coordinate::{NodeSeat, RoundCoordinator};
+use super::coordinate::{GroupPlan, RoundCoordinator};
 use super::local::{AgentPlace, receive, send, sendable};
 use super::{Agent, AgentSettings, DrainThread, MakeDrains, RoundCoordinatorThread, lock};
 use crate::group::Scheme;
@@ -257,26 +257,27 @@ fn coordinate(request: &LocalRequest, state: &Mutex<State>) -> Result<LocalAnswe
     let LocalRequest::Coordinate {
         scheme,
         parity,
-        group_size,
+        epoch,
+        members,
         nodes,
     } = request
     else {
         return Err(Error::new(ErrorKind::Internal, "nothing to coordinate"));
     };
-
-    let nodes = nodes.iter().map(|seat| NodeSeat {
-        name: seat.node.clone(),
-        domain: seat.domain.clone(),
-        address: seat.address.clone(),
-    });
+    let is_there = |at: &usize| *at < nodes.len();
+    let members: Vec<usize> = members.iter().map(|&at| index(at)).collect();
+    if !members.iter().all(is_there) {
+        let context = format!("a group of nodes {members:?} of {}", nodes.len());
+        return Err(Error::new(ErrorKind::InvalidArgument, context));
+    }
+    let plan = GroupPlan {
+        seats: nodes.clone(),
+        members,
+        epoch: *epoch,
+        scheme: scheme_of(*scheme, *parity)?,
+    };
     let agent = agent_of(state)?;
-    let scheme = scheme_of(*scheme, *parity)?;
-    let coordinator = RoundCoordinator::new(
-        Arc::clone(&agent),
-        nodes.collect(),
-        scheme,
-        index(*group_size),
-    );
+    let coordinator = RoundCoordinator::new(Arc::clone(&agent), plan);
     lock(state).coordinator = RoundCoordinatorThread::start(agent, coordinator);
     Ok(LocalAnswer::Done)
 }

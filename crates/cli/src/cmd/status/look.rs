@@ -293,12 +293,8 @@ impl JobView {
         let said = || stores.iter().filter_map(|store| store.running.as_ref());
         let running = said().next().is_some();
         let retained = |store: &StoreGlance| -> BTreeSet<CheckpointId> {
-            store
-                .root
-                .revisions
-                .iter()
-                .map(|revision| revision.checkpoint)
-                .collect()
+            let revisions = store.root.revisions.iter();
+            revisions.map(|revision| revision.checkpoint).collect()
         };
         // What all stores here have: one of them may have committed one more just now.
         let common = stores
@@ -315,7 +311,11 @@ impl JobView {
         } else {
             protected_at_rest(stores)
         };
-        let encoding = said().filter_map(|glance| some(glance.encoding)).max();
+        let encodes = |glance: &&ControlGlance| glance.encoding > glance.protected_in_group;
+        let encoding = said()
+            .filter(encodes)
+            .filter_map(|glance| some(glance.encoding));
+        let encoding = encoding.max();
         let id = |id: backstay_archive::drain::StatusCheckpoint| {
             CheckpointId::new(id.incarnation, id.number)
         };
