@@ -1,7 +1,7 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
 .PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
-.PHONY: bench-redundancy bench-transport compression-figures
+.PHONY: bench-redundancy bench-scale bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -36,6 +36,9 @@ bench-hash: ## Collisions and speed of hashes: why XXH3 (3 min)
 
 bench-redundancy: ## Time to protect checkpoints across four nodes, beside plain writes and sends (6 min)
 	$(BENCH) bench-redundancy -- $(BENCH_ARGS)
+
+bench-scale: ## What the busiest node does in jobs of 16, 64 and 256 nodes, counted (BENCH_ARGS: other numbers)
+	BACKSTAY_LOG=warn $(BENCH) bench-scale -- $(BENCH_ARGS)
 
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)

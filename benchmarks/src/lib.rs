@@ -11,6 +11,7 @@
 //! | [`field`] | an array whose granules change, scattered or side by side |
 //! | [`baseline`] | memcpy, pwrite, pread: what the machine can do |
 //! | [`heap`] | an allocator that counts what is held |
+//! | [`scale`] | what each node of a job does, by the number of nodes |
 //! | [`syscalls`] | how often a rank called the kernel between two marks |
 //! | [`figures`] | what was reached: statistics, table, JSON |
 //! | [`machine`] | where, and of which commit |
@@ -25,6 +26,7 @@ pub mod load;
 pub mod field;
 pub mod baseline;
 pub mod heap;
+pub mod scale;
 pub mod syscalls;
 pub mod figures;
 pub mod compression;

@@ -43,7 +43,7 @@ pub use archive::{
     ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, TableEntry, TablePlace,
 };
 pub use archived::{BaseRun, SegmentHeader, SegmentPiece};
-pub use bytes::{Decoder, Encoder, FormatError};
+pub use bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FormatError};
 pub use catalog::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
     RankRange,

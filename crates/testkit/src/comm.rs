@@ -141,6 +141,18 @@ impl ThreadComm {
         }
     }
 
+    /// Counts the calls of this rank, also when its handle has gone into a session.
+    pub fn counter(&self) -> impl Fn() -> CallCounts + Send + Sync + use<> {
+        let (rank, shared) = (self.rank, Arc::clone(&self.shared));
+        move || {
+            Self {
+                rank,
+                shared: Arc::clone(&shared),
+            }
+            .counts(rank)
+        }
+    }
+
     fn count(&self, call: Call) {
         let state = &self.shared.ranks[self.rank];
         let counter = match call {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what each node of a job does, by the number of nodes: real sessions, agents, rounds and drains of tiny
+//! stores in one process, over a network that counts.
+//! In from: `bench-scale`, and a test of growth. Out to: counts of the busiest and of the median node.
+//! Invariants: nothing is timed: seconds are computed from what was counted, by the machine of [`Machine`].
+
+mod count;
+mod job;
+
+pub use count::{Counted, Machine, NodeCount};
+pub use job::{Operation, Setting, measure};
+
+/// What grows with the number of nodes, between two measurements of one operation.
+///
+/// Returns how many times the busiest node of `large` does what that of `small` does.
+pub fn growth(small: &Counted, large: &Counted) -> f64 {
+    crate::as_f64(large.busiest.messages) / crate::as_f64(small.busiest.messages.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a checkpoint costs on the busiest node does not grow with the job.
+    #[test]
+    fn the_busiest_node_does_no_more_in_a_large_job() {
+        let of = |nodes| measure(&Setting::of(nodes), std::path::Path::new("/dev/shm")).unwrap();
+        let (small, large) = (of(16), of(64));
+        for (small, large) in small.iter().zip(&large) {
+            assert_eq!(small.operation, large.operation);
+            let (is, was) = (&large.busiest, &small.busiest);
+            let operation = small.operation;
+            if let Some(most) = operation.growth_max() {
+                let growth = growth(small, large);
+                assert!(growth <= most, "{operation:?}: messages x {growth}");
+                assert!(
+                    is.peers <= was.peers.max(8) * 2,
+                    "{operation:?}: {} peers",
+                    is.peers
+                );
+            }
+            if operation == Operation::Checkpoint {
+                assert_eq!(large.collectives, 1);
+                assert_eq!(is.messages, 0, "a checkpoint needs no other node");
+            }
+        }
+    }
+}
