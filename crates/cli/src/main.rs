@@ -9,7 +9,6 @@ mod cmd;
 mod interrupt;
 mod npy;
 mod output;
-mod picture;
 mod protection;
 mod select;
 mod table;

@@ -8,8 +8,6 @@ pub(crate) mod inspect;
 mod job;
 pub(crate) mod ls;
 pub(crate) mod model;
-mod model_bench;
-mod model_figures;
 pub(crate) mod plan;
 pub(crate) mod prune;
 pub(crate) mod run;

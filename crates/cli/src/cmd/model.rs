@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay model`: the exact chain on cases from a file.
 //!
-//! Purpose: lets scripts evaluate cases, and generates the pictures of docs/model.md.
+//! Purpose: lets scripts evaluate cases.
 //! In from: a JSON file of cases.
 //! Out to: standard output.
 //! Invariants: exit code 0 when every case was solved, 1 when one was bad or the file was.
@@ -11,7 +11,6 @@ use std::process::ExitCode;
 
 use backstay_model::cases;
 
-use super::{model_bench, model_figures};
 use crate::output::{self, Failure, WRONG};
 
 /// Arguments of `backstay model`.
@@ -31,44 +30,12 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Write docs/model.md and its pictures.
-    #[command(hide = true)]
-    Figures {
-        /// Folder of the documentation
-        #[arg(long)]
-        out: PathBuf,
-        /// JSON file with Backstay's measured costs
-        #[arg(long, default_value = "benchmarks/results/model-costs.json")]
-        costs: PathBuf,
-    },
-    /// Measure the planner on this machine.
-    #[command(hide = true)]
-    Bench {
-        /// Commit to name in the file
-        #[arg(long, default_value = "unknown")]
-        commit: String,
-        /// File to write
-        #[arg(long)]
-        out: PathBuf,
-    },
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ModelArgs) -> ExitCode {
     match &args.action {
         Action::Eval { file, json: _ } => eval(file),
-        Action::Figures { out, costs } => report(model_figures::write(out, Some(costs))),
-        Action::Bench { commit, out } => report(model_bench::write(commit, out)),
-    }
-}
-
-fn report(done: Result<String, String>) -> ExitCode {
-    match done {
-        Ok(text) => {
-            output::result(&text);
-            ExitCode::SUCCESS
-        }
-        Err(error) => Failure::named("bad input", error).report(false),
     }
 }
 

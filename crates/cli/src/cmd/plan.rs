@@ -18,11 +18,11 @@ use backstay_model::levels::level_at;
 use backstay_model::optimize::{Best, Problem, optimize};
 use backstay_model::simulate::{Settings, TransferPolicy, periods};
 use backstay_model::{Mode, ModelError, solve};
+use backstay_picture::{Axis, Chart, Legend, Line, Scale};
 use serde::Serialize;
 
 use super::job::{Job, JobArgs};
 use crate::output::{self, Failure};
-use crate::picture::{Axis, Chart, Legend, Line, Scale};
 
 /// Arguments of `backstay plan`.
 #[derive(Debug, clap::Args)]

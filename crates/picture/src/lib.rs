@@ -18,7 +18,8 @@ use plotters::style::register_font;
 
 /// How an axis is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
+    /// Even steps.
     Linear,
     /// Logarithmic, labelled at powers of two.
     Log2,
@@ -28,42 +29,58 @@ pub(crate) enum Scale {
 
 /// Where the names of the lines stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Legend {
+pub enum Legend {
+    /// Above, on the left.
     UpperLeft,
+    /// Above, on the right.
     UpperRight,
+    /// Below, on the left.
     LowerLeft,
+    /// Below, on the right.
     LowerRight,
 }
 
 /// One axis of a chart.
 #[derive(Debug, Clone)]
-pub(crate) struct Axis {
-    pub(crate) label: String,
-    pub(crate) scale: Scale,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub struct Axis {
+    /// What it shows, with its unit.
+    pub label: String,
+    /// How it is divided.
+    pub scale: Scale,
+    /// Where it begins.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
 }
 
 /// One line of a chart.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, f64)>,
+pub struct Line {
+    /// As the legend has it.
+    pub name: String,
+    /// What it connects.
+    pub points: Vec<(f64, f64)>,
     /// Lines of the same colour belong together.
-    pub(crate) colour: usize,
-    pub(crate) dashed: bool,
+    pub colour: usize,
+    /// Whether it is broken into dashes.
+    pub dashed: bool,
 }
 
 /// A chart.
 #[derive(Debug, Clone)]
-pub(crate) struct Chart {
-    pub(crate) title: String,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
-    pub(crate) lines: Vec<Line>,
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// From left to right.
+    pub x: Axis,
+    /// From below.
+    pub y: Axis,
+    /// In the order of the legend.
+    pub lines: Vec<Line>,
     /// A point to mark, with its text.
-    pub(crate) mark: Option<(f64, f64, String)>,
-    pub(crate) legend: Legend,
+    pub mark: Option<(f64, f64, String)>,
+    /// Where the names of the lines stand.
+    pub legend: Legend,
 }
 
 const SIZE: (u32, u32) = (860, 540);
@@ -79,7 +96,8 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 impl Axis {
-    pub(crate) fn new(label: &str, scale: Scale, low: f64, high: f64) -> Self {
+    /// An axis from `low` to `high`.
+    pub fn new(label: &str, scale: Scale, low: f64, high: f64) -> Self {
         Self {
             label: label.to_owned(),
             scale,
@@ -124,7 +142,7 @@ impl Axis {
 
 impl Chart {
     /// Writes `stem.svg` and `stem.png`.
-    pub(crate) fn write(&self, stem: &Path) -> Result<(), Box<dyn Error>> {
+    pub fn write(&self, stem: &Path) -> Result<(), Box<dyn Error>> {
         let font = epaint_default_fonts::UBUNTU_LIGHT;
         register_font("sans-serif", FontStyle::Normal, font)
             .map_err(|_unusable| "the built-in font cannot be used")?;

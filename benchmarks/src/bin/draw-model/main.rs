@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay model figures`: docs/model.md with its tables and pictures.
+//! Writes docs/model.md with its tables and pictures: FOLDER COSTS.
 //!
 //! Purpose: figures 13, 14 and 15 of the non-blocking checkpointing paper from our model, its claims
 //! beside what the model gives, and what Backstay's ways of draining add.
@@ -19,9 +19,11 @@ use backstay_model::optimize::{Best, Bounds, Problem, optimize};
 use backstay_model::simulate::{Settings, TransferPolicy, periods};
 use backstay_model::{Completion, Mode, Transfer};
 
-use crate::picture::{Axis, Chart, Legend, Line, Scale};
+use backstay_bench::Outcome;
+use backstay_bench::figures::say;
+use backstay_picture::{Axis, Chart, Legend, Line, Scale};
 
-const TEMPLATE: &str = include_str!("model_figures.md.in");
+const TEMPLATE: &str = include_str!("page.md.in");
 
 /// The paper's machine: section VI with table I.
 #[derive(Debug, Clone, Copy)]
@@ -149,8 +151,17 @@ impl Machine {
 /// Values of the template by name.
 type Values = BTreeMap<&'static str, String>;
 
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, costs] = &words[..] else {
+        return Err("say FOLDER COSTS".into());
+    };
+    say(&write(Path::new(folder), Some(Path::new(costs)))?);
+    Ok(())
+}
+
 /// Writes `model.md` and `figures/*` into the folder.
-pub(crate) fn write(out: &Path, costs_file: Option<&Path>) -> Result<String, String> {
+fn write(out: &Path, costs_file: Option<&Path>) -> Result<String, String> {
     let folder = out.join("figures");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut values = Values::new();
