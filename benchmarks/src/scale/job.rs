@@ -21,11 +21,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// Until it is on all nodes.
+    /// From its beginning until it is protected: a vote, and one of those that wait for protection.
     Checkpoint,
-    /// From there until it is protected.
-    Protection,
-    /// From there until it is in the archive.
+    /// From its beginning until it is in the archive, without redundancy.
     Drain,
     /// Opening and reading, all stores there.
     Restart,
@@ -36,14 +34,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// How many times more messages the busiest node may have in a job of four times as many nodes.
+    /// How many times more messages the busiest node may have in a job of four times as many nodes, where that is
+    /// settled.
     pub fn growth_max(self) -> Option<f64> {
-        match self {
-            Self::Checkpoint | Self::Protection => Some(1.25),
-            Self::Drain | Self::Restart | Self::RestartAfterLosses | Self::RestartOnOtherRanks => {
-                None
-            }
-        }
+        (self == Self::Checkpoint).then_some(1.25)
     }
 }
 
@@ -84,6 +78,19 @@ fn name(node: usize, local: usize) -> String {
         0 => format!("n{node:05}"),
         _ => format!("n{node:05}.{local}"),
     }
+}
+
+/// Stops all ranks, counts what was done since they last met as an operation, or does not, and lets them go on.
+type Meet<'a> = dyn Fn(Option<Operation>) + 'a;
+
+/// A life of the job.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    ranks: usize,
+    /// What it is to open and restore.
+    restarts: Option<Operation>,
+    /// To an archive; else checkpoints are protected.
+    drains: bool,
 }
 
 struct World<'a> {
@@ -152,44 +159,59 @@ pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
 impl World<'_> {
     fn lives(&self) -> Outcome<()> {
         let usual = self.setting.nodes * self.setting.ranks_a_node;
-        self.life(usual, None, |session, meet| {
-            session.checkpoint()?;
-            let handle = session.checkpoint_start()?;
-            session.wait(handle, Level::Archive)?;
-            session.wait(handle, Level::Protected)?;
-            meet(None);
-            let handle = session.checkpoint_start()?;
-            session.wait(handle, Level::Node)?;
-            meet(Some(Operation::Checkpoint));
-            session.wait(handle, Level::Protected)?;
-            meet(Some(Operation::Protection));
-            session.wait(handle, Level::Archive)?;
-            meet(Some(Operation::Drain));
+        let of = |ranks, restarts| Life {
+            ranks,
+            restarts,
+            drains: false,
+        };
+        let nothing = |_: &mut Session, _: &Meet<'_>| Ok(());
+        self.life(of(usual, None), |session, meet| {
+            for operation in [None, Some(Operation::Checkpoint)] {
+                let handle = session.checkpoint_start()?;
+                session.wait(handle, Level::Protected)?;
+                meet(operation);
+            }
             Ok(())
         })?;
-        self.life(usual, Some(Operation::Restart), |_, _| Ok(()))?;
+        self.life(of(usual, Some(Operation::Restart)), nothing)?;
         let groups = self.setting.nodes / backstay_format::width::index(self.setting.group_size);
         for lost in 0..groups.clamp(1, 10) {
             // Neighbours are dealt to different groups.
-            std::fs::remove_dir_all(self.store_path(lost))?;
+            std::fs::remove_dir_all(self.store_path(lost, false))?;
         }
-        self.life(usual, Some(Operation::RestartAfterLosses), |_, _| Ok(()))?;
-        self.life(2 * usual, Some(Operation::RestartOnOtherRanks), |_, _| {
+        self.life(of(usual, Some(Operation::RestartAfterLosses)), nothing)?;
+        self.life(of(2 * usual, Some(Operation::RestartOnOtherRanks)), nothing)?;
+        let drains = Life {
+            drains: true,
+            ..of(usual, None)
+        };
+        self.life(drains, |session, meet| {
+            for operation in [None, Some(Operation::Drain)] {
+                let handle = session.checkpoint_start()?;
+                session.wait(handle, Level::Archive)?;
+                meet(operation);
+            }
             Ok(())
         })
     }
 
-    fn store_path(&self, node: usize) -> PathBuf {
-        self.folder.join(name(node, 0))
+    fn store_path(&self, node: usize, drains: bool) -> PathBuf {
+        let job = if drains { "drained" } else { "protected" };
+        self.folder.join(job).join(name(node, 0))
     }
 
-    fn config(&self, node: usize) -> Config {
+    fn config(&self, node: usize, drains: bool) -> Config {
+        let redundancy = if drains {
+            Redundancy::None
+        } else {
+            Redundancy::Xor
+        };
         Config {
             job: Some("scale".to_owned()),
             node: Some(name(node, 0)),
-            store_path: Some(self.store_path(node)),
-            archive: Some(self.folder.join("archive")),
-            redundancy: Redundancy::Xor,
+            store_path: Some(self.store_path(node, drains)),
+            archive: drains.then(|| self.folder.join("archive")),
+            redundancy,
             group_size: self.setting.group_size,
             timeout_ms: 600_000,
             capture_threads: 1,
@@ -201,14 +223,20 @@ impl World<'_> {
     /// One life: opens, restores where `restarts` says what that is, and does `body`; counts where it meets.
     fn life(
         &self,
-        ranks: usize,
-        restarts: Option<Operation>,
-        body: impl Fn(&mut Session, &dyn Fn(Option<Operation>)) -> backstay::Result<()> + Sync,
+        life: Life,
+        body: impl Fn(&mut Session, &Meet<'_>) -> backstay::Result<()> + Sync,
     ) -> Outcome<()> {
+        let Life {
+            ranks,
+            restarts,
+            drains,
+        } = life;
         let gate = Barrier::new(ranks);
         let calls = Mutex::new(0);
         let a_node = ranks / self.setting.nodes;
         self.begin();
+        let folder = self.store_path(0, drains);
+        std::fs::create_dir_all(folder.parent().unwrap_or(&folder))?;
         let outcomes = run_ranks(
             ThreadComm::with_limit(ranks, Duration::from_secs(600)),
             |comm| {
@@ -232,7 +260,7 @@ impl World<'_> {
                     gate.wait();
                 };
                 let endpoint = self.network.endpoint(&name(node, rank % a_node));
-                let config = self.config(node);
+                let config = self.config(node, drains);
                 let mut session = Session::open_on(Box::new(comm), config, Some(endpoint))?;
                 let mut part = vec![
                     0.0_f64;
