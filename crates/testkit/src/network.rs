@@ -5,6 +5,12 @@
 //! drives is the same each time; time passes only by latency and by limits that were reached; no
 //! lock is held while a handler, a device or a hook runs.
 
+mod operation;
+mod traffic;
+
+pub use operation::{Action, Attempt, Fault};
+pub use traffic::Traffic;
+
 use crate::seeded::Seeded;
 use backstay_base::clock::Deadline;
 use backstay_base::{Error, ErrorKind, Result};
@@ -19,109 +25,7 @@ use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// What goes wrong in one operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// The request never arrives, and the caller is told at once.
-    Unreachable,
-    /// The request never arrives, and the caller waits to its limit.
-    Lost,
-    /// The request is handled; its answer never arrives, and the caller is told at once.
-    AnswerBroken,
-    /// The request is handled; its answer never arrives, and the caller waits to its limit.
-    AnswerLost,
-    /// A bit of a byte that is read is flipped on the way; an answer arrives as nonsense.
-    Corrupt,
-    /// The request arrives twice and is handled twice, one after the other; the caller has the second answer.
-    Repeated,
-}
-
-impl Fault {
-    /// Each of those that the caller comes to know.
-    pub const ALL: [Self; 5] = [
-        Self::Unreachable,
-        Self::Lost,
-        Self::AnswerBroken,
-        Self::AnswerLost,
-        Self::Corrupt,
-    ];
-}
-
-/// What one operation is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// A control message.
-    Call {
-        /// The request.
-        request: Vec<u8>,
-    },
-    /// A question for what the owner says of ranges.
-    Describe {
-        /// Of which exposure.
-        exposure: ExposureId,
-        /// Which ranges.
-        spans: Vec<Span>,
-    },
-    /// A one-sided read.
-    Read {
-        /// From which exposure.
-        exposure: ExposureId,
-        /// Which range.
-        span: Span,
-    },
-}
-
-/// An operation that is about to begin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
-    /// Its number in the network, from 1.
-    pub number: u64,
-    /// The node that begins it.
-    pub from: String,
-    /// The node it goes to.
-    pub to: String,
-    /// What it is.
-    pub action: Action,
-}
-
-/// What one node sent and received since its name was first used, or since [`SimNetwork::clear_traffic`].
-/// Operations count that arrived, whatever became of their answers, and what a node asks of itself does not.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Traffic {
-    /// Requests that it sent.
-    pub calls_sent: u64,
-    /// Requests of others that it handled.
-    pub calls_handled: u64,
-    /// Pulls that it began.
-    pub pulls_sent: u64,
-    /// Pulls of others that it served.
-    pub pulls_served: u64,
-    /// Bytes of requests and answers that it sent.
-    pub message_bytes_sent: u64,
-    /// Bytes of requests and answers that it received.
-    pub message_bytes_received: u64,
-    /// Bytes that it pulled.
-    pub bytes_pulled: u64,
-    /// Bytes that others pulled from it.
-    pub bytes_served: u64,
-    /// Nodes that it asked.
-    pub peers_asked: BTreeSet<String>,
-    /// Nodes that asked it.
-    pub peers_asking: BTreeSet<String>,
-}
-
-impl Traffic {
-    /// Messages: requests and pulls that it sent, and those that it answered.
-    pub fn messages(&self) -> u64 {
-        self.calls_sent + self.calls_handled + self.pulls_sent + self.pulls_served
-    }
-
-    /// Nodes that it exchanged anything with.
-    pub fn peers(&self) -> usize {
-        self.peers_asked.union(&self.peers_asking).count()
-    }
-}
+use traffic::Carried;
 
 type Hook = Arc<dyn Fn(&Attempt) -> Option<Fault> + Send + Sync>;
 
@@ -360,41 +264,8 @@ impl State {
             return;
         }
         let mut note = |name: &str, peer: &str, is_sender: bool| {
-            let Some(node) = self.nodes.get_mut(name) else {
-                return;
-            };
-            let traffic = &mut node.traffic;
-            let (sent, received) = match bytes {
-                Carried::Request(request) => (request, 0),
-                Carried::Answer(answer) => (0, answer),
-                Carried::Pulled(bytes) if is_sender => {
-                    traffic.pulls_sent += 1;
-                    traffic.bytes_pulled += bytes;
-                    (0, 0)
-                }
-                Carried::Pulled(bytes) => {
-                    traffic.pulls_served += 1;
-                    traffic.bytes_served += bytes;
-                    (0, 0)
-                }
-            };
-            let is_request = matches!(bytes, Carried::Request(_));
-            let (out, into) = if is_sender {
-                (sent, received)
-            } else {
-                (received, sent)
-            };
-            traffic.message_bytes_sent += out;
-            traffic.message_bytes_received += into;
-            let peers = if is_sender {
-                traffic.calls_sent += u64::from(is_request);
-                &mut traffic.peers_asked
-            } else {
-                traffic.calls_handled += u64::from(is_request);
-                &mut traffic.peers_asking
-            };
-            if !peers.contains(peer) {
-                peers.insert(peer.to_owned());
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.traffic.note(peer, bytes, is_sender);
             }
         };
         note(from, to, true);
@@ -411,14 +282,6 @@ pub struct SimEndpoint {
     network: SimNetwork,
     name: String,
     life: u64,
-}
-
-/// What an operation carried, in bytes.
-#[derive(Debug, Clone, Copy)]
-enum Carried {
-    Request(u64),
-    Answer(u64),
-    Pulled(u64),
 }
 
 /// A request that arrived: where, in which life of it, and what happens to the answer.

@@ -49,7 +49,7 @@ fn node(folder: &Path, place: usize) -> Config {
 }
 
 /// One life of a rank on each node.
-fn life(
+pub(crate) fn life(
     folder: &Path,
     network: &SimNetwork,
     change: impl Fn(&mut Config) + Sync,
@@ -69,20 +69,20 @@ fn life(
 }
 
 impl Rank {
-    fn take(&mut self) -> backstay::Handle {
+    pub(crate) fn take(&mut self) -> backstay::Handle {
         self.compute();
         let handle = self.session.checkpoint_start().unwrap();
         self.session.wait(handle, Level::Node).unwrap();
         handle
     }
-    fn take_protected(&mut self) -> backstay::Handle {
+    pub(crate) fn take_protected(&mut self) -> backstay::Handle {
         let handle = self.take();
         self.session.wait(handle, Level::Protected).unwrap();
         handle
     }
 }
 
-fn request(action: &Action) -> Option<Request> {
+pub(crate) fn request(action: &Action) -> Option<Request> {
     match action {
         Action::Call { request } => Request::decode(request).ok(),
         Action::Describe { .. } | Action::Read { .. } => None,
@@ -373,64 +373,6 @@ fn what_protects_goes_on_after_a_panic() {
         assert!((0..10).any(|_| protected()), "it never is again");
     });
     assert!(panics.load(Ordering::SeqCst) > 1);
-}
-
-/// Groups run rounds of their own: one that cannot keeps no other from protecting, and the job has what all have.
-#[test]
-fn a_group_that_fails_keeps_no_other_back_and_the_job_has_what_all_have() {
-    let folder = tempfile::tempdir().unwrap();
-    let network = SimNetwork::new(1);
-    let refuse = Arc::new(AtomicBool::new(false));
-    let refused = Arc::clone(&refuse);
-    let strangers = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&strangers);
-    network.set_hook(move |attempt| {
-        let request = request(&attempt.action)?;
-        let member_of = |name: &str| name[1..].parse::<usize>().unwrap() % 2;
-        let is_round = !matches!(request, Request::Survey | Request::Table { .. });
-        if is_round && member_of(&attempt.from) != member_of(&attempt.to) {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-        match request {
-            Request::Flush { .. } if attempt.to == "n3" => {
-                refused.load(Ordering::SeqCst).then_some(Fault::Unreachable)
-            }
-            _ => None,
-        }
-    });
-    let change = |config: &mut Config| {
-        config.group_size = 2;
-        config.retained = 2;
-    };
-    life(folder.path(), &network, change, |rank| {
-        let first = rank.take_protected();
-        if rank.session.rank() == 0 {
-            refuse.store(true, Ordering::SeqCst);
-        }
-        // One of group 0 can, which group 1 never does; both are in the same vote.
-        for _ in 0..4 {
-            let handle = rank.take();
-            rank.session.wait(handle, Level::Protected).unwrap_err();
-            let is_over = rank.session.test(&handle, Level::Protected).unwrap();
-            let (even, job) = (
-                rank.session.rank() % 2 == 0,
-                rank.session.protected_checkpoint(),
-            );
-            assert!(!even || is_over);
-            assert_eq!(job, Some(first.checkpoint()));
-        }
-        let stored = rank.session.stored_checkpoints().unwrap();
-        assert!(stored.contains(&first.checkpoint()), "{stored:?}");
-        if rank.session.rank() == 0 {
-            refuse.store(false, Ordering::SeqCst);
-        }
-        let last = rank.take_protected();
-        assert_eq!(rank.session.protected_checkpoint(), Some(last.checkpoint()));
-        rank.take();
-        let stored = rank.session.stored_checkpoints().unwrap();
-        assert!(!stored.contains(&first.checkpoint()), "{stored:?}");
-    });
-    assert_eq!(strangers.load(Ordering::SeqCst), 0, "rounds between groups");
 }
 
 /// How long rank 0 waited for protection in a life that ended well; waits that were not in vain are short.

@@ -374,8 +374,7 @@ impl Member {
         }
     }
 
-    /// Whether a stripe of the table, or of the log that is going to be replaced, or one that others may
-    /// have recorded, names a segment.
+    /// Whether a stripe of any log of the group, as far as is known, names a segment.
     fn is_named(&self, segment: SegmentId) -> bool {
         // While the epoch changes, what the log names stays as well.
         self.covered.contains_key(&segment)
@@ -547,8 +546,7 @@ impl Member {
             let kept = parity_places(table.stripes.values(), column);
             freed.retain(|extent| !kept.contains(&(extent.segment, extent.offset_bytes)));
         }
-        let appended = self.log.append(round, &table);
-        if let Err(error) = appended {
+        if let Err(error) = self.log.append(round, &table) {
             // As before: what was taken out of the table goes back.
             let back = removed.into_iter().map(|stripe| (stripe.id, stripe));
             for id in round.added.iter().map(|stripe| stripe.id) {
