@@ -73,6 +73,7 @@ const WORD_LIFE: usize = 32;
 const WORD_LOGGED: usize = 34;
 const WORD_PROTECTED_IN_GROUP: usize = 36;
 const WORD_ALL_RECORDED: usize = 38;
+const WORD_ONE_GROUP: usize = 39;
 
 /// Bits of a mark that say how far the segment is sealed; those above tell segments apart.
 const SEALED_BITS: u32 = 24;
@@ -374,6 +375,15 @@ impl Control {
     /// The newest checkpoint that this node's group protects, of rounds of this life.
     pub fn protected_in_group(&self) -> CheckpointId {
         self.checkpoint(WORD_PROTECTED_IN_GROUP)
+    }
+    /// Says whether this node's group is all of the job: what it has protected the job has.
+    pub fn set_one_group(&self, one: bool) {
+        self.word(WORD_ONE_GROUP)
+            .store(u64::from(one), Ordering::Release);
+    }
+    /// Whether this node's group is all of the job.
+    pub fn one_group(&self) -> bool {
+        self.word(WORD_ONE_GROUP).load(Ordering::Acquire) != 0
     }
     /// Says that every group of the job has recorded a round in this life.
     pub fn set_all_recorded(&self) {

@@ -9,17 +9,18 @@ use super::helper::NodeAgent;
 use super::node::Node;
 use super::protection::Protection;
 use super::share::{share_bytes, share_parts};
-use super::vote::{as_checkpoint, as_number, vote, vote_with};
+use super::vote::{as_checkpoint, as_number, vote};
 use super::watch::Watched;
 use super::{Session, to_i64};
 use crate::config::Config;
 use backstay_base::error::{Error, Result};
 use backstay_base::notice;
 use backstay_format::agent::{Answer, Seat, Survey};
-use backstay_format::width::index;
+use backstay_format::width::{index, to_u64};
 use backstay_format::{Decoder, Encoder, FormatError, StoreId};
 use backstay_parity::agent::compose::{Composition, compose};
 use backstay_parity::agent::coordinate::{GroupPlan, own_store};
+use backstay_parity::group::Scheme;
 use backstay_store::control::Control;
 use std::time::Duration;
 
@@ -39,54 +40,69 @@ impl Protection {
         let Some(scheme) = self.scheme() else {
             return Ok(());
         };
-        let what = "saying what groups there were";
-        let mine = self.agent().map(|agent| own_group(agent, config, node));
-        let mine = mine.transpose();
-        let width = mine
-            .as_ref()
-            .ok()
-            .and_then(Option::as_ref)
-            .map_or(0, Vec::len);
-        let mut width = [to_i64(backstay_format::width::to_u64(width))];
-        let mine = vote_with(comm, what, 0, mine, &mut width)?;
-        let width = usize::try_from(width[0]).unwrap_or(0);
-        let mine = mine.map(|bytes| (index(node.place), bytes));
-        let parts = share_parts(comm, what, index(node.nodes), width, mine)?;
-        let formed = (comm.rank() == 0).then(|| {
-            let own = decode_surveys(&parts)?;
-            let seats: Vec<Seat> = self.nodes().iter().map(|node| node.seat(None)).collect();
-            let composition = compose(&seats, &own, scheme, index(config.group_size))?;
-            for text in &composition.shortfalls {
-                notice::warn(text);
-            }
-            let stores = own.iter().map(|own| own.as_ref().map(|own| own.store));
-            let stores: Vec<Option<StoreId>> = stores.collect();
-            encode_groups(&composition, &stores)
-                .map_err(|error| Error::unwritable("the groups of this life", error))
-        });
+        let size = index(config.group_size);
+        let parts = self.share_own_groups(comm, config, node)?;
+        let formed = (comm.rank() == 0).then(|| self.compose(&parts, scheme, size));
         let formed = vote(comm, "forming groups", 0, formed.transpose())?;
         let bytes = share_bytes(comm, "sharing the groups", formed)?;
         let (composition, stores) = decode_groups(&bytes)
             .map_err(|error| Error::malformed("the groups of this life".to_owned(), error))?;
-        let parities = composition
-            .groups
-            .iter()
-            .map(|members| scheme.within(members.len()).parities());
+        let groups = composition.groups.iter();
+        let parities = groups.map(|members| scheme.within(members.len()).parities());
         let shortfall = composition.shortfalls.join("; ");
         self.covers(parities.min().unwrap_or(0), &shortfall);
         let here = index(node.place);
+        if node.leads() {
+            node.control.set_one_group(composition.groups.len() == 1);
+        }
         let mut groups = composition.groups.into_iter();
-        let Some(members) = groups.find(|members| members.contains(&here)) else {
-            return Ok(());
-        };
+        let members = groups.find(|members| members.contains(&here));
         let nodes = self.nodes().iter().zip(stores);
         let plan = GroupPlan {
             seats: nodes.map(|(node, store)| node.seat(store)).collect(),
             epoch: composition.epoch,
             scheme,
-            members,
+            members: members.unwrap_or_default(),
         };
-        self.coordinate(plan, here)
+        let begun = self.coordinate(plan, here);
+        vote(comm, "coordinating the groups", 0, begun)
+    }
+
+    /// What every node's own store says of its group, on all ranks; an agent that does not answer says nothing.
+    fn share_own_groups(
+        &self,
+        comm: &Watched,
+        config: &Config,
+        node: &Node,
+    ) -> Result<Vec<Vec<u8>>> {
+        let what = "saying what groups there were";
+        let mine = self.agent().map(|agent| {
+            own_group(agent, config, node).unwrap_or_else(|error| {
+                notice::warn(&format!(
+                    "what group this node was in is not known: {error}"
+                ));
+                Vec::new()
+            })
+        });
+        let mut width = [mine.as_ref().map_or(0, |bytes| to_i64(to_u64(bytes.len())))];
+        comm.allreduce_max(what, &mut width)?;
+        let width = usize::try_from(width[0]).unwrap_or(0);
+        let mine = mine.map(|bytes| (index(node.place), bytes));
+        share_parts(comm, what, index(node.nodes), width, mine)
+    }
+
+    /// The groups, for all ranks.
+    fn compose(&self, parts: &[Vec<u8>], scheme: Scheme, size: usize) -> Result<Vec<u8>> {
+        let own = decode_surveys(parts)?;
+        let seats: Vec<Seat> = self.nodes().iter().map(|node| node.seat(None)).collect();
+        let composition = compose(&seats, &own, scheme, size)?;
+        for text in &composition.shortfalls {
+            notice::warn(text);
+        }
+        let stores = own.iter().map(|own| own.as_ref().map(|own| own.store));
+        let stores: Vec<Option<StoreId>> = stores.collect();
+        encode_groups(&composition, &stores)
+            .map_err(|error| Error::unwritable("the groups of this life", error))
     }
 }
 

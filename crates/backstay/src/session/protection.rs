@@ -59,7 +59,8 @@ pub struct ProtectionStatus {
     pub covered: usize,
     /// The newest checkpoint of the job that is durable on its nodes.
     pub node: Option<CheckpointId>,
-    /// The newest one that survives the loss of `covered` nodes of each group, as of the last vote of all ranks.
+    /// The newest one that survives the loss of `covered` nodes of each group; in a job of several groups as of the
+    /// last vote of all ranks.
     pub protected: Option<CheckpointId>,
     /// The one that is being encoded.
     pub encoding: Option<CheckpointId>,
@@ -732,8 +733,8 @@ impl Session {
         }
     }
 
-    /// The newest checkpoint that survives the loss of nodes, as of the last vote: of a checkpoint, of `wait`,
-    /// or of `due`.
+    /// The newest checkpoint that survives the loss of nodes; in a job of several groups as of the last vote: of a
+    /// checkpoint, of `wait`, or of `due`.
     pub fn protected_checkpoint(&self) -> Option<CheckpointId> {
         let id = self.node.control.protected();
         (self.protection.is_on() && id.number > 0).then_some(id)

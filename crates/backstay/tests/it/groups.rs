@@ -7,6 +7,7 @@ use backstay_format::agent::Request;
 use backstay_testkit::network::{Fault, SimNetwork};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Groups run rounds of their own: one that cannot keeps no other from protecting, and the job has what all have.
 #[test]
@@ -64,4 +65,24 @@ fn a_group_that_fails_keeps_no_other_back_and_the_job_has_what_all_have() {
         assert!(!stored.contains(&first.checkpoint()), "{stored:?}");
     });
     assert_eq!(strangers.load(Ordering::SeqCst), 0, "rounds between groups");
+}
+
+/// A program that only computes, or waits, learns of protection without a call of all ranks.
+#[test]
+fn a_job_of_one_group_knows_what_it_has_without_a_vote() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    life(
+        folder.path(),
+        &network,
+        |_| (),
+        |rank| {
+            let id = rank.take().checkpoint();
+            let begun = Instant::now();
+            while rank.session.protected_checkpoint() != Some(id) {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it never learns");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        },
+    );
 }

@@ -149,10 +149,8 @@ impl Member {
     }
     /// That, and the one of the former composition.
     pub(super) fn tables(&self) -> (&StripeTable, Option<&StripeTable>) {
-        (
-            &self.table,
-            self.former.as_ref().map(|former| &former.table),
-        )
+        let former = self.former.as_ref();
+        (&self.table, former.map(|former| &former.table))
     }
     pub(super) fn column(&self) -> u8 {
         self.column
@@ -409,6 +407,10 @@ impl Member {
             return;
         }
         control.set_protected_in_group(protected);
+        if control.one_group() {
+            control.set_protected(protected);
+            control.set_all_recorded();
+        }
         // A restore that abandons it may have come between.
         if !self.retains(protected) {
             control.forget_protection_after(CheckpointId::default());
