@@ -327,8 +327,11 @@ pub fn own_store(agent: &dyn Ask, of: &Peer, within: Duration) -> Result<Option<
     }
 }
 
-/// How often an idle coordinator looks for a commit.
+/// How often a coordinator looks for a commit, and how often where none came for a while.
 const IDLE: Duration = Duration::from_millis(1);
+const LONG_IDLE: Duration = Duration::from_millis(10);
+/// That while.
+const AWAKE: Duration = Duration::from_secs(2);
 /// How long after a failed round the next is tried; doubled with each that fails in a row.
 const AGAIN: Duration = Duration::from_millis(500);
 /// At most so long.
@@ -367,6 +370,7 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
     agent.settings().background();
     let mut done = CheckpointId::default();
     let mut failed: Option<Failed> = None;
+    let mut since = Stopwatch::start();
     while !ending.now.load(Ordering::Acquire) {
         let control = agent.control();
         let committed = control.as_ref().map_or(done, Control::committed);
@@ -378,6 +382,7 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
             if let Some(control) = &control {
                 control.set_encoding(committed);
             }
+            since = Stopwatch::start();
             let outcome = fanout::catch(|| {
                 let want = if agent.application_lives() {
                     committed
@@ -394,7 +399,8 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
         } else if ending.stop.load(Ordering::Acquire) {
             break;
         } else {
-            std::thread::sleep(IDLE);
+            let is_awake = since.elapsed() < AWAKE;
+            std::thread::sleep(if is_awake { IDLE } else { LONG_IDLE });
         }
     }
 }
