@@ -21,7 +21,7 @@ use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
-    CheckpointId, FormatError, RankRange, StoreId,
+    CheckpointId, FormatError, Lineage, RankRange, StoreId,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -616,12 +616,15 @@ impl Catalog {
                 return Err(Error::new(ErrorKind::Corrupt, context));
             }
             let parts = place_parts(state, &checkpoint.parts)?;
-            let before = state.find(id).is_some_and(|entry| entry.kept);
+            let before = state.find(id);
+            let before = before.map(|entry| (entry.kept, entry.finished));
+            let (kept, finished) = before.unwrap_or_default();
             state.checkpoints.retain(|entry| entry.checkpoint != id);
             let entry = CatalogCheckpoint {
                 checkpoint: id,
                 world_size: checkpoint.world_size,
-                kept: before,
+                kept,
+                finished,
                 archived_unix_ns: backstay_base::clock::unix_ns(),
                 bytes_total: checkpoint.bytes_total,
                 bytes_written: checkpoint.bytes_written,
@@ -641,9 +644,38 @@ impl Catalog {
         })
     }
 
-    /// A life of the job began from `from` (`None`: anew): later checkpoints of earlier lives are
-    /// abandoned.
-    pub fn begin_life(&self, incarnation: u64, from: Option<CheckpointId>) -> Result<()> {
+    /// A life of the job goes on from nothing, where nothing is listed: the catalog knows of its lineage.
+    pub fn name_lineage(&self, lineage: Lineage) -> Result<()> {
+        if self.lock().state().lineage.order() >= lineage.order() {
+            return Ok(());
+        }
+        self.change(|state| {
+            state.incarnation = state.incarnation.max(lineage.life);
+            state.lineage = lineage;
+            Ok(())
+        })
+    }
+
+    /// The program is done: no later life goes on from what is listed unless it is told to, and `last`, if it is
+    /// listed, stays until it is removed.
+    pub fn finish(&self, lineage: Lineage, last: CheckpointId) -> Result<()> {
+        self.change(|state| {
+            state.lineage = Lineage {
+                finished: true,
+                ..lineage
+            };
+            let entries = state.checkpoints.iter_mut();
+            for entry in entries.filter(|entry| entry.checkpoint == last) {
+                entry.finished = true;
+            }
+            Ok(())
+        })
+    }
+
+    /// The life of `lineage` began from `from` (`None`: anew): later checkpoints of earlier lives are
+    /// abandoned, and where the program had finished with `from` it no longer has.
+    pub fn begin_life(&self, lineage: Lineage, from: Option<CheckpointId>) -> Result<()> {
+        let incarnation = lineage.life;
         let life = CatalogLife {
             incarnation,
             from: from.unwrap_or_default(),
@@ -658,6 +690,10 @@ impl Catalog {
                 return Err(Error::new(ErrorKind::InvalidArgument, context));
             }
             state.incarnation = state.incarnation.max(incarnation);
+            state.lineage = lineage;
+            for entry in &mut state.checkpoints {
+                entry.finished &= Some(entry.checkpoint) != from || !lineage.has(entry.checkpoint);
+            }
             state.lives.push(life);
             if state.lives.len() > index(CATALOG_LIVES_MAX) {
                 let abandons = |life: &CatalogLife| {

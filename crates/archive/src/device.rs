@@ -20,7 +20,7 @@ use backstay_format::geometry::{
 };
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{
-    ArchiveRoot, ArchiveSuperblock, BaseRun, Digest, FormatError, Geometry, RootSlot,
+    ArchiveRoot, ArchiveSuperblock, BaseRun, Digest, FormatError, Geometry, Lineage, RootSlot,
     SegmentHeader, SegmentId, SegmentRecord, StoreId, Superblock, TableEntry,
 };
 use std::path::Path;
@@ -354,6 +354,8 @@ impl ArchiveDevice {
             incarnation: root.incarnation,
             next_segment: root.next_segment,
             closed: root.draining.is_none(),
+            // The catalog has it.
+            lineage: Lineage::default(),
             revisions: root.revisions.clone(),
         };
         let unshown = |error| self.unshown(error);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: which checkpoints an archive drops: a plan, to be shown before it is carried out.
 //! In from: the state of a catalog. Out to: `prune`, and the end of each drain.
-//! Invariants: pure; what is kept, and the newest that can be restored, is never dropped.
+//! Invariants: pure; what is kept, what a program finished with, and the newest that can be restored, is never
+//! dropped.
 
 use backstay_format::{CatalogState, CheckpointId};
 
@@ -42,7 +43,7 @@ impl Retention {
 }
 
 /// What to do so that the `newest` newest checkpoints that can be restored stay (1 at least), and those
-/// that are kept beside them.
+/// that are kept, or that a program finished with, beside them.
 pub fn plan(state: &CatalogState, newest: usize) -> Retention {
     let mut plan = Retention::default();
     let mut left = newest.max(1);
@@ -56,8 +57,9 @@ pub fn plan(state: &CatalogState, newest: usize) -> Retention {
             left -= 1;
             None
         };
+        let is_result = entry.finished && reason != Some(Reason::Abandoned);
         match reason {
-            Some(reason) if !entry.kept => plan.dropped.push(Dropped {
+            Some(reason) if !entry.kept && !is_result => plan.dropped.push(Dropped {
                 checkpoint,
                 reason,
                 bytes_written: entry.bytes_written,

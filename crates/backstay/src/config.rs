@@ -108,6 +108,8 @@ pub struct Config {
     pub leave_on_sigterm: bool,
     /// The checkpoint that the first `restore` takes; by default the newest.
     pub restore_checkpoint: Option<u64>,
+    /// Begin anew whatever is stored: 1 at every start, a higher number once, for all starts that have the same.
+    pub fresh: Option<u64>,
     /// Folder on the parallel file system that checkpoints drain to.
     #[serde(serialize_with = "as_text")]
     pub archive: Option<PathBuf>,
@@ -172,6 +174,7 @@ impl Default for Config {
             listen_address: None,
             leave_on_sigterm: false,
             restore_checkpoint: None,
+            fresh: None,
             archive: None,
             archive_every: None,
             archive_retained: 2,
@@ -313,6 +316,7 @@ impl Config {
             ("encode_nice", Some(u64::from(self.encode_nice))),
             ("encode_rate_bytes", self.encode_rate_bytes),
             ("restore_checkpoint", self.restore_checkpoint),
+            ("fresh", self.fresh),
             ("archive_every", self.archive_every.map(u64::from)),
             ("archive_retained", Some(u64::from(self.archive_retained))),
             ("aggregate_nodes", self.aggregate_nodes.map(u64::from)),
@@ -345,6 +349,11 @@ impl Config {
             return Err(wrong(&format!(
                 "changed_share is {}, not 0 to 1",
                 self.changed_share
+            )));
+        }
+        if let (Some(1..), Some(number)) = (self.fresh, self.restore_checkpoint) {
+            return Err(wrong(&format!(
+                "fresh begins anew and restore_checkpoint goes on from {number}: set one of them"
             )));
         }
         for (key, label) in [("job", &self.job), ("node", &self.node)] {

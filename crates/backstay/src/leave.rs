@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: whether somebody wishes that the program takes a last checkpoint and leaves: SIGTERM, where
 //! the program opted in, or the file that `backstay run` names in `BACKSTAY_LEAVE_FILE`; and what
-//! `backstay run` is told when the newest checkpoint could not be read.
+//! `backstay run` is told when the newest checkpoint could not be read, and when the job is finished.
 //! In from: `session`. Out to: the same, which has all ranks agree; `backstay run`.
 //! Invariants: a signal only sets a flag; the leave file is looked at, never written.
 
@@ -19,6 +19,8 @@ pub const LEAVE_FILE: &str = "BACKSTAY_LEAVE_FILE";
 pub const RENDEZVOUS: &str = "BACKSTAY_RENDEZVOUS";
 /// What is written there when the newest checkpoint could not be read: why, in one line.
 pub const UNREADABLE_FILE: &str = "unreadable";
+/// What is written there when the job is finished: the number of its last checkpoint.
+pub const FINISHED_FILE: &str = "finished";
 /// The file is looked for no more often than this.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -63,11 +65,20 @@ impl LeaveWish {
 
 /// Tells `backstay run`, if it started this program, why nothing was restored.
 pub fn say_unreadable(why: &str) -> Result<()> {
+    say(UNREADABLE_FILE, why)
+}
+
+/// Tells `backstay run`, if it started this program, that the job is finished with checkpoint `number`.
+pub fn say_finished(number: u64) -> Result<()> {
+    say(FINISHED_FILE, &number.to_string())
+}
+
+fn say(file: &str, text: &str) -> Result<()> {
     let Some(folder) = crate::config::rendezvous() else {
         return Ok(());
     };
-    let path = folder.join(UNREADABLE_FILE);
-    std::fs::write(&path, format!("{why}\n"))
+    let path = folder.join(file);
+    std::fs::write(&path, format!("{text}\n"))
         .map_err(|error| Error::io(format!("writing {}", path.display()), error))
 }
 

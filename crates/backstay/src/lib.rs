@@ -83,4 +83,6 @@ pub use backstay_base::error::{self, Error, ErrorKind, Result};
 pub use backstay_format as format;
 pub use backstay_format::{CheckpointId, ElementType, Slab, VariableDescriptor};
 pub use config::Config;
-pub use session::{Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session, Variable};
+pub use session::{
+    Finished, Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session, Variable,
+};

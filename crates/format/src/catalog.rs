@@ -12,6 +12,7 @@ use crate::limits::{
     CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_RANK_SETS_MAX, CATALOG_SLOT_BYTES_MAX,
     CATALOG_SLOT_BYTES_MIN, CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
 };
+use crate::lineage::Lineage;
 use serde::{Deserialize, Serialize};
 
 const SUPERBLOCK: &str = "catalog superblock";
@@ -19,6 +20,7 @@ const SUPERBLOCK_MAGIC: [u8; 8] = *b"BKSTCATL";
 const STATE: &str = "catalog state";
 const STATE_MAGIC: [u8; 8] = *b"BKSACATA";
 const FLAG_KEPT: u32 = 1;
+const FLAG_FINISHED: u32 = 2;
 
 /// File offset of the first slot; the second follows it.
 pub const SLOTS_OFFSET: u64 = 4 << 20;
@@ -165,6 +167,8 @@ pub struct CatalogCheckpoint {
     pub world_size: u32,
     /// Kept until somebody says otherwise.
     pub kept: bool,
+    /// The program finished with it: it stays until it is removed.
+    pub finished: bool,
     /// When it was recorded, in nanoseconds since 1970.
     pub archived_unix_ns: u64,
     /// Bytes of all variables of all ranks.
@@ -182,6 +186,8 @@ pub struct CatalogState {
     pub sequence: u64,
     /// The newest life of the job that the catalog knows.
     pub incarnation: u64,
+    /// Which lives go on from one another, as the catalog knows.
+    pub lineage: Lineage,
     /// The stores.
     pub stores: Vec<CatalogStore>,
     /// Lives, ascending by incarnation.
@@ -199,6 +205,7 @@ impl CatalogState {
         body.raw(&catalog.0)
             .u64(self.sequence)
             .u64(self.incarnation);
+        self.lineage.put(&mut body);
         body.count(self.stores.len())
             .count(self.lives.len())
             .count(self.checkpoints.len())
@@ -219,10 +226,11 @@ impl CatalogState {
         }
         for entry in &self.checkpoints {
             let kept = if entry.kept { FLAG_KEPT } else { 0 };
+            let finished = if entry.finished { FLAG_FINISHED } else { 0 };
             body.u64(entry.checkpoint.incarnation)
                 .u64(entry.checkpoint.number)
                 .u32(entry.world_size)
-                .u32(kept);
+                .u32(kept | finished);
             body.u64(entry.archived_unix_ns)
                 .u64(entry.bytes_total)
                 .u64(entry.bytes_written)
@@ -243,6 +251,7 @@ impl CatalogState {
         }
         let sequence = body.u64_max("sequence", COUNTER_MAX)?;
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
+        let lineage = Lineage::decode(&mut body)?;
         let store_count = body.u32_in("stores", 0, CATALOG_STORES_MAX)?;
         let life_count = body.u32_in("lives", 0, CATALOG_LIVES_MAX)?;
         let checkpoint_count = body.u32_in("checkpoints", 0, CATALOG_CHECKPOINTS_MAX)?;
@@ -250,6 +259,7 @@ impl CatalogState {
         let mut state = Self {
             sequence,
             incarnation,
+            lineage,
             ..Self::default()
         };
         for _ in 0..store_count {
@@ -329,7 +339,7 @@ fn decode_checkpoint(
         return Err(body.refuse("number", 8, "ascending checkpoints", checkpoint));
     }
     let world_size = body.u32_in("ranks of the job", 1, RANKS_MAX)?;
-    let kept = body.u32_in("flags", 0, FLAG_KEPT)? == FLAG_KEPT;
+    let flags = body.u32_in("flags", 0, FLAG_KEPT | FLAG_FINISHED)?;
     let archived_unix_ns = body.u64("archived")?;
     let bytes_total = body.u64("bytes total")?;
     let bytes_written = body.u64("bytes written")?;
@@ -355,7 +365,8 @@ fn decode_checkpoint(
     Ok(CatalogCheckpoint {
         checkpoint,
         world_size,
-        kept,
+        kept: flags & FLAG_KEPT != 0,
+        finished: flags & FLAG_FINISHED != 0,
         archived_unix_ns,
         bytes_total,
         bytes_written,

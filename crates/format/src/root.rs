@@ -7,6 +7,7 @@
 use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::ids::{CheckpointId, SegmentId, StoreId};
 use crate::limits::{COUNTER_MAX, INTERNAL_STREAM_BYTES_MAX, RANKS_MAX, REVISIONS_MAX};
+use crate::lineage::Lineage;
 use crate::stream::StreamRoot;
 use crate::width::index;
 
@@ -99,6 +100,8 @@ pub struct RootSlot {
     pub next_segment: u64,
     /// The job said goodbye after this root.
     pub closed: bool,
+    /// Which lives go on from one another, as this store knows.
+    pub lineage: Lineage,
     /// The retained revisions, oldest first.
     pub revisions: Vec<RevisionEntry>,
 }
@@ -112,6 +115,7 @@ impl RootSlot {
             .u64(self.incarnation)
             .u64(self.next_segment);
         body.u32(u32::from(self.closed));
+        self.lineage.put(&mut body);
         body.count(self.revisions.len());
         for revision in &self.revisions {
             revision.put(&mut body);
@@ -130,6 +134,7 @@ impl RootSlot {
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
         let next_segment = body.u64_max("next segment", SegmentId::MAX.0 + 1)?;
         let closed = body.u32_in("closed", 0, 1)? == 1;
+        let lineage = Lineage::decode(&mut body)?;
         let most = u32::try_from(REVISIONS_MAX).unwrap_or(u32::MAX);
         let count = index(body.u32_in("revisions", 0, most)?);
         let revisions = RevisionEntry::decode_list(&mut body, count)?;
@@ -140,6 +145,7 @@ impl RootSlot {
             incarnation,
             next_segment,
             closed,
+            lineage,
             revisions,
         })
     }

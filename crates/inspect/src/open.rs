@@ -11,7 +11,7 @@ use backstay_base::io::file::FileDevice;
 use backstay_base::io::two_slots::Slot;
 use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES};
 use backstay_format::width::to_usize;
-use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StoreId};
+use backstay_format::{CheckpointId, Lineage, RankEntry, RevisionEntry, RootSlot, StoreId};
 use backstay_store::control::ControlGlance;
 use backstay_store::reader::StoreReader;
 use backstay_store::revision::read_ranks;
@@ -88,6 +88,7 @@ impl OpenStore {
             incarnation: 0,
             next_segment: 0,
             closed: false,
+            lineage: Lineage::default(),
             revisions: Vec::new(),
         };
         Self {

@@ -114,6 +114,9 @@ pub struct Metrics {
     pub protection_wait_seconds: f64,
     /// Whether the newest life said goodbye.
     pub closed: bool,
+    /// Whether it said that the program is done.
+    #[serde(default)]
+    pub finished: bool,
     /// Changed bytes over all bytes, of the newest checkpoints.
     pub changed_share: f64,
     /// The same for each rank of this node, of the newest checkpoint.
@@ -161,6 +164,7 @@ impl MetricsFile {
         metrics.failures += u64::from(failed_before);
         metrics.version = VERSION;
         metrics.closed = false;
+        metrics.finished = false;
         let exposure_before = metrics.exposure_seconds;
         Self {
             path,

@@ -16,7 +16,7 @@ use backstay_base::clock::unix_ns;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::two_slots::TwoSlots;
 use backstay_format::limits::{INTERNAL_BLOCK_BYTES, REVISIONS_MAX};
-use backstay_format::{CheckpointId, RankEntry, RevisionEntry, RootSlot, StreamRoot};
+use backstay_format::{CheckpointId, Lineage, RankEntry, RevisionEntry, RootSlot, StreamRoot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -176,36 +176,38 @@ impl NodeStore {
             return Err(Error::new(ErrorKind::Timeout, context));
         }
         let before = self.root().revisions.clone();
-        self.write_root(id.incarnation, revisions, false)?;
+        let lineage = self.root().lineage;
+        self.write_root((id.incarnation, lineage), revisions, false)?;
         self.may_drop(&before);
         self.reserve.control().set_committed(id);
         Ok(())
     }
 
-    /// Opens a new life at checkpoint `from`, which was restored: durably abandons every later revision, every one
-    /// that is not complete, and those that this life does not keep, whose space it writes again.
+    /// Opens the new life of `lineage` at checkpoint `from`, which was restored: durably abandons every later
+    /// revision, every one that is not complete, and those that this life does not keep, whose space it writes
+    /// again.
     pub fn begin_life(
         &mut self,
-        incarnation: u64,
+        lineage: Lineage,
         from: CheckpointId,
         policy: &Policy,
     ) -> Result<()> {
         let mut revisions = self.kept(&policy.keeps(None), |of| of);
         revisions.retain(|revision| revision.checkpoint <= from);
         self.roots.write_over_given_up();
-        self.write_root(incarnation, revisions, false)?;
+        self.write_root((lineage.life, lineage), revisions, false)?;
         self.dropped.clear();
         // From now on it is this life's newest that a slot may hold.
         self.reserve.reader().give_up_unread(false);
-        self.reserve.control().set_life(incarnation);
+        self.reserve.control().set_life(lineage.life);
         Ok(())
     }
 
-    /// Opens a new life that goes on from nothing, and gives nothing up.
-    pub fn name_life(&mut self, incarnation: u64) -> Result<()> {
+    /// Opens the new life of `lineage`, which goes on from nothing, and gives nothing up.
+    pub fn name_life(&mut self, lineage: Lineage) -> Result<()> {
         let revisions = self.root().revisions.clone();
-        self.write_root(incarnation, revisions, false)?;
-        self.reserve.control().set_life(incarnation);
+        self.write_root((lineage.life, lineage), revisions, false)?;
+        self.reserve.control().set_life(lineage.life);
         Ok(())
     }
 
@@ -215,11 +217,24 @@ impl NodeStore {
             // Nothing was restored, so nothing is given up for a goodbye.
             return Ok(());
         }
+        self.note_as(policy, closed, self.root().lineage)
+    }
+
+    /// The same, and that the program is done: no later life goes on from here unless it is told to.
+    pub fn finish(&mut self, policy: &Policy) -> Result<()> {
+        let lineage = Lineage {
+            finished: true,
+            ..self.root().lineage
+        };
+        self.note_as(policy, true, lineage)
+    }
+
+    fn note_as(&mut self, policy: &Policy, closed: bool, lineage: Lineage) -> Result<()> {
         let revisions = self.kept(&policy.keeps(None), |of| RevisionEntry {
             pinned: policy.pinned.contains(&of.checkpoint),
             ..of
         });
-        self.write_root(self.root().incarnation, revisions, closed)
+        self.write_root((self.root().incarnation, lineage), revisions, closed)
     }
 
     /// What of the root, and of what it named before a checkpoint that is not decided, is complete and stays: in
@@ -249,7 +264,7 @@ impl NodeStore {
 
     fn write_root(
         &mut self,
-        incarnation: u64,
+        (incarnation, lineage): (u64, Lineage),
         revisions: Vec<RevisionEntry>,
         closed: bool,
     ) -> Result<()> {
@@ -259,6 +274,7 @@ impl NodeStore {
             incarnation: self.root().incarnation.max(incarnation),
             next_segment: self.reserve.control().next_segment(),
             closed,
+            lineage,
             revisions,
         };
         self.roots.write(&self.reserve, root)

@@ -10,6 +10,7 @@ mod tests;
 pub use super::memory::{MemoryLimit, memory_limit};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::open::check_file_size;
+use backstay_format::Digest;
 use backstay_format::limits::LABEL_BYTES_MAX;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
@@ -133,6 +134,16 @@ pub fn default_job_name() -> String {
         &OsString::from_vec(first.to_vec()),
         &std::env::current_dir().unwrap_or_default(),
     )
+}
+
+/// Fingerprint of this program's arguments, without its own name; 0 where they cannot be read. 63 bits.
+pub fn program_arguments() -> u64 {
+    let Ok(line) = std::fs::read("/proc/self/cmdline") else {
+        return 0;
+    };
+    let own_name = line.iter().position(|&byte| byte == 0).unwrap_or(0);
+    let Digest([a, b, c, d, e, f, g, h, ..]) = Digest::of(&line[own_name..]);
+    (u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 1).max(1)
 }
 
 /// The node's name where none is configured: the host name, which a reboot keeps, so that a store on

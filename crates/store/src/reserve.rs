@@ -17,7 +17,9 @@ use backstay_format::geometry::{
     RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
 };
 use backstay_format::limits::SEGMENTS_MAX;
-use backstay_format::{Address, Geometry, RootSlot, SegmentClass, SegmentId, SegmentRecord};
+use backstay_format::{
+    Address, Geometry, Lineage, RootSlot, SegmentClass, SegmentId, SegmentRecord,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,17 +54,18 @@ impl Reserve {
         slots: u64,
         settings: ReserveSettings,
     ) -> Result<Self> {
-        Self::create_in_life(device, control, superblock, slots, settings, 0)
+        let none = Lineage::default();
+        Self::create_in_life(device, control, superblock, slots, settings, none)
     }
 
-    /// The same in the life of this incarnation, which has had no checkpoint yet.
+    /// The same in the life of `lineage`, which has had no checkpoint yet.
     pub fn create_in_life(
         device: Arc<dyn Device>,
         control: Control,
         superblock: &Superblock,
         slots: u64,
         settings: ReserveSettings,
-        incarnation: u64,
+        lineage: Lineage,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
         let block = superblock
@@ -72,9 +75,10 @@ impl Reserve {
         let first = RootSlot {
             store: superblock.store,
             sequence: 1,
-            incarnation,
+            incarnation: lineage.life,
             next_segment: 1,
             closed: false,
+            lineage,
             revisions: Vec::new(),
         };
         let medium = Plain(&*device);

@@ -19,7 +19,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest};
 use backstay_format::width::to_u64;
-use backstay_format::{CatalogState, CheckpointId};
+use backstay_format::{CatalogState, CheckpointId, Lineage};
 use backstay_net::Peer;
 use backstay_store::control::{Control, wait_until};
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,8 @@ pub struct ArchivePlan {
     pub run: u32,
     /// This life.
     pub incarnation: u64,
+    /// The lives that it goes on from, or begins.
+    pub lineage: Lineage,
     /// The checkpoint that it restored.
     pub from: Option<StatusCheckpoint>,
     /// Every so many checkpoints one is drained, unless the planner picks them.
@@ -100,11 +102,19 @@ impl ArchivePlan {
         };
         let aggregators = Seats::count(&self.folder, self.nodes.len(), self.aggregate_nodes);
         let catalog = open(&self.folder, &identity, slot_bytes_for(aggregators))?;
-        if let Some(from) = self.from {
-            let from = CheckpointId::new(from.incarnation, from.number);
-            catalog.begin_life(self.incarnation, Some(from))?;
-        }
+        self.name_in(&catalog)?;
         Ok(catalog)
+    }
+
+    /// The catalog knows of this life, once it has begun.
+    pub fn name_in(&self, catalog: &Catalog) -> Result<()> {
+        match self.from {
+            Some(from) => {
+                let from = CheckpointId::new(from.incarnation, from.number);
+                catalog.begin_life(self.lineage, Some(from))
+            }
+            None => catalog.name_lineage(self.lineage),
+        }
     }
 
     /// A life that is over takes nothing over from a later one. Looked at before the catalog is taken over,
@@ -587,6 +597,13 @@ mod tests {
             job: "job".to_owned(),
             run: 7,
             incarnation: 2,
+            lineage: Lineage {
+                began: 1,
+                life: 2,
+                finished: false,
+                asked: 7,
+                arguments: 8,
+            },
             from: Some(CheckpointId::new(1, 9).into()),
             every: 3,
             retained: 2,

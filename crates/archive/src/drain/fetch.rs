@@ -12,7 +12,9 @@ use backstay_base::io::Device;
 use backstay_base::io::on_demand::OpenFiles;
 use backstay_base::io::two_slots::Unread;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CatalogPart, CatalogState, CheckpointId, RankRange};
+use backstay_format::{
+    CatalogCheckpoint, CatalogPart, CatalogState, CheckpointId, Lineage, RankRange,
+};
 use backstay_store::reader::StoreReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +62,8 @@ pub struct ArchiveFound {
     pub run: u32,
     /// Its newest life.
     pub incarnation: u64,
+    /// Which lives go on from one another, as it knows.
+    pub lineage: Lineage,
     /// Files of stores.
     pub files: Vec<String>,
     /// What the catalog lists that can be restored, newest first.
@@ -94,6 +98,7 @@ impl ArchiveFound {
         found.gave_up_catalog = catalog.given_up().is_some();
         // What was given up may be of a life more.
         found.incarnation = state.incarnation + u64::from(found.gave_up_catalog);
+        found.lineage = state.lineage;
         found.listed = listed(state);
         found.files = state.stores.iter().map(|s| s.name.clone()).collect();
         for entry in &found.listed {

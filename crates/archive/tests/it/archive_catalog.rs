@@ -9,7 +9,7 @@ use backstay_archive::{Catalog, Identity, NewCheckpoint, NewPart, catalog_file, 
 use backstay_base::ErrorKind;
 use backstay_format::limits::REVISIONS_MAX;
 use backstay_format::width::{index, to_u64};
-use backstay_format::{CheckpointId, Digest, RankRange, StoreId};
+use backstay_format::{CheckpointId, Digest, Lineage, RankRange, StoreId};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,15 +61,15 @@ fn a_checkpoint_is_listed_until_it_is_abandoned_or_dropped() {
     assert_eq!(files, ["aggregate-1-1.backstay", "aggregate-3-1.backstay"]);
 
     // The second life goes on from 3: what the first did later is abandoned, also when it comes late.
-    catalog.begin_life(2, Some(id(3))).unwrap();
-    catalog.begin_life(2, Some(id(3))).unwrap();
+    catalog.begin_life(lineage(2), Some(id(3))).unwrap();
+    catalog.begin_life(lineage(2), Some(id(3))).unwrap();
     assert_eq!(listed(folder), [1, 2, 3].map(id));
     let late = catalog.record(&checkpoint(id(6), &[1])).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::NotRetained);
     let again = CheckpointId::new(2, 4);
     catalog.record(&checkpoint(again, &[1])).unwrap();
     assert_eq!(listed(folder), [id(1), id(2), id(3), again]);
-    let older = catalog.begin_life(1, None).unwrap_err();
+    let older = catalog.begin_life(lineage(1), None).unwrap_err();
     assert_eq!(older.kind(), ErrorKind::InvalidArgument);
 
     catalog.keep(1, true).unwrap();
@@ -369,4 +369,13 @@ fn a_checkpoint_without_parts_of_some_ranks_is_not_recorded() {
     refused(|new| new.parts[1].ranks = RankRange::of([0]));
     refused(|new| new.parts[2].ranks.clear());
     assert_eq!(listed(folder.path()), []);
+}
+
+/// The lineage as life `life` of the job has it, which the first began.
+fn lineage(life: u64) -> Lineage {
+    Lineage {
+        began: 1,
+        life,
+        ..Lineage::default()
+    }
 }

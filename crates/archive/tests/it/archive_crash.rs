@@ -11,7 +11,7 @@ use backstay_base::io::Device;
 use backstay_format::RankRange;
 use backstay_format::geometry::SUPERBLOCK_OFFSETS;
 use backstay_format::{
-    ArchiveSuperblock, CatalogState, CatalogSuperblock, CheckpointId, SegmentId, StoreId,
+    ArchiveSuperblock, CatalogState, CatalogSuperblock, CheckpointId, Lineage, SegmentId, StoreId,
 };
 use backstay_testkit::bytes::SharedBytes;
 use backstay_testkit::{CrashImage, CrashOptions, Operation, SimDevice, for_each_image};
@@ -246,7 +246,7 @@ fn a_catalog_survives_every_crash() {
     let mut marks = vec![(device.log_length(), catalog.state())];
     for step in 1..8 {
         match step {
-            3 => catalog.begin_life(2, Some(id(1))).unwrap(),
+            3 => catalog.begin_life(lineage(2), Some(id(1))).unwrap(),
             5 => catalog.drop_checkpoints(&[id(1), id(2)]).unwrap(),
             6 => catalog.keep(4, true).unwrap(),
             _ => {
@@ -305,5 +305,14 @@ fn a_catalog_survives_every_crash() {
             );
             forgetful[place] = Operation::Sync;
         }
+    }
+}
+
+/// The lineage as life `life` of the job has it, which the first began.
+fn lineage(life: u64) -> Lineage {
+    Lineage {
+        began: 1,
+        life,
+        ..Lineage::default()
     }
 }

@@ -11,7 +11,7 @@ use backstay_base::ErrorKind;
 use backstay_base::io::Device;
 use backstay_format::CheckpointId;
 use backstay_format::heir::HEIR_OFFSET;
-use backstay_format::{CatalogState, RevisionEntry, SegmentId, StreamRoot};
+use backstay_format::{CatalogState, Lineage, RevisionEntry, SegmentId, StreamRoot};
 use backstay_format::{RankRange, StoreId};
 use backstay_testkit::SimDevice;
 use backstay_testkit::seeded::Seeded;
@@ -379,7 +379,7 @@ fn second_life(world: &Arc<World>, seed: u64) -> Result<(CheckpointId, Checkpoin
     let catalog = Catalog::take_over_on(device, &second, &catalog_file(1), &identity);
     let catalog = catalog.map_err(words)?;
     let known = catalog.state().restorable().last().unwrap().checkpoint;
-    catalog.begin_life(2, Some(known)).map_err(words)?;
+    catalog.begin_life(lineage(2), Some(known)).map_err(words)?;
     let name = store_file(3, 2);
     let device = second.make(&name).unwrap();
     let former = store_file(3, 1);
@@ -474,4 +474,13 @@ fn a_life_that_is_over_and_one_that_drew_the_same_number_are_refused() {
         assert!(error.to_string().contains("life 3 of this job"), "{error}");
     }
     catalog.claim(4, true).unwrap();
+}
+
+/// The lineage as life `life` of the job has it, which the first began.
+fn lineage(life: u64) -> Lineage {
+    Lineage {
+        began: 1,
+        life,
+        ..Lineage::default()
+    }
 }

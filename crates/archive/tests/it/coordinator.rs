@@ -5,7 +5,7 @@ use backstay_archive::drain::{ArchiveNode, ArchivePlan, ArchiveThread, DrainPoin
 use backstay_base::Result;
 use backstay_base::io::shared::SharedWords;
 use backstay_format::drain::{ArchiveCodec, DrainAnswer, DrainProgress, DrainRequest};
-use backstay_format::{CheckpointId, Digest, Merge, RankRange, StoreId, Superblock};
+use backstay_format::{CheckpointId, Digest, Lineage, Merge, RankRange, StoreId, Superblock};
 use backstay_net::Endpoint;
 use backstay_store::control::Control;
 use backstay_store::reserve::{Reserve, ReserveSettings};
@@ -79,6 +79,11 @@ fn plan(folder: &Path, nodes: usize) -> ArchivePlan {
         job: "job".to_owned(),
         run: 7,
         incarnation: 1,
+        lineage: Lineage {
+            began: 1,
+            life: 1,
+            ..Lineage::default()
+        },
         from: None,
         every: 1,
         retained: 2,

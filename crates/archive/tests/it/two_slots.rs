@@ -13,7 +13,7 @@ use backstay_format::geometry::{ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::REVISIONS_MAX;
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    ArchiveSuperblock, CatalogState, CatalogSuperblock, RevisionEntry, RootSlot,
+    ArchiveSuperblock, CatalogState, CatalogSuperblock, Lineage, RevisionEntry, RootSlot,
 };
 use backstay_format::{CheckpointId, StoreId, Superblock};
 use backstay_store::commit::{NodeStore, Policy};
@@ -96,7 +96,7 @@ impl User for StoreRoot {
     }
     fn change(&mut self, value: u64) -> Result<()> {
         let from = CheckpointId::default();
-        self.0.begin_life(value, from, &Self::policy())
+        self.0.begin_life(lineage(value), from, &Self::policy())
     }
     fn value(&self) -> u64 {
         self.0.root().incarnation
@@ -161,7 +161,7 @@ impl User for Catalog {
         Self::open_on(device, "catalog", None)
     }
     fn change(&mut self, value: u64) -> Result<()> {
-        self.begin_life(value, None)
+        self.begin_life(lineage(value), None)
     }
     fn value(&self) -> u64 {
         self.state().incarnation
@@ -507,4 +507,13 @@ fn a_root_that_cannot_be_read_back_is_not_written() {
     let again = TwoSlots::open(&Plain(&device), format).unwrap();
     assert_eq!(again.state(), &most);
     assert_eq!(format.sequence(again.state()) + 1, again.next_sequence());
+}
+
+/// The lineage as life `life` of the job has it, which the first began.
+fn lineage(life: u64) -> Lineage {
+    Lineage {
+        began: 1,
+        life,
+        ..Lineage::default()
+    }
 }

@@ -77,7 +77,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 42] = [
+pub const REFERENCE: [Setting; 43] = [
     setting(
         "job",
         Form::Text,
@@ -298,6 +298,15 @@ pub const REFERENCE: [Setting; 42] = [
          default the newest. For one start: it is taken again whenever the program is started with it. \
          `backstay run --checkpoint` sets it for its first start only. What is newer is given up with it, also \
          where it cannot be read.",
+    ),
+    setting(
+        "fresh",
+        Form::Whole(0, (1 << 63) - 1),
+        None,
+        "",
+        "Begin anew, whatever is stored: 1 at every start; a higher number once, at the first of all starts that have \
+         the same (`backstay run --fresh` sets one). What was stored stays until space is needed, and is restored \
+         where somebody names it.",
     ),
     setting(
         "archive",

@@ -23,7 +23,9 @@ use backstay_base::io::two_slots::Unread;
 use backstay_base::notice;
 use backstay_format::local::LocalRequest;
 use backstay_format::width::index;
-use backstay_format::{CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError, RankRange};
+use backstay_format::{
+    CatalogCheckpoint, CheckpointId, Decoder, Encoder, FormatError, Lineage, RankRange,
+};
 use backstay_parity::agent::coordinate::NodeSeat;
 use backstay_store::reader::StoreReader;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +129,10 @@ impl Archive {
     pub(super) fn incarnation(&self) -> u64 {
         self.found.incarnation
     }
+    /// Which lives go on from one another, as the archive knows.
+    pub(super) fn lineage(&self) -> Lineage {
+        self.found.lineage
+    }
     /// The highest number of a checkpoint that it lists.
     pub(super) fn newest_number(&self) -> u64 {
         self.found.newest_number()
@@ -218,6 +224,8 @@ impl Archive {
             job: node.job.clone(),
             run: node.run,
             incarnation,
+            // Known once this life begins.
+            lineage: Lineage::default(),
             from: None,
             every: config.archive_every.map_or(1, u64::from),
             retained: index(config.archive_retained),
@@ -255,10 +263,11 @@ impl Archive {
     /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
     pub(super) fn begin(
         &mut self,
-        incarnation: u64,
+        lineage: Lineage,
         from: Option<CheckpointId>,
         protection: &mut Protection,
     ) -> Result<()> {
+        let incarnation = lineage.life;
         let first = self.begin.take();
         let goes_on = self.plan.as_ref().map(|plan| plan.incarnation);
         if first.is_none() && goes_on.is_none_or(|former| former == incarnation) {
@@ -270,6 +279,7 @@ impl Archive {
         };
         let plan = self.plan.insert(ArchivePlan {
             incarnation,
+            lineage,
             from: from.map(Into::into),
             ..plan
         });
@@ -281,10 +291,20 @@ impl Archive {
         if gave_up && from.is_some() {
             catalog = Some(plan.open_catalog_past_unread()?);
         }
-        if let (Some(_), Some(catalog)) = (from, &catalog) {
-            catalog.begin_life(incarnation, from)?;
+        if let Some(catalog) = &catalog {
+            plan.name_in(catalog)?;
         }
         coordinating(protection)?.archive(plan, catalog)
+    }
+
+    /// The job is finished with checkpoint `last`, and nobody drains any more: the catalog says so. Rank 0's.
+    pub(super) fn finish(&self, lineage: Lineage, last: CheckpointId) -> Result<()> {
+        let Some(plan) = &self.plan else {
+            return Ok(());
+        };
+        let catalog = plan.open_catalog_if_room()?;
+        let full = || Error::new(ErrorKind::StoreFull, "there is no room for it");
+        catalog.ok_or_else(full)?.finish(lineage, last)
     }
 }
 
@@ -366,6 +386,7 @@ fn encode_found(found: &ArchiveFound) -> std::result::Result<Vec<u8>, FormatErro
     let told = ArchiveFound {
         run: found.run,
         incarnation: found.incarnation,
+        lineage: found.lineage,
         files: found.files.clone(),
         checkpoints: found.checkpoints.clone(),
         gave_up_catalog: found.gave_up_catalog,
@@ -375,6 +396,7 @@ fn encode_found(found: &ArchiveFound) -> std::result::Result<Vec<u8>, FormatErro
     body.u32(told.run)
         .u64(told.incarnation)
         .u8(u8::from(told.gave_up_catalog));
+    told.lineage.put(&mut body);
     body.count(told.files.len());
     for file in &told.files {
         body.text(file);
@@ -403,6 +425,7 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
         run: body.u32("run")?,
         incarnation: body.u64("incarnation")?,
         gave_up_catalog: body.u8("gave up a slot of the catalog")? != 0,
+        lineage: Lineage::decode(&mut body)?,
         ..ArchiveFound::default()
     };
     for _ in 0..body.u32("files")? {
@@ -479,8 +502,7 @@ impl Session {
                            restoring the checkpoint that restore_checkpoint names";
             Err(Error::new(ErrorKind::Unreadable, context))
         } else {
-            self.archive
-                .begin(self.incarnation, from, &mut self.protection)
+            self.archive.begin(self.lineage, from, &mut self.protection)
         };
         if let Err(error) = begun {
             notice::warn(&format!("nothing is drained to the archive: {error}"));

@@ -10,7 +10,7 @@ use super::vote::vote;
 use super::watch::Watched;
 use crate::config::Config;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::CheckpointId;
+use backstay_format::{CheckpointId, Lineage};
 use backstay_store::reader::StoreReader;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +43,12 @@ impl Archive {
     }
     pub(super) fn incarnation(&self) -> u64 {
         0
+    }
+    pub(super) fn lineage(&self) -> Lineage {
+        Lineage::default()
+    }
+    pub(super) fn finish(&self, _: Lineage, _: CheckpointId) -> Result<()> {
+        Ok(())
     }
     pub(super) fn newest_number(&self) -> u64 {
         0
@@ -80,7 +86,7 @@ impl Archive {
     pub(super) fn abandon_after(&mut self, _: CheckpointId) {}
     pub(super) fn begin(
         &mut self,
-        _: u64,
+        _: Lineage,
         _: Option<CheckpointId>,
         _: &mut Protection,
     ) -> Result<()> {

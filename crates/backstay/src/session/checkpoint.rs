@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// So many of the newest checkpoints are never given up: a commit that is interrupted on some nodes
 /// needs the older one.
-const RETAINED_MIN: usize = 2;
+pub(super) const RETAINED_MIN: usize = 2;
 
 /// A checkpoint that was started; see [`Session::test`] and [`Session::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub struct Handle {
 }
 
 impl Handle {
+    pub(super) fn of(checkpoint: CheckpointId, turn: u64) -> Self {
+        Self { checkpoint, turn }
+    }
+
     /// Which checkpoint it will be.
     pub fn checkpoint(&self) -> CheckpointId {
         self.checkpoint
@@ -256,7 +260,7 @@ impl Session {
                 .variables
                 .values()
                 .map(|variable| variable.region.length_bytes());
-            let life = (turn, self.incarnation);
+            let life = (turn, self.lineage);
             let reserve = self.node.create_store(&self.config, regions.sum(), life)?;
             let space = backstay_store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
@@ -369,11 +373,7 @@ impl Session {
                     .failed_turns
                     .push(underway.turn..underway.turn.saturating_add(1)),
             }
-            let spare = self.policy.complete.difference(&self.policy.pinned).count();
-            self.made_room = error.kind() == ErrorKind::StoreFull && spare > RETAINED_MIN;
-            if self.made_room {
-                self.policy.retained = RETAINED_MIN;
-            }
+            self.made_room = error.kind() == ErrorKind::StoreFull && self.make_room();
             self.abandon(id, underway.turn);
             if let Some(store) = &mut self.store {
                 store.rank.roll_back();

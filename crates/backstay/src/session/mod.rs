@@ -16,6 +16,7 @@ mod checkpoint;
 mod deleted;
 mod groups;
 mod helper;
+mod lineage;
 mod memory;
 mod node;
 mod pace;
@@ -33,6 +34,7 @@ mod watch;
 
 pub use crate::schedule::Level;
 pub use checkpoint::{Handle, Report};
+pub use lineage::Finished;
 pub use restore::Restored;
 pub use scrub::Scrubbed;
 pub use variable::Variable;
@@ -44,8 +46,8 @@ use archive::Archive;
 use backstay_base::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
-use backstay_format::CheckpointId;
 use backstay_format::limits::NAME_BYTES_MAX;
+use backstay_format::{CheckpointId, Lineage};
 use backstay_metrics::{MetricsFile, VariableTracking};
 use backstay_net::Endpoint;
 use backstay_parity::locate::Choice;
@@ -104,6 +106,12 @@ pub struct Session {
     gave_up: Option<Error>,
     policy: Policy,
     incarnation: u64,
+    /// The lives that go on from one another: as known, and from this life's beginning on with it.
+    lineage: Lineage,
+    /// This life restores nothing of itself, until it has begun.
+    begins_anew: bool,
+    /// Fingerprint of the arguments of rank 0's program.
+    arguments: u64,
     /// This incarnation has tried a checkpoint, or began with a restore.
     life_begun: bool,
     last_number: u64,
@@ -211,6 +219,9 @@ impl Session {
             doubt: None,
             gave_up: None,
             incarnation: 1,
+            lineage: Lineage::default(),
+            begins_anew: false,
+            arguments: 0,
             life_begun: false,
             last_number: 0,
             turn: 0,
@@ -235,10 +246,13 @@ impl Session {
         session.join_group()?;
         let (known_complete, logged) = session.agree_on_the_life()?;
         session.prepare_archive()?;
+        session.agree_on_lineage()?;
         session.agree_on_checkpoints(known_complete, logged)?;
         session.open_metrics();
         let paced = session.open_pacer();
         vote(&session.comm, "planning", 0, paced)?;
+        session.announce_start();
+        session.begin_anew_if_asked()?;
         Ok(session)
     }
 
@@ -327,6 +341,7 @@ impl Session {
         let owner = Owner::Rank(self.node.local);
         let (space, mut found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
         // What was given up may be of a life more.
+        self.lineage = root.lineage;
         self.incarnation = root.incarnation + 1 + u64::from(self.gave_up.is_some());
         self.last_number = root
             .revisions
@@ -513,15 +528,17 @@ impl Session {
             }
         }
         let agreed = agree(&self.comm, &mine)?;
+        let newest = agreed.iter().rev().find(|id| self.goes_on_from(**id));
         // The first checkpoint of a job is known to be complete by its stripe logs only.
-        let known_complete = if agreed.is_empty() {
+        let known_complete = if newest.is_none() {
             known_complete.max(logged[1])
         } else {
             known_complete
         };
-        if known_complete > agreed.last().map_or(0, |&id| as_number(id)) {
+        let known_complete = self.within_lineage(known_complete);
+        if known_complete > newest.map_or(0, |&id| as_number(id)) {
             let missing = self.why_not(known_complete);
-            if agreed.is_empty() {
+            if newest.is_none() {
                 self.lost = vote(&self.comm, "finding a complete checkpoint", 0, missing).err();
             } else if let Err(error) = missing {
                 notice::warn(&format!("rank {}: {error}", self.comm.rank()));
@@ -696,39 +713,59 @@ impl Session {
         Error::new(ErrorKind::InvalidArgument, context)
     }
 
-    /// The checkpoints that every rank can have back, oldest first; of those that the archive alone has, as its
-    /// catalog says: no other file of it is opened before one is restored. Where there is none, though something
-    /// was stored, it is the error that [`Session::restore`] would be: only an empty list says that this is
-    /// the first life of the job.
+    /// The checkpoints that every rank can have back and [`Session::restore`] may take, oldest first; of those that
+    /// the archive alone has, as its catalog says: no other file of it is opened before one is restored. Where
+    /// there is none, though something was stored, it is the error that [`Session::restore`] would be: only an
+    /// empty list says that the job begins, for the first time or anew. Where a checkpoint to restore is set, it is
+    /// among them.
     pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
+        let named = self.config.restore_checkpoint.filter(|_| !self.life_begun);
+        let may = |id: &CheckpointId| self.goes_on_from(*id) || Some(id.number) == named;
+        let stored: Vec<CheckpointId> = self.policy.complete.iter().copied().filter(may).collect();
         let wrong = self.doubt.as_ref().or(self.lost.as_ref());
-        match wrong.filter(|_| self.policy.complete.is_empty()) {
+        match wrong.filter(|_| stored.is_empty()) {
             Some(error) => Err(error.again()),
-            None => Ok(self.policy.complete.iter().copied().collect()),
+            None => Ok(stored),
         }
     }
 
-    /// Ends the session: waits for a checkpoint under way, says goodbye in the store. Collective.
+    /// The checkpoints that every rank can have back, but which are of a start that finished or that a later one
+    /// left behind: [`Session::restore_from`] alone takes them. Oldest first.
+    pub fn earlier_checkpoints(&self) -> Vec<CheckpointId> {
+        let complete = self.policy.complete.iter().copied();
+        complete.filter(|id| !self.goes_on_from(*id)).collect()
+    }
+
+    /// Ends the session: waits for a checkpoint under way, says goodbye in the store. The next start goes on from
+    /// the newest checkpoint; a program that is done calls [`Session::finish`]. Collective.
     pub fn close(mut self) -> Result<()> {
         self.process.check()?;
+        self.end(None)
+    }
+
+    /// Ends the session, of a program that `finished` or of one that may go on. Collective.
+    fn end(&mut self, finished: Option<&Finished>) -> Result<()> {
         let settled = self.settle_underway().map(|_| ());
         self.protection
             .stop(Duration::from_millis(self.config.timeout_ms));
-        let noted = match (&self.store, self.node.leads()) {
-            (Some(store), true) if settled.is_ok() => lock(&store.node).note(&self.policy, true),
-            _ => Ok(()),
+        let noted = if settled.is_ok() {
+            self.note_end(finished.is_some())
+        } else {
+            Ok(())
         };
         self.keep_learnt();
         let tracking = self.tracking();
         if let Some(metrics) = &mut self.metrics {
             metrics.metrics.tracking = tracking;
             metrics.metrics.closed = true;
+            metrics.metrics.finished = finished.is_some();
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());
             }
         }
         let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
         if closed.is_ok() {
+            finished.into_iter().for_each(|it| self.tell_finished(it));
             self.protection.goodbye(&self.node);
         }
         closed

@@ -16,7 +16,7 @@ use backstay_base::notice;
 use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
 use backstay_format::width::index;
-use backstay_format::{CheckpointId, Digest, Geometry, StoreId, Superblock};
+use backstay_format::{CheckpointId, Digest, Geometry, Lineage, StoreId, Superblock};
 use backstay_parity::agent::local::{AgentClient, quiesce};
 use backstay_store::control::{CONTROL_FILE, Control, check_local_ranks, wait_until};
 use backstay_store::lock::StoreLock;
@@ -287,7 +287,7 @@ impl Node {
         &self,
         config: &Config,
         need_bytes: u64,
-        (turn, incarnation): (u64, u64),
+        (turn, lineage): (u64, Lineage),
     ) -> Result<Reserve> {
         self.control.set_need(self.local, turn, need_bytes);
         // Made before by a checkpoint that could not go on with it.
@@ -295,7 +295,7 @@ impl Node {
             return self.attach();
         }
         if self.leads() {
-            let made = self.lead_creation(config, turn, incarnation);
+            let made = self.lead_creation(config, turn, lineage);
             let outcome = made.as_ref().err().map_or(1, |error| {
                 (turn << 8) | u64::try_from(error.kind().code()).unwrap_or(0xff)
             });
@@ -377,7 +377,7 @@ impl Node {
         Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no size was tried")))
     }
 
-    fn lead_creation(&self, config: &Config, turn: u64, incarnation: u64) -> Result<Reserve> {
+    fn lead_creation(&self, config: &Config, turn: u64, lineage: Lineage) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
             "all ranks of the node to say what they need",
@@ -425,8 +425,7 @@ impl Node {
         };
         let control = self.control.clone();
         let settings = self.settings;
-        let made =
-            Reserve::create_in_life(device, control, &superblock, slots, settings, incarnation);
+        let made = Reserve::create_in_life(device, control, &superblock, slots, settings, lineage);
         if made.is_err() {
             // Space that a failed creation took is given back; the first error is the one to tell.
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));

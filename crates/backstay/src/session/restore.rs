@@ -83,7 +83,9 @@ impl Session {
         if let Some(doubt) = &self.doubt {
             return Err(self.tell_unreadable(doubt.again()));
         }
-        let candidates: Vec<CheckpointId> = self.policy.complete.iter().rev().copied().collect();
+        let newest_first = self.policy.complete.iter().rev().copied();
+        let may = |id: &CheckpointId| self.goes_on_from(*id);
+        let candidates: Vec<CheckpointId> = newest_first.filter(may).collect();
         self.restore_one_of(&candidates)
     }
 
@@ -110,10 +112,7 @@ impl Session {
 
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
         let watch = Stopwatch::start();
-        let mut last = match &self.lost {
-            Some(lost) => lost.again(),
-            None => Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job"),
-        };
+        let mut last = self.nothing_to_restore();
         for (fell_back, &id) in (0..).zip(candidates) {
             match self.try_restore(id) {
                 Ok(ReadBack {
@@ -262,9 +261,11 @@ impl Session {
         if self.life_begun {
             return Ok(());
         }
+        self.begin_lineage();
         if self.node.was_there {
             let named = match (&self.store, self.node.leads()) {
-                (Some(store), true) => lock(&store.node).name_life(self.incarnation),
+                (Some(store), true) => lock(&store.node).name_life(self.lineage),
+                (None, true) => self.node.put_unopened_aside(),
                 _ => Ok(()),
             };
             vote(
@@ -283,6 +284,7 @@ impl Session {
         if std::mem::replace(&mut self.life_begun, true) {
             self.incarnation += 1;
         }
+        self.go_on_with_lineage(id);
         self.policy.complete.retain(|other| *other <= id);
         // Where a protected checkpoint is abandoned, its parity covers this one, and nothing of what comes, whose
         // numbers may be lower.
@@ -291,7 +293,7 @@ impl Session {
             (None, true) => self.node.put_unopened_aside(),
             (Some(store), true) => {
                 let mut node = lock(&store.node);
-                let begun = node.begin_life(self.incarnation, id, &self.policy);
+                let begun = node.begin_life(self.lineage, id, &self.policy);
                 // What is restored can be protected at once.
                 begun.and_then(|()| node.seal(id))
             }
@@ -318,7 +320,7 @@ impl Session {
         }
         let begun = self
             .archive
-            .begin(self.incarnation, Some(id), &mut self.protection);
+            .begin(self.lineage, Some(id), &mut self.protection);
         vote(
             &self.comm,
             "beginning a life in the archive",

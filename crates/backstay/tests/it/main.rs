@@ -14,6 +14,7 @@ mod archive_history;
 mod job;
 mod collision;
 mod drain_follow;
+mod finished;
 mod groups;
 mod deleted;
 mod later_versions;

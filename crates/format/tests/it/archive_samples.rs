@@ -135,6 +135,7 @@ pub(crate) fn state() -> CatalogState {
         checkpoint: CheckpointId::new(incarnation, number),
         world_size: 64,
         kept,
+        finished: kept,
         archived_unix_ns: 1_700_000_002_000_000_000 + number,
         bytes_total: 1 << 40,
         bytes_written: 12_345_678,
@@ -149,6 +150,7 @@ pub(crate) fn state() -> CatalogState {
     CatalogState {
         sequence: 12,
         incarnation: 4,
+        lineage: samples::lineage(),
         stores: vec![
             file(1, "aggregate-0-1.backstay"),
             file(2, "aggregate-1-2.backstay"),

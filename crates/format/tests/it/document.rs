@@ -5,8 +5,8 @@ use crate::samples;
 use backstay_format::bytes::{FRAME_HEAD_BYTES, FRAME_TAIL_BYTES};
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    Address, BlockRef, ElementType, Merge, Page, RankEntry, RankRoot, SegmentClass, geometry,
-    limits,
+    Address, BlockRef, ElementType, Lineage, Merge, Page, RankEntry, RankRoot, SegmentClass,
+    geometry, limits,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -156,6 +156,7 @@ fn totals_are_the_encoded_sizes() {
             "Segment records",
             samples::segment_record().encode().unwrap().len(),
         ),
+        ("Lineage", Lineage::BYTES),
         ("Reference", BlockRef::BYTES),
         ("Revision", two - one.encode().unwrap().len()),
         ("Streams", StreamRoot::BYTES),

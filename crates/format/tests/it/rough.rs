@@ -18,8 +18,8 @@ use backstay_format::wire::{
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId,
-    Digest, ElementType, Extent, Fingerprint, Heir, Member, Page, RankEntry, RankRange, RankRoot,
-    RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
+    Digest, ElementType, Extent, Fingerprint, Heir, Lineage, Member, Page, RankEntry, RankRange,
+    RankRoot, RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
     SegmentRecord, Slab, StoreId, StreamRoot, Stripe, StripeId, StripeLogHead, StripePiece,
     Superblock, TableEntry, TablePlace, VariableDescriptor,
 };
@@ -216,7 +216,8 @@ fields! {
     RevisionEntry {
         checkpoint, pinned, complete, world_size, committed_unix_ns, bytes_total, bytes_changed, ranks
     }
-    RootSlot { store, sequence, incarnation, next_segment, closed, revisions }
+    Lineage { began, life, finished, asked, arguments }
+    RootSlot { store, sequence, incarnation, next_segment, closed, lineage, revisions }
     Page { level, entries }
     RankRoot {
         rank, world_size, born, variable_count, bytes_total, descriptors, table
@@ -249,9 +250,9 @@ fields! {
     RankRange { first, count }
     CatalogPart { store, sequence, ranks }
     CatalogCheckpoint {
-        checkpoint, world_size, kept, archived_unix_ns, bytes_total, bytes_written, parts
+        checkpoint, world_size, kept, finished, archived_unix_ns, bytes_total, bytes_written, parts
     }
-    CatalogState { sequence, incarnation, stores, lives, rank_sets, checkpoints }
+    CatalogState { sequence, incarnation, lineage, stores, lives, rank_sets, checkpoints }
     StripeLogHead { store, generation }
     Extent { segment, class, offset_bytes, length_bytes, digest }
     StripePiece { column, extent }

@@ -9,9 +9,9 @@ use backstay_format::limits::{
 };
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    Address, BlockRef, CheckpointId, Digest, ElementType, Geometry, Page, RankEntry, RankRoot,
-    RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab, StoreId, Superblock,
-    VariableDescriptor,
+    Address, BlockRef, CheckpointId, Digest, ElementType, Geometry, Lineage, Page, RankEntry,
+    RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab, StoreId,
+    Superblock, VariableDescriptor,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -100,17 +100,30 @@ fn revision() -> impl Strategy<Value = RevisionEntry> {
     )
 }
 
+fn lineage() -> impl Strategy<Value = Lineage> {
+    let counters = (0..=COUNTER_MAX, 0..=COUNTER_MAX);
+    let others = (any::<bool>(), 0..=COUNTER_MAX, 0..=COUNTER_MAX);
+    (counters, others).prop_map(|((one, other), (finished, asked, arguments))| Lineage {
+        began: one.min(other),
+        life: one.max(other),
+        finished,
+        asked,
+        arguments,
+    })
+}
+
 fn root_slot() -> impl Strategy<Value = RootSlot> {
     let id = (0..=COUNTER_MAX, 0..=COUNTER_MAX);
     let ids = btree_map(id, revision(), 0..=REVISIONS_MAX);
     let counters = (0..=COUNTER_MAX, 0..=COUNTER_MAX, 0..=SegmentId::MAX.0 + 1);
-    (counters, any::<bool>(), ids).prop_map(
-        |((sequence, incarnation, next_segment), closed, ids)| RootSlot {
+    (counters, any::<bool>(), ids, lineage()).prop_map(
+        |((sequence, incarnation, next_segment), closed, ids, lineage)| RootSlot {
             store: STORE,
             sequence,
             incarnation,
             next_segment,
             closed,
+            lineage,
             revisions: ids
                 .into_iter()
                 .map(|((number, incarnation), revision)| RevisionEntry {

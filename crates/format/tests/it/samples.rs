@@ -3,9 +3,9 @@
 
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
-    Address, BlockRef, CheckpointId, Decoder, Digest, ElementType, FormatError, Page, RankEntry,
-    RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab, StoreId,
-    Superblock, VariableDescriptor,
+    Address, BlockRef, CheckpointId, Decoder, Digest, ElementType, FormatError, Lineage, Page,
+    RankEntry, RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab,
+    StoreId, Superblock, VariableDescriptor,
 };
 
 /// The store that all samples belong to.
@@ -64,6 +64,16 @@ pub(crate) fn segment_record() -> SegmentRecord {
     }
 }
 
+pub(crate) fn lineage() -> Lineage {
+    Lineage {
+        began: 2,
+        life: 4,
+        finished: true,
+        asked: 0x1_0000_0007,
+        arguments: 0x7a5b_0000_0000_0001,
+    }
+}
+
 pub(crate) fn root_slot() -> RootSlot {
     let revision = |number, pinned, complete| RevisionEntry {
         checkpoint: CheckpointId::new(3, number),
@@ -81,6 +91,7 @@ pub(crate) fn root_slot() -> RootSlot {
         incarnation: 4,
         next_segment: 300,
         closed: true,
+        lineage: lineage(),
         revisions: vec![revision(17, true, true), revision(18, false, false)],
     }
 }

@@ -8,7 +8,7 @@ use backstay_base::io::Device;
 use backstay_base::io::shared::SharedWords;
 use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::VariableDescriptor;
-use backstay_format::{CheckpointId, ElementType, RankEntry, StoreId, Superblock};
+use backstay_format::{CheckpointId, ElementType, Lineage, RankEntry, StoreId, Superblock};
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::{Control, Owner};
 use backstay_store::reader::StoreReader;
@@ -197,7 +197,8 @@ impl Life {
             self.ranks[rank].start_from(Some(start));
         }
         self.policy.complete.retain(|other| *other <= id);
-        self.node.begin_life(self.incarnation, id, &self.policy)?;
+        self.node
+            .begin_life(lineage(self.incarnation), id, &self.policy)?;
         self.drop_unretained(CheckpointId::default(), false);
         Ok(())
     }
@@ -605,4 +606,13 @@ fn a_dead_sector_is_never_taken_for_damage() {
     assert!(unread > 20, "{unread} sectors are read");
     device.make_readable();
     Life::open(&device, SMALL).unwrap().read_all().unwrap();
+}
+
+/// The lineage as life `life` of the job has it, which the first began.
+fn lineage(life: u64) -> Lineage {
+    Lineage {
+        began: 1,
+        life,
+        ..Lineage::default()
+    }
 }
