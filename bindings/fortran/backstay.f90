@@ -1,12 +1,11 @@
 ! SPDX-License-Identifier: Apache-2.0 OR MIT
-!
 ! Backstay: checkpoint and restart of programs that run on many processes.
 !
 !     call backstay_open(session, MPI_COMM_WORLD)
 !     call backstay_protect(session, "temperature", temperature)    ! any type and rank
 !     call backstay_restore(session, found)                         ! not found: the first start
 !     ... every few steps: call backstay_checkpoint(session)
-!     call backstay_close(session)
+!     call backstay_finish(session)                                 ! it is done; else backstay_close
 !
 ! stat= and errmsg= are those of allocate: stat becomes 0 or a BACKSTAY_* number, errmsg is set if that
 ! is not 0, and without stat= a failure is an error stop with the message. docs/guide/fortran.md is the
@@ -18,7 +17,7 @@ module backstay
   implicit none
   private
 
-  public :: backstay_open, backstay_open_single, backstay_close, backstay_protect, backstay_protect_bytes, &
+  public :: backstay_open, backstay_open_single, backstay_close, backstay_finish, backstay_protect, backstay_protect_bytes, &
     backstay_unprotect, backstay_is_protected, backstay_mark_dirty, backstay_scrub, backstay_restore, &
     backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank, backstay_checkpoint, &
     backstay_checkpoint_start, backstay_test, backstay_wait, backstay_due, backstay_should_leave, &
@@ -33,20 +32,16 @@ module backstay
     BACKSTAY_STORE_BUSY = 21, BACKSTAY_STORE_IO = 22, BACKSTAY_STORE_FAILED = 23, BACKSTAY_UNREADABLE = 24, &
     BACKSTAY_CORRUPT = 30, BACKSTAY_NOT_RETAINED = 31, BACKSTAY_TIMEOUT = 40, BACKSTAY_COMMUNICATOR = 41, &
     BACKSTAY_PEER_FAILED = 42, BACKSTAY_PEER_UNREACHABLE = 43, BACKSTAY_UNSUPPORTED = 50, &
-    BACKSTAY_INTERNAL = 60
-  integer(i4), parameter, public :: &
+    BACKSTAY_INTERNAL = 60, &
     BACKSTAY_TRACKING_DEFAULT = 0, BACKSTAY_TRACKING_FULL = 1, BACKSTAY_TRACKING_HASH = 2, &
-    BACKSTAY_TRACKING_PAGES = 3, BACKSTAY_TRACKING_MARKED = 4
-  integer(i4), parameter, public :: &
+    BACKSTAY_TRACKING_PAGES = 3, BACKSTAY_TRACKING_MARKED = 4, &
     BACKSTAY_LEVEL_NODE = 1, BACKSTAY_LEVEL_PROTECTED = 2, BACKSTAY_LEVEL_ARCHIVE = 3
   integer, parameter, public :: BACKSTAY_SHORTFALL_BYTES = 512
-
   ! One process's part in the checkpoints of a job. A copy is the same session.
   type, bind(c), public :: backstay_session
     private
     type(c_ptr) :: session = c_null_ptr
   end type
-
   ! A checkpoint under way.
   type, bind(c), public :: backstay_handle
     private
@@ -225,9 +220,10 @@ module backstay
       type(c_ptr), value :: options
       integer(i4) :: status
     end function
-    function f_close(session) bind(c, name="backstay_fortran_close") result(status)
+    function f_end(session, is_done) bind(c, name="backstay_fortran_end") result(status)
       import :: backstay_session, i4
       type(backstay_session), intent(in) :: session
+      integer(i4), value :: is_done
       integer(i4) :: status
     end function
     function f_unprotect(session, name) bind(c, name="backstay_fortran_unprotect") result(status)
@@ -419,13 +415,22 @@ contains
     call finish(status, stat, errmsg)
   end subroutine
 
-  ! Ends a session: all processes together, before MPI_Finalize.
+  ! Ends a session: all processes together, before MPI_Finalize. The next start goes on from the newest checkpoint.
   subroutine backstay_close(session, stat, errmsg)
     type(backstay_session), intent(inout) :: session
     integer(i4), intent(out), optional :: stat
     character(len=*), intent(inout), optional :: errmsg
 
-    call finish(f_close(session), stat, errmsg)
+    call finish(f_end(session, 0_i4), stat, errmsg)
+  end subroutine
+
+  ! The same for a program that is done, with what is protected still in place: the next start begins anew.
+  subroutine backstay_finish(session, stat, errmsg)
+    type(backstay_session), intent(inout) :: session
+    integer(i4), intent(out), optional :: stat
+    character(len=*), intent(inout), optional :: errmsg
+
+    call finish(f_end(session, 1_i4), stat, errmsg)
   end subroutine
 
   ! Later checkpoints do without the name, and its memory may go. Local.
@@ -768,14 +773,10 @@ contains
     settings = c_null_ptr
     if (.not. present(options)) return
     settings = f_options()
-    call set_text("job", options%job)
-    call set_text("node", options%node)
-    call set_text("store_path", options%store_path)
-    call set_text("cpu_set", options%cpu_set)
-    call set_text("interval", options%interval)
-    call set_text("redundancy", options%redundancy)
-    call set_text("failure_domain", options%failure_domain)
-    call set_text("archive", options%archive)
+    call set_text("job", options%job); call set_text("node", options%node)
+    call set_text("store_path", options%store_path); call set_text("cpu_set", options%cpu_set)
+    call set_text("interval", options%interval); call set_text("redundancy", options%redundancy)
+    call set_text("failure_domain", options%failure_domain); call set_text("archive", options%archive)
     numbers = [options%node_mtbf_hours, options%reserve_bytes, options%timeout_ms, options%watchdog_ms, &
       options%metrics_interval_ms, options%encode_rate_bytes, options%archive_rate_bytes, &
       options%segment_bytes, options%block_bytes, options%retained, options%capture_threads, options%parity, &

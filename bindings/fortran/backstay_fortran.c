@@ -155,7 +155,7 @@ backstay_session *backstay_fortran_session(const session_variable *variable)
 
 int32_t backstay_fortran_check_open(const session_variable *variable, const char *operation)
 {
-    return check_open(variable, operation);
+    return check_open(variable, is_done ? "backstay_finish" : "backstay_close");
 }
 
 /* ---- Names ----------------------------------------------------------------------------------------- */
@@ -772,13 +772,13 @@ int32_t backstay_fortran_open(session_variable *variable, const CFI_cdesc_t *com
 
 #endif
 
-int32_t backstay_fortran_close(const session_variable *variable)
+int32_t backstay_fortran_end(const session_variable *variable, int32_t is_done)
 {
-    int32_t status = check_open(variable, "backstay_close");
+    int32_t status = check_open(variable, is_done ? "backstay_finish" : "backstay_close");
 
     if (status != BACKSTAY_OK)
         return status;
-    status = backstay_close(variable->session->open);
+    status = is_done ? backstay_finish(variable->session->open) : backstay_close(variable->session->open);
     if (status == BACKSTAY_INVALID_ARGUMENT) /* another thread is inside a call: it stays open */
         return status;
     variable->session->open = NULL;

@@ -359,7 +359,7 @@ int main(int argc, char **argv)
     }
     if (run.output != NULL)
         write_plate(run.output);
-    if (backstay_close(session) != BACKSTAY_OK && my.rank == 0)
+    if (backstay_finish(session) != BACKSTAY_OK && my.rank == 0)
         fprintf(stderr, "heat2d: %s\n", backstay_message(NULL));
     if (my.rank == 0)
         printf("finished at step %.0f, change %.3e\n", now.step, now.change);

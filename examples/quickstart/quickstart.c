@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The five calls that make a program restartable. Run it, kill it, run it again. */
+/* The five calls that make a program restartable. Run it, kill it, run it again: when it has finished, it begins anew. */
 #define _POSIX_C_SOURCE 199309L
 #include <backstay/backstay_mpi.h>
 #include <time.h>
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         if (step % 10 == 0 && backstay_checkpoint(session, NULL) != BACKSTAY_OK && rank == 0)
             fprintf(stderr, "quickstart: %s\n", backstay_message(session));
     }
-    if (backstay_close(session) != BACKSTAY_OK)
+    if (backstay_finish(session) != BACKSTAY_OK)
         return failed(NULL, rank);
     if (rank == 0)
         printf("step %d: every cell is %.0f\n", (int)step, cell[0]);

@@ -41,7 +41,7 @@ program shallow
     if (mod(step, interval) == 0) call take_checkpoint()
   end do
   if (len(argument(2)) > 0) call write_water(argument(2))
-  call backstay_close(session)
+  call backstay_finish(session)
   if (rank == 0) print "(a, i0)", "finished at step ", step
   call MPI_Finalize()
 

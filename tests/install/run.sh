@@ -96,8 +96,11 @@ quickstart() {
     kill -0 "$job" && kill -9 $(pgrep -P "$job") $(pgrep -f "$work/quickstart-$mpi 100") "$job" || return 1
     wait "$job" 2>/dev/null || true
     "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 30 >"$work/second" 2>&1
-    cat "$work/first" "$work/second"
-    grep "restored checkpoint" "$work/second" && [ "$(grep -c "every cell is 30" "$work/second")" = 1 ]
+    # It has finished: the next run is another one.
+    "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 5 >"$work/third" 2>&1
+    cat "$work/first" "$work/second" "$work/third"
+    grep "restored checkpoint" "$work/second" && [ "$(grep -c "every cell is 30" "$work/second")" = 1 ] &&
+        grep "finished with checkpoint .*: this start begins anew" "$work/third" && grep "every cell is 5" "$work/third"
 }
 
 # A type that there is not: refused at the first run, by each rank, and the job ends.
@@ -119,7 +122,8 @@ quickstart_marked() {
         BACKSTAY_TRACKING=marked "mpirun.$mpi" -n 2 "$work/quickstart-$mpi" 20 | grep "every cell is 20"
 }
 
-# 4 processes to the end; or 3 for a while, 6 in blocks for a while, then 2: the same bytes.
+# 4 processes to the end; or 3 to an earlier end, 6 in blocks on from there, then 2: the same bytes. Each of these has
+# finished: it is gone back to by its number.
 heat2d_on_other_numbers() {
     local mpi=$1
     local heat=("$work/heat2d-$mpi" --rows 300 --cols 410 --interval 50 --progress)
@@ -129,10 +133,10 @@ heat2d_on_other_numbers() {
     "mpirun.$mpi" -n 4 "${heat[@]}" --steps 500 --output "$work/whole.npy" || return 1
     export BACKSTAY_STORE_PATH="$work/changed-$mpi"
     "mpirun.$mpi" -n 3 "${heat[@]}" --steps 180 &&
-        "mpirun.$mpi" -n 6 "${heat[@]}" --steps 320 --blocks | tee "$work/second" &&
-        grep -q "restored checkpoint 3 of 3 processes: step 150" "$work/second" &&
-        "mpirun.$mpi" -n 2 "${heat[@]}" --steps 500 --output "$work/changed.npy" | tee "$work/third" &&
-        grep -q "restored checkpoint 6 of 6 processes: step 300" "$work/third" &&
+        BACKSTAY_RESTORE_CHECKPOINT=4 "mpirun.$mpi" -n 6 "${heat[@]}" --steps 320 --blocks | tee "$work/second" &&
+        grep -q "restored checkpoint 4 of 3 processes: step 180" "$work/second" &&
+        BACKSTAY_RESTORE_CHECKPOINT=8 "mpirun.$mpi" -n 2 "${heat[@]}" --steps 500 --output "$work/changed.npy" |
+        tee "$work/third" && grep -q "restored checkpoint 8 of 6 processes: step 320" "$work/third" &&
         cmp "$work/whole.npy" "$work/changed.npy"
 }
 

@@ -92,8 +92,10 @@ fn quickstart(tree: &Tree) -> Result<&str, String> {
 fn calls(program: &str) -> Result<String, String> {
     let lines: Vec<&str> = program.lines().collect();
     let find = |word: &str| lines.iter().position(|line| line.contains(word));
-    let (Some(first), Some(last)) = (find("MPI_Init("), find("backstay_close(")) else {
-        return Err(format!("{QUICKSTART} has no MPI_Init or no backstay_close"));
+    let (Some(first), Some(last)) = (find("MPI_Init("), find("backstay_finish(")) else {
+        return Err(format!(
+            "{QUICKSTART} has no MPI_Init or no backstay_finish"
+        ));
     };
     // What is done where it fails stands in the line behind.
     let asks = lines[last].trim().starts_with("if (");

@@ -104,29 +104,45 @@ pub unsafe extern "C" fn backstay_open(
     })
 }
 
-/// Ends a session: all processes together. Checkpoints under way are waited for. The session is gone
+/// Ends a session: all processes together. Checkpoints under way are waited for. The next start of the program
+/// goes on from the newest checkpoint; one that is done calls backstay_finish. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
 /// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 #[unsafe(no_mangle)]
 pub extern "C" fn backstay_close(session: *mut Session) -> i32 {
-    guard("backstay_close", || {
-        if session.is_null() {
-            return Ok(());
-        }
-        let (state, poisoned) = boundary::withdraw(session)?;
-        let Some(engine) = state.session else {
-            return Ok(());
-        };
-        if poisoned {
-            caught(|| {
-                drop(engine);
-                Ok(())
-            })?;
-            return Err(Error::new(
-                ErrorKind::Internal,
-                "an earlier call of this session panicked; it ended without its last steps",
-            ));
-        }
-        engine.close()
+    guard("backstay_close", || end(session, engine::Session::close))
+}
+
+/// Says that the program is done, and ends the session as backstay_close does: all processes together, with what is
+/// protected still in place. A last checkpoint is taken, and waited for until it is protected and in the archive
+/// where the job is set to. The next start begins anew; backstay_restore_from and the setting restore_checkpoint
+/// still take the checkpoints of this one. Where protection or the archive fail, the job is finished on its nodes,
+/// and process 0 says so. On an error it is not known to be finished, and its next start goes on from the newest
+/// checkpoint.
+#[unsafe(no_mangle)]
+pub extern "C" fn backstay_finish(session: *mut Session) -> i32 {
+    guard("backstay_finish", || {
+        end(session, |engine| engine.finish().map(|_| ()))
     })
+}
+
+fn end(session: *mut Session, how: impl FnOnce(engine::Session) -> Result<()>) -> Result<()> {
+    if session.is_null() {
+        return Ok(());
+    }
+    let (state, poisoned) = boundary::withdraw(session)?;
+    let Some(engine) = state.session else {
+        return Ok(());
+    };
+    if poisoned {
+        caught(|| {
+            drop(engine);
+            Ok(())
+        })?;
+        return Err(Error::new(
+            ErrorKind::Internal,
+            "an earlier call of this session panicked; it ended without its last steps",
+        ));
+    }
+    how(engine)
 }

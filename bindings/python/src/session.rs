@@ -617,6 +617,33 @@ impl Session {
         closed.map_err(|error| self.tell(py, &error))
     }
 
+    /// Takes a last checkpoint, says that the program is done, and ends the session with the other ranks.
+    #[pyo3(signature = (wrong=None))]
+    fn finish<'py>(
+        &self,
+        py: Python<'py>,
+        wrong: Option<(String, Bound<'py, PyAny>)>,
+    ) -> PyResult<(Bound<'py, PyDict>, &'static str)> {
+        let last = self.engine_with_memory(py, wrong, Engine::take_last_checkpoint);
+        let Ok(last) = last else {
+            let closed = self.close(py);
+            return Err(last
+                .err()
+                .or(closed.err())
+                .unwrap_or_else(|| invalid(py, "it ended")));
+        };
+        let mut loan = self.borrow(py)?;
+        let Some(open) = loan.open.take() else {
+            return Err(invalid(py, "the session is closed"));
+        };
+        let Open { engine, variables } = *open;
+        let (told, level) = (report(py, &last.report)?, word(last.level));
+        let finished = py.detach(|| engine.finish_with(&last));
+        drop((variables, loan));
+        finished.map_err(|error| self.tell(py, &error))?;
+        Ok((told, level))
+    }
+
     /// Ends the session on this rank alone, as if the process had died.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
         if self.closed() || !self.is_ours() {

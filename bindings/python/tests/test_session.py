@@ -52,6 +52,36 @@ def test_an_older_checkpoint_is_restored_by_its_number():
             session.restore(77)
 
 
+def test_a_finished_job_begins_anew_and_can_be_gone_back_to():
+    cells = numpy.arange(1000, dtype=float)
+    session = backstay.open()
+    session.protect("cells", cells)
+    finished = session.finish()
+    assert session.closed and (finished.report.number, finished.level) == (1, "node")
+    assert str(finished) == "finished with checkpoint 1, level node"
+    session.close()
+    again = numpy.zeros_like(cells)
+    with backstay.open() as session:
+        session.protect("cells", again)
+        assert session.checkpoints == []
+        with pytest.raises(backstay.NoCheckpoint, match="finished with checkpoint 1"):
+            session.restore()
+        assert session.restore(1).number == 1
+    assert (again == cells).all()
+
+
+def test_an_object_that_cannot_be_written_leaves_the_job_unfinished():
+    session = backstay.open()
+    session.protect("cells", numpy.ones(10))
+    session.checkpoint()
+    session.protect_object("state", lambda: object(), lambda value: None)
+    with pytest.raises(TypeError):
+        session.finish()
+    assert session.closed
+    with backstay.open() as session:
+        assert [number for number, _ in session.checkpoints] == [1]
+
+
 def test_reports_print_in_one_line():
     report = saved(cells=numpy.zeros(1000))
     assert str(report).startswith("checkpoint 1: 7.8 KiB of 7.8 KiB changed (100.0%), blocked ")

@@ -42,6 +42,10 @@ pub(crate) fn checkpoints(ids: &[CheckpointId]) -> String {
 
 /// A checkpoint.
 #[derive(Debug, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "keys of JSON, independent of each other"
+)]
 pub(crate) struct CheckpointView {
     job: String,
     number: u64,
@@ -60,16 +64,22 @@ pub(crate) struct CheckpointView {
     damage: Vec<String>,
     protection: ProtectionView,
     level: &'static str,
+    earlier: bool,
     archive: Option<ArchivedView>,
 }
 
 /// What the catalog of an archive says of a checkpoint.
 #[derive(Debug, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "keys of JSON, independent of each other"
+)]
 pub(crate) struct ArchivedView {
     folder: String,
     whole: bool,
     abandoned: bool,
     kept: bool,
+    finished: bool,
     archived: Option<String>,
     archived_unix_ns: Option<u64>,
     bytes_stored: Option<u64>,
@@ -86,6 +96,7 @@ impl ArchivedView {
             whole: archived.listed,
             abandoned: archived.abandoned,
             kept: archived.kept,
+            finished: archived.finished,
             archived: listed(archived.archived_unix_ns).map(utc),
             archived_unix_ns: listed(archived.archived_unix_ns),
             bytes_stored: listed(archived.bytes_stored),
@@ -134,6 +145,7 @@ impl CheckpointView {
                 Some(_) => "archive",
                 None => "node",
             },
+            earlier: !stores.lineage(&checkpoint.job).has(checkpoint.id),
             archive: checkpoint
                 .archived
                 .as_ref()
@@ -155,6 +167,7 @@ pub(crate) struct StoreView {
     incarnation: u64,
     archive: bool,
     closed: bool,
+    finished: bool,
     root_slots: [&'static str; 2],
 }
 
@@ -172,6 +185,7 @@ impl From<&OpenStore> for StoreView {
             incarnation: store.root().incarnation,
             archive: store.archive().is_some(),
             closed: store.root().closed,
+            finished: store.root().lineage.finished,
             root_slots: [slot(first), slot(second)],
         }
     }

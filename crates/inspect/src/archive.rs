@@ -29,6 +29,10 @@ pub struct Archive {
 
 /// What the catalog of an archive says of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that are independent of each other"
+)]
 pub struct Archived {
     /// The archive, as an index into [`Stores::archives`].
     pub archive: usize,
@@ -39,6 +43,8 @@ pub struct Archived {
     pub abandoned: bool,
     /// It stays until somebody says otherwise.
     pub kept: bool,
+    /// The program finished with it: it stays until it is removed.
+    pub finished: bool,
     /// When it was recorded, in nanoseconds since 1970; 0 if it is not listed.
     pub archived_unix_ns: u64,
     /// Bytes that were stored for it; 0 if it is not listed.
@@ -153,6 +159,7 @@ impl Archive {
             listed: entry.is_some(),
             abandoned: self.state().is_some_and(|state| state.is_abandoned(id)),
             kept: entry.is_some_and(|entry| entry.kept),
+            finished: entry.is_some_and(|entry| entry.finished),
             archived_unix_ns: entry.map_or(0, |entry| entry.archived_unix_ns),
             bytes_stored: entry.map_or(0, |entry| entry.bytes_written),
             lacks: Vec::new(),

@@ -31,7 +31,7 @@ pub use verify::{Finding, VerifiedArchive, VerifiedStore};
 
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::index;
-use backstay_format::{BlockRef, CheckpointId};
+use backstay_format::{BlockRef, CheckpointId, Lineage};
 use backstay_store::revision::{ReadPart, read_part};
 use find::Found;
 use std::collections::{BTreeMap, BTreeSet};
@@ -250,6 +250,21 @@ impl Stores {
     /// The stores that could be opened.
     pub fn stores(&self) -> &[OpenStore] {
         &self.stores
+    }
+
+    /// Which lives of a job go on from one another, as its newest account says.
+    pub fn lineage(&self, job: &str) -> Lineage {
+        let is_node = |store: &&OpenStore| store.job() == job && store.archive().is_none();
+        let of_nodes = self.stores.iter().filter(is_node);
+        let of_nodes = of_nodes.map(|store| store.root().lineage);
+        let is_of_job = |archive: &&Archive| {
+            let catalog = archive.catalog();
+            catalog.is_some_and(|catalog| catalog.superblock().job == job)
+        };
+        let archives = self.archives().iter().filter(is_of_job);
+        let of_archives = archives.filter_map(|archive| Some(archive.state()?.lineage));
+        let all = of_nodes.chain(of_archives);
+        all.max_by_key(Lineage::order).unwrap_or_default()
     }
 
     /// What could not be opened.

@@ -142,8 +142,9 @@ pub fn program_arguments() -> u64 {
         return 0;
     };
     let own_name = line.iter().position(|&byte| byte == 0).unwrap_or(0);
-    let Digest([a, b, c, d, e, f, g, h, ..]) = Digest::of(&line[own_name..]);
-    (u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 1).max(1)
+    let digest = Digest::of(&line[own_name..]).0;
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    (u64::from_le_bytes(first) >> 1).max(1)
 }
 
 /// The node's name where none is configured: the host name, which a reboot keeps, so that a store on

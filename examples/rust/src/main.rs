@@ -40,5 +40,6 @@ fn main() -> backstay::Result<()> {
         }
     }
     println!("step {step}: every cell is {}", cells[0]);
-    session.close()
+    // It is done: the next start begins anew. One that is to go on later calls `close`.
+    session.finish().map(|_| ())
 }

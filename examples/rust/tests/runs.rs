@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-fn counting(store: &Path) -> String {
+fn counting(store: &Path, settings: &[(&str, &str)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_counting"));
     let output = command
         .env("BACKSTAY_STORE_PATH", store)
+        .envs(settings.iter().copied())
         .output()
         .expect("it runs");
     assert!(
@@ -19,14 +20,21 @@ fn counting(store: &Path) -> String {
 }
 
 #[test]
-fn it_counts_and_the_second_run_resumes() {
+fn it_counts_begins_anew_when_it_has_finished_and_goes_back_when_asked() {
     let store = tempfile::tempdir().expect("a folder");
-    let first = counting(store.path());
-    assert!(first.starts_with("from the beginning\n"), "{first}");
-    assert!(first.ends_with("step 20: every cell is 20\n"), "{first}");
-    let second = counting(store.path());
-    assert_eq!(
-        second,
-        "resuming from checkpoint 4\nstep 20: every cell is 20\n"
+    for _ in 0..2 {
+        let run = counting(store.path(), &[]);
+        assert!(run.starts_with("from the beginning\n"), "{run}");
+        assert!(run.ends_with("step 20: every cell is 20\n"), "{run}");
+    }
+    let named = [("BACKSTAY_RESTORE_CHECKPOINT", "9")];
+    let resumed = counting(store.path(), &named);
+    assert!(
+        resumed.starts_with("resuming from checkpoint 9\n"),
+        "{resumed}"
+    );
+    assert!(
+        resumed.ends_with("step 20: every cell is 20\n"),
+        "{resumed}"
     );
 }

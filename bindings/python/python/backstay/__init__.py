@@ -37,12 +37,12 @@ from ._errors import (
 )
 from ._native import version as __version__
 from ._reading import StoredArray, StoredCheckpoint, Stores, read
-from ._reports import CheckpointId, Protection, Report, Restored
+from ._reports import CheckpointId, Finished, Protection, Report, Restored
 from ._session import Checkpoint, Level, Session, Tracking, open
 
 __all__ = [
     "Checkpoint", "CheckpointId", "Communicator", "CommunicatorError", "ConfigurationError", "Corrupt", "Error",
-    "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "PeerFailed", "PeerUnreachable",
+    "Finished", "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "PeerFailed", "PeerUnreachable",
     "Protection", "Report", "Restored", "Session", "StoreBusy", "StoreFailed", "StoreFull", "StoreIO", "StoredArray",
     "StoredCheckpoint", "Stores", "Timeout", "Tracking", "Unreadable", "Unsupported", "VariableMismatch",
     "__version__", "open", "read",

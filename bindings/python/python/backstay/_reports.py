@@ -2,7 +2,9 @@
 """What calls tell: reports that print well."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Level = Literal["node", "protected", "archive"]
 
 
 def size(count: float) -> str:
@@ -63,6 +65,18 @@ class Report:
     def __str__(self) -> str:
         return (f"checkpoint {self.number}: {size(self.bytes_changed)} of {size(self.bytes_total)} changed "
                 f"({self.changed_share:.1%}), blocked {duration(self.blocking_seconds)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a program finished: its last checkpoint, and how safe that is."""
+
+    report: Report
+    level: Level
+    """What it is safe at; where that is less than the job is set to, rank 0 said why."""
+
+    def __str__(self) -> str:
+        return f"finished with checkpoint {self.report.number}, level {self.level}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ from . import _fork, _native
 from ._block import Block
 from ._communicators import Communicator, adapt
 from ._errors import CommunicatorError, Error, InvalidArgument, VariableMismatch
-from ._reports import CheckpointId, Protection, Report, Restored
+from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored
 
-Level = Literal["node", "protected", "archive"]
 """How far a checkpoint has to be safe: in the store of every node, across nodes, in the archive."""
 
 Tracking = Literal["full", "hash", "pages", "marked"]
@@ -311,6 +310,21 @@ class Session(Block):
         self._native.close()
         _fork.forget(self)
         _free(self._comm)
+
+    def finish(self) -> Finished:
+        """Says that the program is done: takes a last checkpoint, and ends the session. Collective.
+
+        The checkpoint is waited for until it is as safe as the job is set to. The next start begins anew; `restore(number)`
+        and the setting `restore_checkpoint` still take the checkpoints of this one. After an error the session is closed
+        and the job is not known to be finished: its next start resumes from the newest checkpoint.
+        """
+        try:
+            report, level = self._native.finish(self._take_objects())
+        finally:
+            if self.closed:
+                _fork.forget(self)
+                _free(self._comm)
+        return Finished(report=Report(**report), level=level)
 
     def abandon(self) -> None:
         """Ends the session on this rank alone, as if the process had been killed. Local."""

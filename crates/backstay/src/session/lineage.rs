@@ -195,6 +195,29 @@ impl Session {
         false
     }
 
+    /// The checkpoints that every rank can have back and [`Session::restore`] may take, oldest first; of those that
+    /// the archive alone has, as its catalog says: no other file of it is opened before one is restored. Where
+    /// there is none, though something was stored, it is the error that [`Session::restore`] would be: only an
+    /// empty list says that the job begins, for the first time or anew. Where a checkpoint to restore is set, it is
+    /// among them.
+    pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
+        let named = self.config.restore_checkpoint.filter(|_| !self.life_begun);
+        let may = |id: &CheckpointId| self.goes_on_from(*id) || Some(id.number) == named;
+        let stored: Vec<CheckpointId> = self.policy.complete.iter().copied().filter(may).collect();
+        let wrong = self.doubt.as_ref().or(self.lost.as_ref());
+        match wrong.filter(|_| stored.is_empty()) {
+            Some(error) => Err(error.again()),
+            None => Ok(stored),
+        }
+    }
+
+    /// The checkpoints that every rank can have back, but which are of a start that finished or that a later one
+    /// left behind: [`Session::restore_from`] alone takes them. Oldest first.
+    pub fn earlier_checkpoints(&self) -> Vec<CheckpointId> {
+        let complete = self.policy.complete.iter().copied();
+        complete.filter(|id| !self.goes_on_from(*id)).collect()
+    }
+
     /// Says that the program is done: takes a last checkpoint, waits until it is as safe as the job is set to,
     /// records that the job is finished, and closes the session. The next start begins anew: it restores this
     /// checkpoint only where somebody names it ([`Session::restore_from`], `restore_checkpoint`). Where
@@ -203,22 +226,33 @@ impl Session {
     /// On an error the session is closed as by [`Session::close`] and the job is not known to be finished: its
     /// next start goes on from the newest checkpoint. Collective.
     pub fn finish(mut self) -> Result<Finished> {
-        self.process.check()?;
-        let report = match self.checkpoint() {
-            Ok(report) => report,
+        match self.take_last_checkpoint() {
+            Ok(last) => self.finish_with(&last).map(|()| last),
             Err(error) => {
                 if let Err(other) = self.end(None) {
                     notice::warn(&format!(
                         "closing after a last checkpoint that failed: {other}"
                     ));
                 }
-                return Err(error);
+                Err(error)
             }
-        };
+        }
+    }
+
+    /// The first half of [`Session::finish`], for those who hold the program's memory in place meanwhile: takes a
+    /// checkpoint, and waits until it is as safe as the job is set to. [`Session::finish_with`] is the other.
+    /// Collective.
+    pub fn take_last_checkpoint(&mut self) -> Result<Finished> {
+        let report = self.checkpoint()?;
         let level = self.bring_as_far_as_set(report.checkpoint)?;
-        let finished = Finished { report, level };
-        self.end(Some(&finished))?;
-        Ok(finished)
+        Ok(Finished { report, level })
+    }
+
+    /// The second half of [`Session::finish`]: records that the job is finished with the `last` checkpoint, and
+    /// closes the session. Collective.
+    pub fn finish_with(mut self, last: &Finished) -> Result<()> {
+        self.process.check()?;
+        self.end(Some(last))
     }
 
     /// Waits until checkpoint `id` is protected and in the archive, where the job is set to; how far it came.

@@ -248,12 +248,17 @@ impl Session {
         session.prepare_archive()?;
         session.agree_on_lineage()?;
         session.agree_on_checkpoints(known_complete, logged)?;
-        session.open_metrics();
-        let paced = session.open_pacer();
-        vote(&session.comm, "planning", 0, paced)?;
-        session.announce_start();
-        session.begin_anew_if_asked()?;
+        session.begin_start()?;
         Ok(session)
+    }
+
+    /// What was found is settled: plans by it, says what it means, and begins anew where that is asked. Collective.
+    fn begin_start(&mut self) -> Result<()> {
+        self.open_metrics();
+        let paced = self.open_pacer();
+        vote(&self.comm, "planning", 0, paced)?;
+        self.announce_start();
+        self.begin_anew_if_asked()
     }
 
     /// Where some rank's part is damaged, parity may have what it was.
@@ -713,29 +718,6 @@ impl Session {
         Error::new(ErrorKind::InvalidArgument, context)
     }
 
-    /// The checkpoints that every rank can have back and [`Session::restore`] may take, oldest first; of those that
-    /// the archive alone has, as its catalog says: no other file of it is opened before one is restored. Where
-    /// there is none, though something was stored, it is the error that [`Session::restore`] would be: only an
-    /// empty list says that the job begins, for the first time or anew. Where a checkpoint to restore is set, it is
-    /// among them.
-    pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
-        let named = self.config.restore_checkpoint.filter(|_| !self.life_begun);
-        let may = |id: &CheckpointId| self.goes_on_from(*id) || Some(id.number) == named;
-        let stored: Vec<CheckpointId> = self.policy.complete.iter().copied().filter(may).collect();
-        let wrong = self.doubt.as_ref().or(self.lost.as_ref());
-        match wrong.filter(|_| stored.is_empty()) {
-            Some(error) => Err(error.again()),
-            None => Ok(stored),
-        }
-    }
-
-    /// The checkpoints that every rank can have back, but which are of a start that finished or that a later one
-    /// left behind: [`Session::restore_from`] alone takes them. Oldest first.
-    pub fn earlier_checkpoints(&self) -> Vec<CheckpointId> {
-        let complete = self.policy.complete.iter().copied();
-        complete.filter(|id| !self.goes_on_from(*id)).collect()
-    }
-
     /// Ends the session: waits for a checkpoint under way, says goodbye in the store. The next start goes on from
     /// the newest checkpoint; a program that is done calls [`Session::finish`]. Collective.
     pub fn close(mut self) -> Result<()> {
@@ -765,7 +747,9 @@ impl Session {
         }
         let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
         if closed.is_ok() {
-            finished.into_iter().for_each(|it| self.tell_finished(it));
+            if let Some(finished) = finished {
+                self.tell_finished(finished);
+            }
             self.protection.goodbye(&self.node);
         }
         closed

@@ -121,8 +121,10 @@ fn show_job(stores: &Stores, job: &str, checkpoints: &[Checkpoint]) {
     if count == 0 {
         return;
     }
+    let lineage = stores.lineage(job);
+    let finished = if lineage.finished { "finished, " } else { "" };
     result(&format!(
-        "job {job}: {}, {}",
+        "job {job}: {finished}{}, {}",
         counted(count, "store"),
         human_bytes(bytes)
     ));
@@ -293,6 +295,9 @@ fn archived_state(checkpoint: &Checkpoint, archived: &Archived) -> String {
     if archived.abandoned {
         state += ", abandoned: a later run resumed from an older one";
     }
+    if archived.finished {
+        state += ", of a finished run";
+    }
     if archived.kept {
         state += ", kept";
     }
@@ -308,12 +313,12 @@ fn row(stores: &Stores, checkpoint: &Checkpoint) -> Vec<String> {
         human_bytes(checkpoint.bytes_total),
         human_bytes(checkpoint.bytes_changed),
         percent(checkpoint.changed_share()),
-        state(checkpoint),
+        state(stores, checkpoint),
         short_sentence(stores, checkpoint),
     ]
 }
 
-fn state(checkpoint: &Checkpoint) -> String {
+fn state(stores: &Stores, checkpoint: &Checkpoint) -> String {
     let mut state = if !checkpoint.damaged.is_empty() {
         "DAMAGED".to_owned()
     } else if checkpoint.is_complete() {
@@ -323,6 +328,9 @@ fn state(checkpoint: &Checkpoint) -> String {
     } else {
         "incomplete".to_owned()
     };
+    if !stores.lineage(&checkpoint.job).has(checkpoint.id) {
+        state += ", of an earlier start";
+    }
     if checkpoint.pinned {
         state += ", pinned";
     }

@@ -39,6 +39,9 @@ pub(crate) struct RunArgs {
     /// Restore this checkpoint at the first start, and abandon later ones [default: the newest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Begin anew at the first start, whatever is stored; `BACKSTAY_FRESH=1` does so, too
+    #[arg(long, conflicts_with = "checkpoint")]
+    fresh: bool,
     /// Where to look for the newest checkpoint: a store or a folder above it
     #[arg(long, value_name = "PATH")]
     store: Vec<PathBuf>,
@@ -161,6 +164,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
     let options = Options {
         restarts: args.restarts,
         checkpoint: args.checkpoint,
+        fresh: args.fresh || is_asked_at_every_start(),
         stalls: args.stalls,
         spares: parse_list(&args.spares),
         min_hosts: args.min_nodes,
@@ -195,6 +199,12 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         Ok(summary) => Ok(summary.code),
         Err(text) => Err(Failure::new(ErrorKind::InvalidArgument, text)),
     }
+}
+
+/// Whether the environment asks for each start to begin anew: here that is one wish for all of them, or nothing would
+/// ever be gone on from.
+fn is_asked_at_every_start() -> bool {
+    std::env::var("BACKSTAY_FRESH").is_ok_and(|value| value == "1")
 }
 
 fn hosts(args: &RunArgs, command: &Command) -> Result<Vec<Host>, Failure> {

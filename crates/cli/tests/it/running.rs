@@ -522,3 +522,62 @@ fn agents_run_beside_the_application_and_end_after_it() {
     assert_eq!(output.status.code(), Some(2), "agents without a job");
     assert!(Path::new(&agent).exists());
 }
+
+/// An application that says that it has finished, as the library does.
+const FINISHES: &str = "echo 7 > \"$BACKSTAY_RENDEZVOUS/finished\"";
+
+#[test]
+fn a_finished_job_is_not_started_again_though_it_dies_then() {
+    let place = Place::new();
+    let app = place.script("app", &format!("echo x >> starts\n{FINISHES}\nexit 9"));
+    let output = place.run(&["--", &app]);
+    assert_eq!(output.status.code(), Some(9));
+    assert_eq!(place.text("starts"), "x\n");
+    let stop = &place.events("stop")[0];
+    let why = stop["why"].as_str().unwrap();
+    assert!(why.contains("finished with checkpoint 7"), "{why}");
+}
+
+#[test]
+fn a_job_that_finishes_though_it_is_asked_to_leave_is_done() {
+    let place = Place::new();
+    let app = place.script(
+        "app",
+        &format!("kill -TERM $PPID\nuntil [ -e \"$BACKSTAY_LEAVE_FILE\" ]; do sleep 0.05; done\n{FINISHES}"),
+    );
+    let output = place.run(&["--", &app]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let end = place.events("end");
+    assert!(!end.is_empty());
+}
+
+#[test]
+fn all_starts_of_a_run_have_the_same_wish_to_begin_anew_and_each_run_another() {
+    let place = Place::new();
+    let app = place.script(
+        "app",
+        "echo \"$BACKSTAY_FRESH\" >> wishes\n[ $(wc -l < wishes) -gt 2 ]",
+    );
+    assert!(place.run(&["--fresh", "--", &app]).status.success());
+    // The same where the environment asks at every start.
+    let mut asked = place.command(&["--", &app]);
+    assert!(
+        asked
+            .env("BACKSTAY_FRESH", "1")
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let wishes: Vec<u64> = place
+        .text("wishes")
+        .lines()
+        .map(|line| line.parse().unwrap())
+        .collect();
+    let [first, second, third, other] = wishes[..] else {
+        panic!("{wishes:?}");
+    };
+    assert!(first == second && second == third && other != first && first > 1 && other > 1);
+    let both = place.run(&["--fresh", "--checkpoint", "3", "--", &app]);
+    assert_eq!(both.status.code(), Some(2));
+}

@@ -10,7 +10,7 @@ use super::events::Summary;
 use super::hosts::Host;
 use super::place::Start;
 use super::{LEAVE, Options, Parts, RENDEZVOUS};
-use backstay::leave::UNREADABLE_FILE;
+use backstay::leave::{FINISHED_FILE, UNREADABLE_FILE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -46,6 +46,8 @@ pub(crate) struct Supervisor {
     /// Deaths in a row after each of which the newest checkpoint could not be read.
     unread: u32,
     leaving: bool,
+    /// What the application is told where the job shall begin anew: the same at all starts of this run.
+    pub(crate) fresh: Option<u64>,
     clock_read: Option<Instant>,
 }
 
@@ -70,7 +72,10 @@ impl Supervisor {
             .agents
             .take()
             .map(|plan| Agents::new(plan, rendezvous));
+        // Another wish than that of any run before.
+        let fresh = options.fresh.then(backstay_base::clock::unix_ns);
         Ok(Self {
+            fresh,
             options,
             parts,
             summary: Summary::default(),
@@ -141,8 +146,11 @@ impl Supervisor {
             let status = self.life(&start)?;
             died = Some(Instant::now());
             self.summary.code = code(status);
+            let finished = self.finished();
             if status.success() || self.leaving {
-                let how = if status.success() {
+                let how = if let (true, Some(number)) = (status.success(), finished) {
+                    format!("finished with checkpoint {number}")
+                } else if status.success() {
                     "ended well".to_owned()
                 } else {
                     format!("left with {}", words(status))
@@ -152,13 +160,20 @@ impl Supervisor {
                     &format!("the application {how}"),
                     &json!({ "code": code(status) }),
                 );
-                if status.success() && self.leaving {
+                // One that finished though it was asked to leave has nothing left to do.
+                if status.success() && self.leaving && finished.is_none() {
                     self.summary.code = UNFINISHED;
                 }
                 return Ok(());
             }
             self.summary.failures += 1;
-            if let Some(why) = self.enough(status) {
+            let over = finished.map(|number| {
+                format!(
+                    "the job finished with checkpoint {number} before it died with {}",
+                    words(status)
+                )
+            });
+            if let Some(why) = over.or_else(|| self.enough(status)) {
                 self.tell(
                     "stop",
                     &format!("not started again: {why}"),
@@ -218,6 +233,16 @@ impl Supervisor {
         None
     }
 
+    /// The last checkpoint of the job, if the application said that it is finished.
+    fn finished(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.rendezvous().join(FINISHED_FILE)).ok()?;
+        text.trim_end().parse().ok()
+    }
+
+    fn rendezvous(&self) -> std::path::PathBuf {
+        self.options.folder.join(RENDEZVOUS)
+    }
+
     /// Why the newest checkpoint could not be read, if the application said so.
     fn unreadable(&self) -> Option<String> {
         let text = fs::read_to_string(self.unreadable_file()).ok()?;
@@ -225,8 +250,7 @@ impl Supervisor {
     }
 
     fn unreadable_file(&self) -> std::path::PathBuf {
-        let folder = self.options.folder.join(RENDEZVOUS);
-        folder.join(UNREADABLE_FILE)
+        self.rendezvous().join(UNREADABLE_FILE)
     }
 
     fn progress(&mut self) -> Option<u64> {
@@ -247,6 +271,7 @@ impl Supervisor {
         let leave = self.options.folder.join(LEAVE);
         drop(fs::remove_file(&leave));
         drop(fs::remove_file(self.unreadable_file()));
+        drop(fs::remove_file(self.rendezvous().join(FINISHED_FILE)));
         let count = self.summary.starts + 1;
         let at = if start.hosts.is_empty() {
             String::new()

@@ -13,7 +13,8 @@
 //! |---|---|
 //! | `BACKSTAY_LEAVE_FILE` | a path. Once a file is there, take a last checkpoint and leave; it holds the reason, one line |
 //! | `BACKSTAY_RESTARTS` | how often the application was started before |
-//! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other; a file `unreadable` that the application leaves there says why its newest checkpoint could not be read |
+//! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other; a file `unreadable` that the application leaves there says why its newest checkpoint could not be read, and a file `finished` that the job is done, and with which checkpoint |
+//! | `BACKSTAY_FRESH` | where it shall begin anew: a number, the same at all starts, which the first of them carries out |
 //! | `BACKSTAY_HOSTFILE` | the host file of this start, if one was written |
 //!
 //! The leave file is written when this process gets SIGTERM or SIGINT, or when the scheduler's time runs
@@ -69,6 +70,8 @@ pub struct Options {
     pub pause: Duration,
     /// The checkpoint that the first start restores, if not the newest.
     pub checkpoint: Option<u64>,
+    /// The job begins anew, whatever is stored.
+    pub fresh: bool,
     /// In front of what is started, so that it ends with this process.
     pub wrapper: Vec<String>,
     /// Variables of the environment whose names begin so are passed on to all ranks.

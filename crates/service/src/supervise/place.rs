@@ -164,6 +164,9 @@ impl Supervisor {
         if let (Some(number), 0) = (self.options.checkpoint, self.summary.starts) {
             variables.push(("BACKSTAY_RESTORE_CHECKPOINT".to_owned(), number.to_string()));
         }
+        if let Some(wish) = self.fresh {
+            variables.push(("BACKSTAY_FRESH".to_owned(), wish.to_string()));
+        }
         if let Some(file) = file {
             variables.push(("BACKSTAY_HOSTFILE".to_owned(), file.to_owned()));
         }

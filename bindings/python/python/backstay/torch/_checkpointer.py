@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from .. import _session
 from .._block import Block
 from .._errors import Error, InvalidArgument, NoCheckpoint, VariableMismatch
-from .._reports import CheckpointId, Report, Restored
+from .._reports import CheckpointId, Finished, Report, Restored
 from . import _state, _trees
 from ._slabs import Slab, slab_of, split
 from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local
@@ -379,6 +379,14 @@ class Checkpointer(Block):
     def close(self) -> None:
         """Ends it: waits for a checkpoint under way. Collective; again it does nothing."""
         self.session.close()
+
+    def finish(self) -> Finished:
+        """Says that the training is done: takes a last checkpoint, and ends it. Collective.
+
+        The next start begins anew; the setting `restore_checkpoint` still takes this one.
+        """
+        self._protect_for_writing()
+        return self.session.finish()
 
     def abandon(self) -> None:
         """Ends it on this process alone, as if it had been killed. Local."""
