@@ -407,10 +407,19 @@ int32_t backstay_open(const struct backstay_comm *comm,
                       const struct backstay_options *options,
                       struct backstay_session **session);
 
-/// Ends a session: all processes together. Checkpoints under way are waited for. The session is gone
+/// Ends a session: all processes together. Checkpoints under way are waited for. The next start of the program
+/// goes on from the newest checkpoint; one that is done calls backstay_finish. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
 /// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 int32_t backstay_close(struct backstay_session *session);
+
+/// Says that the program is done, and ends the session as backstay_close does: all processes together, with what is
+/// protected still in place. A last checkpoint is taken, and waited for until it is protected and in the archive
+/// where the job is set to. The next start begins anew; backstay_restore_from and the setting restore_checkpoint
+/// still take the checkpoints of this one. Where protection or the archive fail, the job is finished on its nodes,
+/// and process 0 says so. On an error it is not known to be finished, and its next start goes on from the newest
+/// checkpoint.
+int32_t backstay_finish(struct backstay_session *session);
 
 /// Protects `count` elements of type `element` at `address` under `name`: checkpoints contain them
 /// from now on and restoring fills them. The memory stays yours and must stay there until the name is
