@@ -383,3 +383,54 @@ fn a_job_whose_archive_fails_is_finished_on_its_nodes() {
     std::fs::rename(folder.join("away"), folder.join("pfs")).unwrap();
     start(&nodes(folder), End::Kill, begins);
 }
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// As after a kill while the nodes write it: what one of them knows, all do.
+#[test]
+fn a_job_that_some_nodes_know_to_be_finished_is() {
+    let origin = tempfile::tempdir().unwrap();
+    let alone = |folder: &Path| {
+        let nodes = nodes(folder).into_iter();
+        let alone = nodes.map(|config| Config {
+            archive: None,
+            redundancy: Redundancy::None,
+            ..config
+        });
+        alone.collect::<Vec<_>>()
+    };
+    start(&alone(origin.path()), End::Close, |rank| steps(rank, 3));
+    let before = tempfile::tempdir().unwrap();
+    copy(origin.path(), before.path());
+    start(&alone(origin.path()), End::Finish, |rank| {
+        rank.session.restore().unwrap();
+    });
+    for known in 0..8_u32 {
+        let mixed = tempfile::tempdir().unwrap();
+        for node in 0..3 {
+            let name = format!("n{node}");
+            let knows = known >> node & 1 == 1;
+            let from = if knows { &origin } else { &before };
+            copy(&from.path().join(&name), &mixed.path().join(&name));
+        }
+        start(&alone(mixed.path()), End::Kill, |rank| {
+            if known == 0 {
+                goes_on(rank, CheckpointId::new(1, 3), 3);
+            } else {
+                begins(rank);
+                steps(rank, 1);
+            }
+        });
+    }
+}
