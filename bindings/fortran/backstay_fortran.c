@@ -155,7 +155,7 @@ backstay_session *backstay_fortran_session(const session_variable *variable)
 
 int32_t backstay_fortran_check_open(const session_variable *variable, const char *operation)
 {
-    return check_open(variable, is_done ? "backstay_finish" : "backstay_close");
+    return check_open(variable, operation);
 }
 
 /* ---- Names ----------------------------------------------------------------------------------------- */

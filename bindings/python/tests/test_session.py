@@ -73,9 +73,11 @@ def test_a_finished_job_begins_anew_and_can_be_gone_back_to():
 def test_an_object_that_cannot_be_written_leaves_the_job_unfinished():
     session = backstay.open()
     session.protect("cells", numpy.ones(10))
+    state = {"value": 1}
+    session.protect_object("state", lambda: state, lambda value: None)
     session.checkpoint()
-    session.protect_object("state", lambda: object(), lambda value: None)
-    with pytest.raises(TypeError):
+    state["value"] = object()
+    with pytest.raises(backstay.InvalidArgument, match="cannot be written as JSON"):
         session.finish()
     assert session.closed
     with backstay.open() as session:

@@ -37,8 +37,8 @@ from ._errors import (
 )
 from ._native import version as __version__
 from ._reading import StoredArray, StoredCheckpoint, Stores, read
-from ._reports import CheckpointId, Finished, Protection, Report, Restored
-from ._session import Checkpoint, Level, Session, Tracking, open
+from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored
+from ._session import Checkpoint, Session, Tracking, open
 
 __all__ = [
     "Checkpoint", "CheckpointId", "Communicator", "CommunicatorError", "ConfigurationError", "Corrupt", "Error",

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from ._communicators import Communicator
+from ._reports import Level
 
 __all__ = ["Handle", "Session", "Stores", "kinds", "settings", "version"]
 
