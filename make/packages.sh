@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
 # Installs those of the packages it is given that are missing, through apt-get; nothing that they bring is started.
 set -euo pipefail
 # Whether a package may start what it brings: policy-rc.d says no, for as long as packages are installed.
