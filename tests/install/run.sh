@@ -59,7 +59,7 @@ with_pkg_config() {
         run_twice "$mpi" "$program"
 }
 
-allgather_in_pieces() {
+collectives_in_pieces() {
     local mpi=$1
     flags --cflags --libs
     "mpicc.$mpi" -std=c99 "${strict[@]}" -o "$work/pieces-$mpi" tests/install/pieces.c "${found[@]}" &&
@@ -230,7 +230,7 @@ check "CMake without MPI" cmake_without_mpi
 for mpi in openmpi mpich; do
     check "pkg-config, C99, $mpi" with_pkg_config $mpi c99 "mpicc.$mpi"
     check "pkg-config, C++17, $mpi" with_pkg_config $mpi c++17 "mpicxx.$mpi"
-    check "allgather in pieces, $mpi" allgather_in_pieces $mpi
+    check "collectives in pieces, $mpi" collectives_in_pieces $mpi
     check "MPI_Finalize first, $mpi" finalized_first $mpi
     check "quickstart, $mpi" quickstart $mpi
     check "quickstart with a wrong type, $mpi" quickstart_of_a_wrong_type $mpi

@@ -6,9 +6,12 @@
 use crate::boundary;
 use crate::sized;
 use crate::status::invalid;
+use engine::comm::{broadcast_by_max, gather_by_allgather};
+use engine::format::width::index;
 use engine::{Communicator, Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
+use std::ptr;
 
 /// A communicator: how the processes of a job reach each other. For MPI use backstay_mpi_open, which
 /// makes one. All processes of the job make the same calls in the same order.
@@ -43,6 +46,31 @@ pub struct Comm {
     pub barrier: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
     /// Called once when Backstay needs the communicator no more; NULL if there is nothing to do.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// Brings `bytes` bytes at `mine` of every rank, each of its own number, to rank `root`: there it writes how
+    /// many each brought to `lengths`, which has room for all ranks, and to `all` where they are, one after the
+    /// other in rank order, in memory of the table's own, valid until the next call of one of its functions. On the
+    /// other ranks `lengths` and `all` are NULL. NULL on all ranks where there is none: allgather does it then,
+    /// which costs every rank what it costs the root.
+    pub gather: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            mine: *const c_void,
+            bytes: usize,
+            root: u32,
+            lengths: *mut usize,
+            all: *mut *const c_void,
+        ) -> i32,
+    >,
+    /// Replaces `count` bytes at `bytes` by those of rank `root`. NULL on all ranks where there is none:
+    /// allreduce_max does it then.
+    pub broadcast: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            bytes: *mut c_void,
+            count: usize,
+            root: u32,
+        ) -> i32,
+    >,
 }
 
 // SAFETY: repr(C), begins with its size; zero is NULL for pointers and functions.
@@ -99,6 +127,35 @@ impl CallerComm {
         })
     }
 
+    fn check_root(&self, root: u32) -> Result<()> {
+        if root < self.table.size {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "rank {root} is the root of a job of {} ranks",
+            self.table.size
+        )))
+    }
+
+    /// What `gather` of the table brought the root.
+    ///
+    /// # Safety
+    /// At `from` are as many bytes as all `lengths` together say.
+    unsafe fn parts(from: *const c_void, lengths: &[usize]) -> Vec<Vec<u8>> {
+        let mut from = from.cast::<u8>();
+        let part = |&length: &usize| {
+            if length == 0 {
+                return Vec::new();
+            }
+            // SAFETY: `from` is at the first of these bytes, as the contract says.
+            let bytes = unsafe { std::slice::from_raw_parts(from, length) }.to_vec();
+            // SAFETY: within the bytes, or at their end.
+            from = unsafe { from.add(length) };
+            bytes
+        };
+        lengths.iter().map(part).collect()
+    }
+
     fn done(&self, function: &str, status: i32) -> Result<()> {
         if status == 0 {
             return Ok(());
@@ -149,6 +206,50 @@ impl Communicator for CallerComm {
         // SAFETY: the context is the one that came with the function.
         let status = unsafe { (self.barrier)(self.table.context) };
         self.done("barrier", status)
+    }
+    fn gather(&self, mine: &[u8], root: u32) -> Result<Vec<Vec<u8>>> {
+        self.check_root(root)?;
+        let Some(gather) = self.table.gather else {
+            return gather_by_allgather(self, mine, root);
+        };
+        boundary::say("");
+        let context = self.table.context;
+        let from = mine.as_ptr().cast();
+        if root != self.table.rank {
+            let (lengths, all) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: `mine` has its length; elsewhere than at the root nothing is written.
+            let status = unsafe { gather(context, from, mine.len(), root, lengths, all) };
+            return self.done("gather", status).map(|()| Vec::new());
+        }
+        let mut lengths = vec![0usize; index(self.table.size)];
+        let mut all: *const c_void = ptr::null();
+        let (to, place) = (lengths.as_mut_ptr(), &raw mut all);
+        // SAFETY: `mine` has its length, and there is room for a length of each rank.
+        let status = unsafe { gather(context, from, mine.len(), root, to, place) };
+        self.done("gather", status)?;
+        let is_mine = lengths.get(index(root)) == Some(&mine.len());
+        let wrong = all.is_null() && lengths.iter().any(|&length| length > 0);
+        if wrong || !is_mine {
+            let context = format!(
+                "gather of rank {root} says that it brought {:?} bytes of {}",
+                lengths.get(index(root)),
+                mine.len()
+            );
+            return Err(Error::new(ErrorKind::Communicator, context));
+        }
+        // SAFETY: the table says that the bytes of all ranks are there until its next call.
+        Ok(unsafe { Self::parts(all, &lengths) })
+    }
+    fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<()> {
+        self.check_root(root)?;
+        let Some(broadcast) = self.table.broadcast else {
+            return broadcast_by_max(self, bytes, root);
+        };
+        boundary::say("");
+        let (context, to) = (self.table.context, bytes.as_mut_ptr());
+        // SAFETY: `bytes` has its length.
+        let status = unsafe { broadcast(context, to.cast(), bytes.len(), root) };
+        self.done("broadcast", status)
     }
 }
 

@@ -434,3 +434,74 @@ fn a_forked_child_is_refused() {
     assert_eq!(status, 0);
     assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
 }
+
+/// What the table of [`tables_gather_and_broadcast`] brings: five bytes of rank 0, none of rank 1, two of rank 2.
+static BROUGHT: [u8; 7] = [1, 2, 3, 4, 5, 8, 9];
+unsafe extern "C" fn gather_of_three(
+    _context: *mut c_void,
+    mine: *const c_void,
+    bytes: usize,
+    root: u32,
+    lengths: *mut usize,
+    all: *mut *const c_void,
+) -> i32 {
+    if root != 0 {
+        return i32::from(!lengths.is_null() || !all.is_null());
+    }
+    // SAFETY: the root hands in room for a length of each rank, and for where the bytes are.
+    unsafe {
+        let first = if bytes == 5 { *mine.cast::<u8>() } else { 0 };
+        for (rank, length) in [5, 0, 2].into_iter().enumerate() {
+            *lengths.add(rank) = length;
+        }
+        *all = BROUGHT.as_ptr().cast();
+        i32::from(bytes == 5 && first != 1)
+    }
+}
+unsafe extern "C" fn broadcast_of_three(
+    _context: *mut c_void,
+    bytes: *mut c_void,
+    count: usize,
+    root: u32,
+) -> i32 {
+    // SAFETY: there are as many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), count) };
+    bytes.fill(u8::try_from(root).unwrap_or(0));
+    0
+}
+
+#[test]
+fn tables_gather_and_broadcast() {
+    use engine::Communicator;
+    let mut table: Comm = zeroed();
+    table.struct_size = size_of::<Comm>();
+    table.size = 3;
+    table.allgather = Some(broken_allgather);
+    table.allreduce_max = Some(broken_max);
+    table.barrier = Some(broken_barrier);
+    // SAFETY: the table is as long as it says; nothing is released.
+    let take = |table: &Comm| unsafe { crate::comm::CallerComm::take(table) }.unwrap();
+    let kind = |outcome: Result<Vec<Vec<u8>>, engine::Error>| outcome.unwrap_err().kind();
+    // Without them the older ones are called, which fail here.
+    let older = take(&table);
+    let failed = older.gather(&[1, 2, 3, 4, 5], 0);
+    assert!(failed.unwrap_err().to_string().contains("allgather"));
+    let failed = older.broadcast(&mut [0], 0);
+    assert!(failed.unwrap_err().to_string().contains("allreduce_max"));
+
+    table.gather = Some(gather_of_three);
+    table.broadcast = Some(broadcast_of_three);
+    let comm = take(&table);
+    let gathered = comm.gather(&[1, 2, 3, 4, 5], 0).unwrap();
+    assert_eq!(gathered, [vec![1, 2, 3, 4, 5], vec![], vec![8, 9]]);
+    assert!(comm.gather(&[1], 1).unwrap().is_empty());
+    // It says that this rank brought five.
+    let lies = kind(comm.gather(&[1, 2], 0));
+    assert_eq!(lies, engine::ErrorKind::Communicator);
+    let nobody = kind(comm.gather(&[1], 3));
+    assert_eq!(nobody, engine::ErrorKind::InvalidArgument);
+    let mut bytes = [7; 3];
+    comm.broadcast(&mut bytes, 2).unwrap();
+    assert_eq!(bytes, [2; 3]);
+    assert!(comm.broadcast(&mut bytes, 3).is_err());
+}

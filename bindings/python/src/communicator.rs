@@ -5,6 +5,8 @@
 //! Invariants: the interpreter's lock is held during its calls only; what they raise is kept for the
 //! exception that the call of the session becomes.
 
+use engine::comm::{broadcast_by_max, gather_by_allgather};
+use engine::format::width::index;
 use engine::{Communicator, Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -24,12 +26,14 @@ impl Raised {
     }
 }
 
-/// An object with `allgather`, `allreduce_max` and `barrier`.
+/// An object with `allgather`, `allreduce_max` and `barrier`, and perhaps `gather` and `broadcast`.
 #[derive(Debug)]
 pub(crate) struct Caller {
     object: Py<PyAny>,
     rank: u32,
     size: u32,
+    gathers: bool,
+    broadcasts: bool,
     raised: Raised,
 }
 
@@ -39,6 +43,8 @@ impl Caller {
         Ok(Self {
             rank: object.getattr("rank")?.extract()?,
             size: object.getattr("size")?.extract()?,
+            gathers: object.hasattr("gather")?,
+            broadcasts: object.hasattr("broadcast")?,
             object: object.clone().unbind(),
             raised,
         })
@@ -109,5 +115,41 @@ impl Communicator for Caller {
     }
     fn barrier(&self) -> Result<()> {
         self.call("barrier", |object| object.call_method0("barrier").map(drop))
+    }
+    fn gather(&self, mine: &[u8], root: u32) -> Result<Vec<Vec<u8>>> {
+        if !self.gathers || root >= self.size {
+            return gather_by_allgather(self, mine, root);
+        }
+        let gathered: Option<Vec<Vec<u8>>> = self.call("gather", |object| {
+            let mine = PyBytes::new(object.py(), mine);
+            object.call_method1("gather", (mine, root))?.extract()
+        })?;
+        let parts = gathered.unwrap_or_default();
+        if self.rank != root {
+            return Ok(Vec::new());
+        }
+        let wanted = index(self.size);
+        let own = parts.get(index(root)).map_or(0, Vec::len);
+        if parts.len() != wanted {
+            return Err(self.wrong_length("gather", parts.len(), wanted));
+        }
+        if own != mine.len() {
+            return Err(self.wrong_length("gather", own, mine.len()));
+        }
+        Ok(parts)
+    }
+    fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<()> {
+        if !self.broadcasts || root >= self.size {
+            return broadcast_by_max(self, bytes, root);
+        }
+        let got: Vec<u8> = self.call("broadcast", |object| {
+            let mine = PyBytes::new(object.py(), bytes);
+            object.call_method1("broadcast", (mine, root))?.extract()
+        })?;
+        if got.len() != bytes.len() {
+            return Err(self.wrong_length("broadcast", got.len(), bytes.len()));
+        }
+        bytes.copy_from_slice(&got);
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ import time
 import pytest
 
 JOB = pathlib.Path(__file__).with_name("mpi_job.py")
+CALLS = pathlib.Path(__file__).with_name("mpi_calls.py")
 LIMIT_SECONDS = 120
 KILLS = int(os.environ.get("KILLS", "6"))
 
@@ -37,15 +38,21 @@ class Mpi:
             (folder / "mpich" / "libmpi.so.12").symlink_to(library[1])
             self.environment["LD_LIBRARY_PATH"] = str(folder / "mpich")
 
-    def start(self, ranks, *arguments):
+    def start(self, ranks, *arguments, program=JOB):
         return subprocess.Popen(
-            [self.launcher, "-n", str(ranks), sys.executable, JOB, *arguments], env=self.environment, text=True,
+            [self.launcher, "-n", str(ranks), sys.executable, program, *arguments], env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def mpi(request, tmp_path, store):
     return Mpi(request.param, tmp_path)
+
+
+def test_gather_and_broadcast_in_pieces(mpi):
+    job = mpi.start(3, program=CALLS)
+    said, _ = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0, said
 
 
 def kill_all(job):

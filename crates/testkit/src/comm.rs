@@ -18,6 +18,10 @@ enum Call {
     Barrier,
     Allgather,
     AllreduceMax,
+    /// To this rank.
+    Gather(u32),
+    /// So many bytes from this rank.
+    Broadcast(u32, usize),
 }
 
 /// How often one rank called what.
@@ -29,12 +33,18 @@ pub struct CallCounts {
     pub allgather: u64,
     /// Calls of `allreduce_max`.
     pub allreduce_max: u64,
+    /// Calls of `gather`.
+    pub gather: u64,
+    /// Calls of `broadcast`.
+    pub broadcast: u64,
+    /// Bytes of other ranks that they brought it.
+    pub bytes: u64,
 }
 
 impl CallCounts {
     /// Calls of any kind.
     pub const fn total(self) -> u64 {
-        self.barrier + self.allgather + self.allreduce_max
+        self.barrier + self.allgather + self.allreduce_max + self.gather + self.broadcast
     }
 }
 
@@ -43,6 +53,9 @@ struct RankState {
     barrier: AtomicU64,
     allgather: AtomicU64,
     allreduce_max: AtomicU64,
+    gather: AtomicU64,
+    broadcast: AtomicU64,
+    bytes: AtomicU64,
     /// Calls still to succeed before one fails; `u64::MAX` is never.
     calls_left: AtomicU64,
 }
@@ -138,6 +151,9 @@ impl ThreadComm {
             barrier: state.barrier.load(Ordering::SeqCst),
             allgather: state.allgather.load(Ordering::SeqCst),
             allreduce_max: state.allreduce_max.load(Ordering::SeqCst),
+            gather: state.gather.load(Ordering::SeqCst),
+            broadcast: state.broadcast.load(Ordering::SeqCst),
+            bytes: state.bytes.load(Ordering::SeqCst),
         }
     }
 
@@ -159,8 +175,23 @@ impl ThreadComm {
             Call::Barrier => &state.barrier,
             Call::Allgather => &state.allgather,
             Call::AllreduceMax => &state.allreduce_max,
+            Call::Gather(_) => &state.gather,
+            Call::Broadcast(..) => &state.broadcast,
         };
         counter.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn count_bytes(&self, bytes: usize) {
+        let counter = &self.shared.ranks[self.rank].bytes;
+        counter.fetch_add(backstay_format::width::to_u64(bytes), Ordering::SeqCst);
+    }
+
+    fn check_root(&self, root: u32) -> Result<()> {
+        if root < self.size() {
+            return Ok(());
+        }
+        let context = format!("rank {root} is the root of {} ranks", self.size());
+        Err(Error::new(ErrorKind::InvalidArgument, context))
     }
 
     fn error(&self, call: Call, why: &str) -> Error {
@@ -209,7 +240,8 @@ impl ThreadComm {
         call: Call,
     ) -> Result<Arc<Vec<Vec<u8>>>> {
         let parts: Vec<Part> = meeting.parts.iter_mut().filter_map(Option::take).collect();
-        let same = |part: &Part| part.0 == call && part.1.len() == parts[0].1.len();
+        let any_length = matches!(call, Call::Gather(_) | Call::Broadcast(..));
+        let same = |part: &Part| part.0 == call && (any_length || part.1.len() == parts[0].1.len());
         if !parts.iter().all(same) {
             let calls: Vec<String> = parts
                 .iter()
@@ -270,6 +302,7 @@ impl Communicator for ThreadComm {
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         }
         let gathered = self.meet(Call::Allgather, mine)?;
+        self.count_bytes(wanted - mine.len());
         let mut rest = all;
         for part in gathered.iter() {
             let (place, after) = rest.split_at_mut(part.len());
@@ -282,6 +315,7 @@ impl Communicator for ThreadComm {
     fn allreduce_max(&self, values: &mut [i64]) -> Result<()> {
         let mine: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let gathered = self.meet(Call::AllreduceMax, &mine)?;
+        self.count_bytes(mine.len());
         for part in gathered.iter() {
             for (value, bytes) in values.iter_mut().zip(part.chunks_exact(8)) {
                 let mut word = [0; 8];
@@ -294,6 +328,29 @@ impl Communicator for ThreadComm {
 
     fn barrier(&self) -> Result<()> {
         self.meet(Call::Barrier, &[]).map(|_| ())
+    }
+
+    fn gather(&self, mine: &[u8], root: u32) -> Result<Vec<Vec<u8>>> {
+        self.check_root(root)?;
+        let gathered = self.meet(Call::Gather(root), mine)?;
+        if self.rank() != root {
+            return Ok(Vec::new());
+        }
+        let all: usize = gathered.iter().map(Vec::len).sum();
+        self.count_bytes(all - mine.len());
+        Ok(gathered.to_vec())
+    }
+
+    fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<()> {
+        self.check_root(root)?;
+        let is_root = self.rank() == root;
+        let mine: &[u8] = if is_root { bytes } else { &[] };
+        let gathered = self.meet(Call::Broadcast(root, bytes.len()), mine)?;
+        if !is_root {
+            bytes.copy_from_slice(&gathered[backstay_format::width::index(root)]);
+            self.count_bytes(bytes.len());
+        }
+        Ok(())
     }
 }
 
@@ -409,15 +466,20 @@ mod tests {
             comm.barrier().unwrap();
             comm.allgather(&[1], &mut [0; 2]).unwrap();
             comm.allgather(&[1], &mut [0; 2]).unwrap();
+            comm.gather(&[7; 5], 1).unwrap();
+            comm.broadcast(&mut [0; 9], 1).unwrap();
             comm.barrier().unwrap();
             (comm.counts(0), comm.counts(1))
         });
-        let wanted = CallCounts {
+        let of = |bytes| CallCounts {
             barrier: 2,
             allgather: 2,
             allreduce_max: 0,
+            gather: 1,
+            broadcast: 1,
+            bytes,
         };
-        assert_eq!(results, [(wanted, wanted); 2]);
-        assert_eq!(wanted.total(), 4);
+        assert_eq!(results, [(of(2 + 9), of(2 + 5)); 2]);
+        assert_eq!(of(0).total(), 6);
     }
 }

@@ -189,6 +189,8 @@ pub fn communicator_conformance<C: Communicator>(ranks: Vec<C>) {
             gathers_in_rank_order(&comm, round);
             takes_the_maximum(&comm, i64::from(round));
             waits_for_all(&comm, &arrived, u64::from(round));
+            gathers_any_length_at_a_root(&comm, round);
+            broadcasts_what_the_root_has(&comm, round);
         }
         refuses_a_wrong_length(&comm);
         comm.rank()
@@ -237,6 +239,38 @@ fn waits_for_all(comm: &dyn Communicator, arrived: &AtomicU64, round: u64) {
     assert!(now >= least, "a barrier waits for all: {now} of {least}");
 }
 
+fn gathers_any_length_at_a_root(comm: &dyn Communicator, round: u32) {
+    let root = round % comm.size();
+    // Some bring nothing; of the rounds with long parts there are few.
+    let scale = if round == 7 { 100_000 } else { 700 };
+    let length = |rank: u32| ((rank * 5 + round) % 3) as usize * scale + (rank % 2) as usize;
+    let part = |rank: u32| noise(u64::from(rank * 1000 + round), length(rank));
+    let gathered = comm.gather(&part(comm.rank()), root);
+    let Ok(gathered) = gathered else {
+        panic!("gather: {gathered:?}");
+    };
+    if comm.rank() == root {
+        let wanted: Vec<Vec<u8>> = (0..comm.size()).map(part).collect();
+        assert!(
+            gathered == wanted,
+            "gather gives the root all parts in rank order, of their lengths"
+        );
+    } else {
+        assert!(gathered.is_empty(), "only the root has what was gathered");
+    }
+}
+
+fn broadcasts_what_the_root_has(comm: &dyn Communicator, round: u32) {
+    let root = (round + 1) % comm.size();
+    for length in [0, 1, 8, 4099] {
+        let of = |rank: u32| noise(u64::from(rank * 77 + round), length);
+        let mut bytes = of(comm.rank());
+        let result = comm.broadcast(&mut bytes, root);
+        assert!(result.is_ok(), "broadcast: {result:?}");
+        assert!(bytes == of(root), "broadcast gives all what the root has");
+    }
+}
+
 fn refuses_a_wrong_length(comm: &dyn Communicator) {
     let mut short = vec![0; 8 * comm.size() as usize - 1];
     let kind = comm.allgather(&[1; 8], &mut short).map_err(|e| e.kind());
@@ -245,6 +279,15 @@ fn refuses_a_wrong_length(comm: &dyn Communicator) {
         Err(ErrorKind::InvalidArgument),
         "allgather refuses a buffer of another length, before it communicates"
     );
+    let nobody = comm.size();
+    let kinds = [
+        comm.gather(&[1], nobody).map(drop),
+        comm.broadcast(&mut [1], nobody),
+    ];
+    for kind in kinds.map(|refused| refused.map_err(|error| error.kind())) {
+        let wanted = Err(ErrorKind::InvalidArgument);
+        assert_eq!(kind, wanted, "a root beyond the size is refused");
+    }
     let result = comm.barrier();
     assert!(result.is_ok(), "a refused call breaks nothing: {result:?}");
 }

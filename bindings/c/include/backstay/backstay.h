@@ -204,6 +204,20 @@ typedef struct backstay_comm {
     int32_t (*barrier)(void *context);
     /// Called once when Backstay needs the communicator no more; NULL if there is nothing to do.
     void (*release)(void *context);
+    /// Brings `bytes` bytes at `mine` of every rank, each of its own number, to rank `root`: there it writes how
+    /// many each brought to `lengths`, which has room for all ranks, and to `all` where they are, one after the
+    /// other in rank order, in memory of the table's own, valid until the next call of one of its functions. On the
+    /// other ranks `lengths` and `all` are NULL. NULL on all ranks where there is none: allgather does it then,
+    /// which costs every rank what it costs the root.
+    int32_t (*gather)(void *context,
+                      const void *mine,
+                      size_t bytes,
+                      uint32_t root,
+                      size_t *lengths,
+                      const void **all);
+    /// Replaces `count` bytes at `bytes` by those of rank `root`. NULL on all ranks where there is none:
+    /// allreduce_max does it then.
+    int32_t (*broadcast)(void *context, void *bytes, size_t count, uint32_t root);
 } backstay_comm;
 
 /// Settings of a session. What is 0 or NULL stays as the environment (BACKSTAY_STORE_PATH and so
