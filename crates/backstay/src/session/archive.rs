@@ -92,9 +92,7 @@ impl Archive {
             let told = encode_found(&found);
             told.map_err(|error| Error::unwritable("what the archive has", error))
         });
-        let told = vote(comm, "looking into the archive", 0, mine)?;
-        let mine = (comm.rank() == 0).then_some(told);
-        let bytes = share_bytes(comm, "sharing what the archive has", mine)?;
+        let bytes = share_bytes(comm, "looking into the archive", Some(mine))?;
         let mut found = decode_found(&bytes)
             .map_err(|error| Error::malformed("what the archive has".to_owned(), error))?;
         found.folder = folder;

@@ -2,26 +2,28 @@
 //! Purpose: who protects whom in this life, and what the job as a whole has protected.
 //! In from: `session`, the words that a node's ranks share. Out to: the agents of groups' first members; the
 //! retention of checkpoints.
-//! Invariants: groups are formed once in a life, by rank 0, and all nodes have the same; what the job has
+//! Invariants: groups are formed once in a life, by rank 0, and a node knows of its own only; what the job has
 //! protected is the same on all ranks, retained by all, and no newer than what any group has.
 
+use super::Session;
 use super::helper::NodeAgent;
 use super::node::Node;
 use super::protection::Protection;
-use super::share::{share_bytes, share_parts};
+use super::share::decide;
 use super::vote::{as_checkpoint, as_number, vote};
 use super::watch::Watched;
-use super::{Session, to_i64};
 use crate::config::Config;
 use backstay_base::error::{Error, Result};
 use backstay_base::notice;
 use backstay_format::agent::{Answer, Seat, Survey};
-use backstay_format::width::{index, to_u64};
+use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
+use backstay_format::width::index;
 use backstay_format::{Decoder, Encoder, FormatError, StoreId};
 use backstay_parity::agent::compose::{Composition, compose};
 use backstay_parity::agent::coordinate::{GroupPlan, own_store};
 use backstay_parity::group::Scheme;
 use backstay_store::control::Control;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const GROUPS: &str = "groups";
@@ -41,164 +43,255 @@ impl Protection {
             return Ok(());
         };
         let size = index(config.group_size);
-        let parts = self.share_own_groups(comm, config, node)?;
-        let formed = (comm.rank() == 0).then(|| self.compose(&parts, scheme, size));
-        let formed = vote(comm, "forming groups", 0, formed.transpose())?;
-        let bytes = share_bytes(comm, "sharing the groups", formed)?;
-        let (composition, stores) = decode_groups(&bytes)
-            .map_err(|error| Error::malformed("the groups of this life".to_owned(), error))?;
-        let groups = composition.groups.iter();
-        let parities = groups.map(|members| scheme.within(members.len()).parities());
-        let shortfall = composition.shortfalls.join("; ");
-        self.covers(parities.min().unwrap_or(0), &shortfall);
-        let here = index(node.place);
+        let what = "forming groups";
+        let mine = self.say_own_group(config, node);
+        let told = decide(comm, what, mine, |parts| self.compose(&parts, scheme, size))?;
+        let own = self.agent().map(|_| index(node.place));
+        let groups = decode_groups(&told, own)
+            .map_err(|error| Error::malformed("the groups of this life", error))?;
+        self.covers(groups.covered, &groups.shortfall);
         if node.leads() {
-            node.control.set_one_group(composition.groups.len() == 1);
+            node.control.set_one_group(groups.count == 1);
         }
-        let mut groups = composition.groups.into_iter();
-        let members = groups.find(|members| members.contains(&here));
-        let nodes = self.nodes().iter().zip(stores);
-        let plan = GroupPlan {
-            seats: nodes.map(|(node, store)| node.seat(store)).collect(),
-            epoch: composition.epoch,
-            scheme,
-            members: members.unwrap_or_default(),
+        let (place, epoch) = (index(node.place), groups.epoch);
+        let leads = |group: &Group| group.places.first() == Some(&place);
+        let begun = match groups.own.filter(leads) {
+            Some(group) => self.coordinate(GroupPlan {
+                members: (0..group.places.len()).collect(),
+                seats: group.seats,
+                epoch,
+                scheme,
+            }),
+            None => Ok(()),
         };
-        let begun = self.coordinate(plan, here);
         vote(comm, "coordinating the groups", 0, begun)
     }
 
-    /// What every node's own store says of its group, on all ranks; an agent that does not answer says nothing.
-    fn share_own_groups(
-        &self,
-        comm: &Watched,
-        config: &Config,
-        node: &Node,
-    ) -> Result<Vec<Vec<u8>>> {
-        let what = "saying what groups there were";
-        let mine = self.agent().map(|agent| {
-            own_group(agent, config, node).unwrap_or_else(|error| {
-                notice::warn(&format!(
-                    "what group this node was in is not known: {error}"
-                ));
-                Vec::new()
-            })
+    /// What a leader brings: its place, and what its node's own store says of its group. An agent that does not
+    /// answer says nothing.
+    fn say_own_group(&self, config: &Config, node: &Node) -> Result<Vec<u8>> {
+        let Some(agent) = self.agent() else {
+            return Ok(Vec::new());
+        };
+        let own = own_group(agent, config, node).unwrap_or_else(|error| {
+            notice::warn(&format!(
+                "what group this node was in is not known: {error}"
+            ));
+            None
         });
-        let mut width = [mine.as_ref().map_or(0, |bytes| to_i64(to_u64(bytes.len())))];
-        comm.allreduce_max(what, &mut width)?;
-        let width = usize::try_from(width[0]).unwrap_or(0);
-        let mine = mine.map(|bytes| (index(node.place), bytes));
-        share_parts(comm, what, index(node.nodes), width, mine)
+        let said = encode_own(&(index(node.place), own));
+        said.map_err(|error| Error::unwritable(format!("the group of node {}", node.name), error))
     }
 
-    /// The groups, for all ranks.
+    /// The groups, for all ranks; on rank 0.
     fn compose(&self, parts: &[Vec<u8>], scheme: Scheme, size: usize) -> Result<Vec<u8>> {
-        let own = decode_surveys(parts)?;
+        let mut own: Vec<Option<Survey>> = vec![None; self.nodes().len()];
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let said = decode_own(part);
+            let (place, survey) =
+                said.map_err(|error| Error::malformed("what a node said of its group", error))?;
+            if let Some(own) = own.get_mut(place) {
+                *own = survey;
+            }
+        }
         let seats: Vec<Seat> = self.nodes().iter().map(|node| node.seat(None)).collect();
         let composition = compose(&seats, &own, scheme, size)?;
         for text in &composition.shortfalls {
             notice::warn(text);
         }
         let stores = own.iter().map(|own| own.as_ref().map(|own| own.store));
-        let stores: Vec<Option<StoreId>> = stores.collect();
-        encode_groups(&composition, &stores)
-            .map_err(|error| Error::unwritable("the groups of this life", error))
+        let nodes = self.nodes().iter().zip(stores);
+        let seats: Vec<Seat> = nodes.map(|(node, store)| node.seat(store)).collect();
+        let groups = composition.groups.iter();
+        let parities = groups.map(|members| scheme.within(members.len()).parities());
+        let encoded = encode_groups(
+            &composition,
+            parities.min().unwrap_or(0),
+            &group_seats(&composition, &seats, &own),
+        );
+        encoded.map_err(|error| Error::unwritable("the groups of this life", error))
     }
 }
 
-/// What this node's own store says of its group: no checkpoints, which are of no use here. Empty where there is none
+/// Where the members of each group are, in their order, and behind them the others of the groups that they were in
+/// before, which have what protects them until they are protected anew.
+fn group_seats(
+    composition: &Composition,
+    seats: &[Seat],
+    own: &[Option<Survey>],
+) -> Vec<Vec<Seat>> {
+    let places = own.iter().enumerate();
+    let places = places.filter_map(|(at, survey)| Some((survey.as_ref()?.store, at)));
+    let places: BTreeMap<StoreId, usize> = places.collect();
+    let of_group = |members: &Vec<usize>| {
+        let surveys = members.iter().filter_map(|&at| own.get(at)?.as_ref());
+        let logs = surveys.flat_map(|survey| survey.group.iter().chain(&survey.former));
+        let named = logs.flat_map(|group| &group.members);
+        let former = named.filter_map(|member| places.get(&member.store));
+        let former: BTreeSet<usize> = former.copied().collect();
+        let others = former.iter().filter(|at| !members.contains(at));
+        let all = members.iter().chain(others);
+        all.filter_map(|&at| seats.get(at).cloned()).collect()
+    };
+    composition.groups.iter().map(of_group).collect()
+}
+
+/// What this node's own store says of its group: no checkpoints, which are of no use here. Nothing where there is none
 /// that can be read.
-fn own_group(agent: &NodeAgent, config: &Config, node: &Node) -> Result<Vec<u8>> {
+fn own_group(agent: &NodeAgent, config: &Config, node: &Node) -> Result<Option<Survey>> {
     let peer = backstay_net::Peer::new(node.name.clone(), agent.address());
     let within = Duration::from_millis(config.timeout_ms);
     let found = own_store(&*agent.asker(), &peer, within)?;
     let is_read = |found: &Survey| found.unread.as_ref().is_none_or(|unread| !unread.root);
     let Some(mut found) = found.filter(is_read) else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     found.revisions.clear();
-    found.former = None;
-    for member in found.group.iter_mut().flat_map(|group| &mut group.members) {
+    let groups = found.group.iter_mut().chain(&mut found.former);
+    for member in groups.flat_map(|group| &mut group.members) {
         member.checkpoints.clear();
     }
-    let answer = Answer::Surveys(vec![found]).encode();
-    answer.map_err(|error| Error::unwritable(format!("the group of node {}", node.name), error))
+    Ok(Some(found))
 }
 
-fn decode_surveys(parts: &[Vec<u8>]) -> Result<Vec<Option<Survey>>> {
-    let survey = |bytes: &Vec<u8>| {
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        match Answer::decode(bytes) {
-            Ok(Answer::Surveys(surveys)) => Ok(surveys.into_iter().next()),
-            Ok(_) => Ok(None),
-            Err(error) => Err(Error::malformed(
-                "what a node said of its group".to_owned(),
-                error,
-            )),
-        }
+fn encode_own(said: &(usize, Option<Survey>)) -> std::result::Result<Vec<u8>, FormatError> {
+    let mut body = Encoder::new(GROUPS);
+    body.count(said.0);
+    if let Some(survey) = &said.1 {
+        body.raw(&Answer::Surveys(vec![survey.clone()]).encode()?);
+    }
+    body.finish(said, decode_own)
+}
+
+fn decode_own(bytes: &[u8]) -> std::result::Result<(usize, Option<Survey>), FormatError> {
+    let mut body = Decoder::new(GROUPS, bytes);
+    let place = index(body.u32("place")?);
+    let survey = match body.raw("survey", body.remaining())? {
+        [] => None,
+        bytes => match Answer::decode(bytes)? {
+            Answer::Surveys(surveys) => surveys.into_iter().next(),
+            _ => None,
+        },
     };
-    parts.iter().map(survey).collect()
+    Ok((place, survey))
+}
+
+/// The groups of a life, as a rank is told of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Groups {
+    shortfall: String,
+    epoch: u64,
+    /// Losses that every group survives.
+    covered: usize,
+    count: usize,
+    /// That of the node that asked.
+    own: Option<Group>,
+}
+
+/// A group: the places of its nodes, by column, and where they are; then where others are that were with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    places: Vec<usize>,
+    seats: Vec<Seat>,
 }
 
 fn encode_groups(
     composition: &Composition,
-    stores: &[Option<StoreId>],
+    covered: usize,
+    seats: &[Vec<Seat>],
 ) -> std::result::Result<Vec<u8>, FormatError> {
     let why: String = composition.shortfalls.join("; ");
-    let why: String = why.chars().take(WHY_CHARS_MAX).collect();
-    let told = Composition {
-        shortfalls: Some(why.clone())
-            .filter(|why| !why.is_empty())
-            .into_iter()
-            .collect(),
-        ..composition.clone()
-    };
-    let stores: Vec<Option<StoreId>> = stores.to_vec();
+    let shortfall: String = why.chars().take(WHY_CHARS_MAX).collect();
+    let groups = composition.groups.iter().zip(seats);
+    let groups = groups.map(|(places, seats)| Group {
+        places: places.clone(),
+        seats: seats.clone(),
+    });
+    let groups: Vec<Group> = groups.collect();
     let mut body = Encoder::new(GROUPS);
-    body.text(&why).u64(told.epoch).count(told.groups.len());
-    for members in &told.groups {
-        body.count(members.len());
-        for &member in members {
-            body.count(member);
+    body.text(&shortfall)
+        .u64(composition.epoch)
+        .count(covered)
+        .count(groups.len());
+    for group in &groups {
+        body.count(group.places.len());
+        for &place in &group.places {
+            body.count(place);
         }
+        let seats = encode_seats(&group.seats)?;
+        body.count(seats.len()).raw(&seats);
     }
-    body.count(stores.len());
-    for store in &stores {
-        body.raw(&store.unwrap_or_default().0);
-    }
-    body.finish(&(told, stores), decode_groups)
+    let first = groups.first().cloned();
+    let asks = first
+        .as_ref()
+        .and_then(|group| group.places.first().copied());
+    let told = Groups {
+        shortfall,
+        epoch: composition.epoch,
+        covered,
+        count: groups.len(),
+        own: first.filter(|_| asks.is_some()),
+    };
+    body.finish(&told, |bytes| decode_groups(bytes, asks))
 }
 
-fn decode_groups(
-    bytes: &[u8],
-) -> std::result::Result<(Composition, Vec<Option<StoreId>>), FormatError> {
+/// `own` is the place of the node that asks, of whose group it is told more.
+fn decode_groups(bytes: &[u8], own: Option<usize>) -> std::result::Result<Groups, FormatError> {
     let mut body = Decoder::new(GROUPS, bytes);
-    let why = body.text("why less is covered", 4 * WHY_CHARS_MAX)?;
-    let mut composition = Composition {
+    let mut told = Groups {
+        shortfall: body.text("why less is covered", 4 * WHY_CHARS_MAX)?,
         epoch: body.u64("epoch")?,
-        shortfalls: Some(why)
-            .filter(|why| !why.is_empty())
-            .into_iter()
-            .collect(),
-        ..Composition::default()
+        covered: index(body.u32("losses covered")?),
+        count: index(body.u32("groups")?),
+        own: None,
     };
-    for _ in 0..body.u32("groups")? {
-        let count = body.u32("members")?;
-        let members = (0..count).map(|_| Ok(index(body.u32("member")?)));
-        let members: std::result::Result<_, FormatError> = members.collect();
-        composition.groups.push(members?);
+    for _ in 0..told.count {
+        let count = index(body.u32("members")?);
+        let places = body.raw("members", count.saturating_mul(4))?;
+        let length = index(body.u32("length")?);
+        let seats = body.raw("seats", length)?;
+        let number = |bytes: &[u8]| {
+            let mut number = [0; 4];
+            number.copy_from_slice(bytes);
+            index(u32::from_le_bytes(number))
+        };
+        let mut places = places.chunks_exact(4).map(number);
+        if let Some(own) = own
+            && places.clone().any(|place| place == own)
+        {
+            told.own = Some(Group {
+                places: places.by_ref().collect(),
+                seats: decode_seats(seats)?,
+            });
+        }
     }
-    let count = body.u32("stores")?;
-    let stores = (0..count).map(|_| {
-        let store = StoreId(body.array("store")?);
-        Ok((store != StoreId::default()).then_some(store))
-    });
-    let stores: std::result::Result<_, FormatError> = stores.collect();
-    let stores = stores?;
     body.end()?;
-    Ok((composition, stores))
+    Ok(told)
+}
+
+fn encode_seats(seats: &[Seat]) -> std::result::Result<Vec<u8>, FormatError> {
+    let mut body = Encoder::new(GROUPS);
+    for seat in seats {
+        body.raw(&seat.store.0)
+            .text(&seat.node)
+            .text(&seat.domain)
+            .text(&seat.address);
+    }
+    body.finish(seats, decode_seats)
+}
+
+fn decode_seats(bytes: &[u8]) -> std::result::Result<Vec<Seat>, FormatError> {
+    let mut body = Decoder::new(GROUPS, bytes);
+    let mut seats = Vec::new();
+    while body.remaining() > 0 {
+        seats.push(Seat {
+            store: StoreId(body.array("store")?),
+            node: body.text("node", LABEL_BYTES_MAX)?,
+            domain: body.text("domain", LABEL_BYTES_MAX)?,
+            address: body.text("address", ENDPOINT_BYTES_MAX)?,
+        });
+    }
+    Ok(seats)
 }
 
 /// What a node tells in votes of its group's protection, so that the highest of all says the lowest: what it
@@ -227,6 +320,103 @@ impl Session {
         self.policy.protected = self.policy.protected.max(Some(newest));
         if control.protected() < newest {
             control.set_protected(newest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_format::agent::{SurveyedGroup, SurveyedMember};
+
+    fn store(n: usize) -> StoreId {
+        StoreId([u8::try_from(n + 1).unwrap(); 16])
+    }
+
+    fn seats(count: usize) -> Vec<Seat> {
+        let seat = |n| Seat {
+            store: store(n),
+            node: format!("n{n}"),
+            domain: format!("d{n}"),
+            address: format!("sim:n{n}"),
+        };
+        (0..count).map(seat).collect()
+    }
+
+    /// What node `n` says, which was in a group with `group`, and before that with `former`.
+    fn own(n: usize, group: &[usize], former: &[usize]) -> Survey {
+        let of = |members: &[usize]| SurveyedGroup {
+            epoch: 1,
+            round: 1,
+            parity: 1,
+            pieces_max: 3,
+            protected: backstay_format::CheckpointId::default(),
+            members: members
+                .iter()
+                .map(|&member| SurveyedMember {
+                    store: store(member),
+                    node: format!("n{member}"),
+                    domain: String::new(),
+                    incarnation: 1,
+                    sequence: 1,
+                    checkpoints: Vec::new(),
+                })
+                .collect(),
+        };
+        Survey {
+            store: store(n),
+            run: 1,
+            incarnation: 1,
+            sequence: 1,
+            length_bytes: 1,
+            rebuilt: false,
+            unread: None,
+            revisions: Vec::new(),
+            group: Some(of(group)),
+            former: (!former.is_empty()).then(|| of(former)),
+        }
+    }
+
+    #[test]
+    fn a_node_is_told_of_its_own_group_and_of_those_that_protected_its_members_before() {
+        let composition = Composition {
+            epoch: 7,
+            groups: vec![vec![2, 0], vec![3, 1, 4]],
+            shortfalls: vec!["too few".to_owned()],
+        };
+        let surveys = [
+            Some(own(0, &[0, 1], &[0, 5])),
+            Some(own(1, &[0, 1], &[])),
+            Some(own(2, &[2, 3], &[])),
+            // It has no store.
+            None,
+            Some(own(4, &[4, 9], &[])),
+            Some(own(5, &[], &[])),
+        ];
+        let seats = seats(6);
+        let of_groups = group_seats(&composition, &seats, &surveys);
+        let names = |seats: &[Seat]| seats.iter().map(|s| s.node.clone()).collect::<Vec<_>>();
+        // Node 3 is not known by its store, which is in no survey.
+        assert_eq!(names(&of_groups[0]), ["n2", "n0", "n1", "n5"]);
+        assert_eq!(names(&of_groups[1]), ["n3", "n1", "n4", "n0"]);
+        let told = encode_groups(&composition, 1, &of_groups).unwrap();
+        for (place, group) in [(2, 0), (0, 0), (3, 1), (4, 1)] {
+            let groups = decode_groups(&told, Some(place)).unwrap();
+            assert_eq!((groups.epoch, groups.covered, groups.count), (7, 1, 2));
+            assert_eq!(groups.shortfall, "too few");
+            let own = groups.own.unwrap();
+            assert_eq!(own.places, composition.groups[group]);
+            assert_eq!(own.seats, of_groups[group]);
+        }
+        assert_eq!(decode_groups(&told, None).unwrap().own, None);
+        assert_eq!(decode_groups(&told, Some(5)).unwrap().own, None);
+    }
+
+    #[test]
+    fn what_a_node_says_of_its_group_arrives() {
+        for survey in [Some(own(3, &[3, 4], &[1])), None] {
+            let said = (3, survey);
+            assert_eq!(decode_own(&encode_own(&said).unwrap()).unwrap(), said);
         }
     }
 }

@@ -17,7 +17,9 @@ mod deleted;
 mod groups;
 mod helper;
 mod lineage;
+mod located;
 mod memory;
+mod neighbours;
 mod node;
 mod pace;
 mod process;
@@ -50,7 +52,6 @@ use backstay_format::limits::NAME_BYTES_MAX;
 use backstay_format::{CheckpointId, Lineage};
 use backstay_metrics::{MetricsFile, VariableTracking};
 use backstay_net::Endpoint;
-use backstay_parity::locate::Choice;
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::Owner;
 use backstay_store::recover::{FoundRevision, recover_node, recover_rank};
@@ -59,6 +60,7 @@ use backstay_store::revision::RankStore;
 use backstay_store::space::Reuse;
 use backstay_store::track::pages::PageTracker;
 use checkpoint::Underway;
+use located::Choice;
 use memory::MemoryLook;
 use node::Node;
 use process::{OfProcess, Process};
@@ -275,7 +277,7 @@ impl Session {
         if any[0] == 0 {
             return Ok(());
         }
-        match self.protection.repair(&self.comm, &self.config) {
+        match self.protection.repair(&self.comm, &self.config, &self.node) {
             Ok(false) => Ok(()),
             Ok(true) => self.recover_again().map(|_| ()),
             Err(error) if error.kind().leaves_open() => {

@@ -4,6 +4,7 @@
 //! Invariants: the lowest rank of a node leads; every rank makes the same collective calls, and an
 //! error of one is the outcome of all.
 
+use super::neighbours::{Neighbours, share_directory};
 use super::vote::vote;
 use super::watch::Watched;
 use crate::config::{Config, Redundancy};
@@ -13,18 +14,15 @@ use backstay_base::io::file::FileDevice;
 use backstay_base::io::shared::SharedWords;
 use backstay_base::io::two_slots::Unread;
 use backstay_base::notice;
-use backstay_format::hash::checksum;
 use backstay_format::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX};
-use backstay_format::width::index;
 use backstay_format::{CheckpointId, Digest, Geometry, Lineage, StoreId, Superblock};
 use backstay_parity::agent::local::{AgentClient, quiesce};
-use backstay_store::control::{CONTROL_FILE, Control, check_local_ranks, wait_until};
+use backstay_store::control::{CONTROL_FILE, Control, wait_until};
 use backstay_store::lock::StoreLock;
 use backstay_store::place::{self, Place, STORE_FILE};
 use backstay_store::reader::StoreReader;
 use backstay_store::reserve::{Reserve, ReserveSettings, is_blank};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +86,11 @@ impl Node {
         } else {
             place::boot_id()
         };
-        let (ranks, nodes, place) = neighbours(comm, &job, &format!("{name} {boot}"))?;
+        let Neighbours {
+            ranks,
+            nodes,
+            place,
+        } = Neighbours::find(comm, &job, &format!("{name} {boot}"))?;
         let local = ranks
             .iter()
             .position(|&rank| rank == comm.rank())
@@ -99,8 +101,11 @@ impl Node {
         } else {
             Ok(None)
         };
-        let opened = vote(comm, "opening the store", 0, opened)?;
-        let directory = share_directory(comm, opened.as_ref().map(|(path, ..)| path), ranks[0])?;
+        let (mine, opened) = match opened {
+            Ok(led) => (Ok(led.as_ref().map(|led| led.0.clone())), led),
+            Err(error) => (Err(error), None),
+        };
+        let directory = share_directory(comm, mine, (place, &name))?;
         let (control, lock, agent) = match opened {
             Some((_, control, lock, agent)) => (Ok(control), Some(lock), agent),
             None => (follow(&directory), None, None),
@@ -532,40 +537,6 @@ fn remove_blank(path: &Path) -> Result<()> {
         .map_err(|error| Error::io(format!("removing {}", path.display()), error))
 }
 
-/// The ranks of this node, how many nodes there are, and its place among them. Collective.
-fn neighbours(comm: &Watched, job: &str, node: &str) -> Result<(Vec<u32>, u32, u32)> {
-    let mut mine = [0; 16];
-    mine[..8].copy_from_slice(&checksum(job.as_bytes()).to_le_bytes());
-    mine[8..].copy_from_slice(&checksum(node.as_bytes()).to_le_bytes());
-    let all = comm.allgather("finding the ranks of each node", &mine)?;
-    let each: Vec<&[u8]> = all.chunks_exact(16).collect();
-    if let Some(other) = each.iter().position(|theirs| theirs[..8] != mine[..8]) {
-        let context = format!(
-            "rank {other} names another job than rank {} ({job:?}); set job",
-            comm.rank()
-        );
-        return Err(Error::new(ErrorKind::Configuration, context));
-    }
-    let ranks = (0..)
-        .zip(&each)
-        .filter(|(_, theirs)| theirs[8..] == mine[8..]);
-    let ranks = ranks.map(|(rank, _)| rank).collect();
-    let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
-    let mut nodes = Vec::new();
-    for node in each.iter().map(|theirs| &theirs[8..]) {
-        let count = counts.entry(node).or_default();
-        *count += 1;
-        if *count == 1 {
-            nodes.push(node);
-        }
-    }
-    // Of all nodes, so that all ranks come to the same end.
-    check_local_ranks(counts.into_values().max().unwrap_or(0))?;
-    let place = nodes.iter().position(|node| **node == mine[8..]);
-    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    Ok((ranks, number(nodes.len()), number(place.unwrap_or(0))))
-}
-
 /// What a leader has: directory, control words, lock, and the node's agent process.
 type Led = (PathBuf, Control, StoreLock, Option<AgentClient>);
 
@@ -598,29 +569,6 @@ fn follow(directory: &Path) -> Result<Control> {
     let words = SharedWords::map(&path, None)
         .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
     Control::join(words)
-}
-
-/// Every rank learns its leader's directory. Collective.
-fn share_directory(comm: &Watched, mine: Option<&PathBuf>, leader: u32) -> Result<PathBuf> {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let what = "sharing the store's directory";
-    let path = mine
-        .map(|path| path.as_os_str().as_bytes().to_vec())
-        .unwrap_or_default();
-    let mut length = [i64::try_from(path.len()).unwrap_or(i64::MAX)];
-    comm.allreduce_max(what, &mut length)?;
-    let width = usize::try_from(length[0]).unwrap_or(0) + 4;
-    let mut record = vec![0; width];
-    record[..4].copy_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_le_bytes());
-    record[4..4 + path.len()].copy_from_slice(&path);
-    let all = comm.allgather(what, &record)?;
-    let theirs = &all[index(leader) * width..][..width];
-    let mut count = [0; 4];
-    count.copy_from_slice(&theirs[..4]);
-    let end = (4 + index(u32::from_le_bytes(count))).min(width);
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(
-        theirs[4..end].to_vec(),
-    )))
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 //! session works as without level 2, and says so.
 
 use super::helper::{Known, NodeAgent, say_goodbye};
+use super::located::{Choice, Located, StoreAt};
 use super::node::Node;
-use super::share::{share_bytes, share_parts, share_secret};
-use super::vote::{vote, vote_with};
+use super::share::{decide, share_secret};
+use super::vote::vote_with;
 use super::watch::Watched;
 use super::{Level, Session, lock};
 use crate::config::{Config, Redundancy};
@@ -16,14 +17,15 @@ use backstay_base::clock::{Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::file::FileDevice;
 use backstay_base::notice;
+use backstay_format::agent::{Answer, Survey};
 use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
-use backstay_net::{Endpoint, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
+use backstay_net::{Endpoint, Peer, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
+use backstay_parity::agent::AgentSettings;
 use backstay_parity::agent::coordinate::{GroupPlan, NodeSeat};
-use backstay_parity::agent::{AgentSettings, restart};
+use backstay_parity::agent::restart::{self, Surveys};
 use backstay_parity::group::Scheme;
-use backstay_parity::locate::{Choice, Here, Located};
 use backstay_store::control::wait_until;
 use backstay_store::place::STORE_FILE;
 use backstay_store::reader::StoreReader;
@@ -34,15 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Choices that all ranks are told of.
-const CHOICES_MAX: usize = 4;
 const SEAT: &str = "seat";
-const LOCATED: &str = "what there is";
-/// Most bytes of a node's name, failure domain and address together.
-const SEAT_BYTES: usize = 560;
-
-/// Most of what all ranks are told of why nothing is known.
-const WHY_CHARS_MAX: usize = 600;
 
 /// Why nothing is protected though it was asked for.
 const ON_ONE_NODE: &str = "all ranks are on one node: nothing protects its checkpoints";
@@ -77,11 +71,10 @@ pub(super) struct Protection {
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The job secret, and the address to listen at.
     endpoint_settings: Option<EndpointSettings>,
+    /// Rank 0's: the nodes of the job, by place.
     nodes: Vec<NodeSeat>,
     /// What all nodes have, as rank 0 found it.
     located: Located,
-    /// Why nothing is known of what other nodes have; empty where it is.
-    unlocated: String,
     scheme: Option<Scheme>,
     /// Losses that were asked to be covered, those that are, and why these are fewer.
     asked: usize,
@@ -136,12 +129,12 @@ impl Protection {
             }
             (_, endpoint) => (endpoint, None),
         });
-        let (endpoint, agent) = vote(comm, "starting the agents", 0, opened)?;
-        protection.agent = agent;
-        protection.endpoint = Mutex::new(endpoint);
+        let opened = opened.map(|(endpoint, agent)| {
+            protection.agent = agent;
+            protection.endpoint = Mutex::new(endpoint);
+        });
         protection.endpoint_settings = Some(endpoint_settings);
-        protection.share_seats(comm, config, node)?;
-        protection.locate(comm, config)?;
+        protection.locate(comm, config, (node, opened))?;
         Ok(protection)
     }
 
@@ -171,75 +164,62 @@ impl Protection {
         self.shortfall = (!shortfall.is_empty()).then(|| shortfall.to_owned());
     }
 
-    fn share_seats(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<()> {
-        let mine = self.agent.as_ref().map(|agent| {
-            let domain = domain_of(config, &node.name);
-            let seat = encode_seat(&NodeSeat {
-                name: node.name.clone(),
-                domain: domain.unwrap_or_else(|| node.name.clone()),
-                address: agent.address(),
-            });
-            let seat = seat.map_err(|error| {
-                Error::unwritable(format!("the address of node {}", node.name), error)
-            });
-            seat.map(|seat| (index(node.place), seat))
-        });
-        let mine = vote(comm, "telling its address", 0, mine.transpose())?;
-        let parts = share_parts(
-            comm,
-            "sharing addresses",
-            index(node.nodes),
-            SEAT_BYTES,
-            mine,
-        )?;
-        let seats = parts.iter().map(|bytes| decode_seat(bytes));
-        let seats: std::result::Result<Vec<_>, _> = seats.collect();
-        self.nodes =
-            seats.map_err(|error| Error::malformed("addresses of nodes".to_owned(), error))?;
+    /// Each node's leader says who it is and what its node has; rank 0 has lost stores made again, and all ranks
+    /// learn what there is. Collective.
+    fn locate(
+        &mut self,
+        comm: &Watched,
+        config: &Config,
+        (node, opened): (&Node, Result<()>),
+    ) -> Result<()> {
+        let mine = opened.and_then(|()| self.said_of_node(config, node));
+        let agent = self.agent.as_ref();
+        let (mut nodes, mut made) = (Vec::new(), 0);
+        let told = decide(comm, "finding out what there is", mine, |parts| {
+            let said = seats_and_surveys(&parts)?;
+            let (seats, surveys): (Vec<_>, Vec<_>) = said.into_iter().unzip();
+            nodes = seats;
+            let found = prepare(agent, &nodes, Surveys::new(surveys), config);
+            let (found, unlocated) = match found {
+                Ok(located) => (located, String::new()),
+                Err(error) => {
+                    let why = format!("what other nodes have could not be found out: {error}");
+                    notice::warn(&format!("{why}; only what each has itself is used"));
+                    (backstay_parity::locate::Located::default(), why)
+                }
+            };
+            made = found.made;
+            Located::of(&found, &nodes, &unlocated).encode()
+        })?;
+        self.nodes = nodes;
+        self.located = Located::decode(&told)?;
+        // Rank 0's alone: for the level that a restore took the highest of all ranks counts.
+        self.located.made = made;
         Ok(())
     }
 
-    /// Rank 0 looks what there is and has lost stores made again; all ranks learn of it.
-    fn locate(&mut self, comm: &Watched, config: &Config) -> Result<()> {
-        let mut found = None;
-        if let (0, Some(agent)) = (comm.rank(), &self.agent) {
-            let within = Duration::from_millis(config.timeout_ms);
-            let named = config.restore_checkpoint;
-            let look = || restart::prepare(&*agent.asker(), &self.nodes, named, within);
-            match patiently(within, Error::may_pass, look) {
-                Ok(located) => {
-                    for text in located.beyond.iter().chain(&located.unread) {
-                        notice::warn(text);
-                    }
-                    found = Some(located);
-                }
-                Err(error) => {
-                    self.unlocated =
-                        format!("what other nodes have could not be found out: {error}");
-                    notice::warn(&format!(
-                        "{}; only what each has itself is used",
-                        self.unlocated
-                    ));
-                }
-            }
-        }
-        let found = found.unwrap_or_default();
-        let mine = (comm.rank() == 0).then(|| {
-            let said = encode_located(&found, &self.unlocated);
-            said.map_err(|error| Error::unwritable("what there is to restore", error))
-        });
-        let mine = vote(comm, "saying what there is", 0, mine.transpose())?;
-        let bytes = share_bytes(comm, "sharing what there is", mine)?;
-        (self.located, self.unlocated) = decode_located(&bytes)
-            .map_err(|error| Error::malformed("what there is to restore".to_owned(), error))?;
-        // Rank 0's alone: for the level that a restore took the highest of all ranks counts.
-        self.located.made = found.made;
-        Ok(())
+    /// A leader's seat and what its node has; nothing of other ranks.
+    fn said_of_node(&self, config: &Config, node: &Node) -> Result<Vec<u8>> {
+        let Some(agent) = &self.agent else {
+            return Ok(Vec::new());
+        };
+        let domain = domain_of(config, &node.name);
+        let seat = NodeSeat {
+            name: node.name.clone(),
+            domain: domain.unwrap_or_else(|| node.name.clone()),
+            address: agent.address(),
+        };
+        let within = Duration::from_millis(config.timeout_ms);
+        let look = || restart::own_surveys(&*agent.asker(), &seat.peer(), within);
+        // Where it does not answer, rank 0 asks.
+        let surveys = look().ok();
+        let said = encode_said(&(index(node.place), (seat, surveys)));
+        said.map_err(|error| Error::unwritable(format!("what node {} has", node.name), error))
     }
 
     /// Why nothing is known of what other nodes have, where that is so.
     pub(super) fn unlocated(&self) -> Option<&str> {
-        Some(&*self.unlocated).filter(|why| !why.is_empty())
+        Some(&*self.located.unlocated).filter(|why| !why.is_empty())
     }
 
     /// What of some store could not be read, and the newest checkpoint that any names; `None` where no store
@@ -261,8 +241,7 @@ impl Protection {
 
     /// Checkpoints that all ranks of then have a source for, and how many ranks that were.
     pub(super) fn choice(&self, id: CheckpointId) -> Option<&Choice> {
-        let mut choices = self.located.choices.iter();
-        choices.find(|choice| choice.checkpoint == id)
+        self.located.choice(id)
     }
     pub(super) fn choices(&self) -> impl Iterator<Item = &Choice> {
         self.located.choices.iter()
@@ -270,11 +249,7 @@ impl Protection {
 
     /// What a checkpoint that is on the nodes takes: redundancy, if a node was lost.
     pub(super) fn level_of(&self, id: CheckpointId) -> Level {
-        let sources = self.choice(id).into_iter().flat_map(|c| &c.sources);
-        let mut here = sources
-            .flatten()
-            .filter_map(|&at| self.located.here.get(at));
-        if self.located.made > 0 || here.any(|here| here.rebuilt) {
+        if self.located.made > 0 || self.located.takes_rebuilt(id) {
             Level::Protected
         } else {
             Level::Node
@@ -288,11 +263,7 @@ impl Protection {
         rank: u32,
         (config, gives_up): (&Config, bool),
     ) -> Result<Arc<StoreReader>> {
-        let source = self
-            .choice(id)
-            .and_then(|choice| choice.sources.get(index(rank)).copied().flatten())
-            .and_then(|at| self.located.here.get(at));
-        let Some(here) = source else {
+        let Some(here) = self.located.source(id, rank) else {
             let context = format!("rank {rank}'s part of checkpoint {id} is on no node");
             return Err(Error::new(ErrorKind::NotRetained, context));
         };
@@ -305,7 +276,7 @@ impl Protection {
         Ok(reader)
     }
 
-    fn open(&self, here: &Here, config: &Config, gives_up: bool) -> Result<StoreReader> {
+    fn open(&self, here: &StoreAt, config: &Config, gives_up: bool) -> Result<StoreReader> {
         let local = self.agent.as_ref().and_then(|agent| {
             let mut stores = agent.stores().into_iter();
             stores.find(|found| found.store == here.store)
@@ -319,7 +290,7 @@ impl Protection {
         } else {
             Arc::new(RemoteDevice::new(
                 self.endpoint()?,
-                self.nodes[here.node].peer(),
+                here.peer(),
                 file_exposure(here.store),
                 here.length_bytes,
                 Duration::from_millis(config.timeout_ms),
@@ -351,7 +322,7 @@ impl Protection {
             .map(|endpoint_settings| &endpoint_settings.secret)
     }
 
-    /// The nodes of the job.
+    /// The nodes of the job, on rank 0.
     pub(super) fn nodes(&self) -> &[NodeSeat] {
         &self.nodes
     }
@@ -371,16 +342,15 @@ impl Protection {
     }
 
     /// The node of the group's first member coordinates its rounds from now on.
-    pub(super) fn coordinate(&mut self, plan: GroupPlan, here: usize) -> Result<()> {
-        match (&mut self.agent, plan.members.first()) {
-            (Some(agent), Some(&first)) if first == here => agent.coordinate(plan),
-            _ => Ok(()),
-        }
+    pub(super) fn coordinate(&mut self, plan: GroupPlan) -> Result<()> {
+        self.agent
+            .as_mut()
+            .map_or(Ok(()), |agent| agent.coordinate(plan))
     }
 
     /// Damage was found: every node reads what its stripes say it holds, once in a restart. Whether that was
-    /// done, and reading again may go well; an error where what the others have of it could not be read.
-    pub(super) fn repair(&mut self, comm: &Watched, config: &Config) -> Result<bool> {
+    /// done, and reading again may go well; an error where what the others have of it could not be read. Collective.
+    pub(super) fn repair(&mut self, comm: &Watched, config: &Config, node: &Node) -> Result<bool> {
         if !self.is_on() {
             return Ok(false);
         }
@@ -392,9 +362,11 @@ impl Protection {
         }
         let mut made = [0];
         let mut mine = Ok(());
-        if let (0, Some(agent)) = (comm.rank(), &self.agent) {
+        if let Some(agent) = &self.agent {
             let within = Duration::from_millis(config.timeout_ms);
-            match restart::repair_all(&*agent.asker(), &self.nodes, &self.located, within) {
+            let own = Peer::new(node.name.clone(), agent.address());
+            let seat = |store| self.located.own_store(store).map(StoreAt::seat);
+            match restart::repair_own(&*agent.asker(), &own, seat, within) {
                 // Not whether this request made anything again: it may have been one before it.
                 Ok(()) => made[0] = 1,
                 Err(error) => {
@@ -577,89 +549,66 @@ fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
     Ok(seat)
 }
 
-/// What of `located` all ranks need, and why nothing is known.
-fn encode_located(located: &Located, unlocated: &str) -> std::result::Result<Vec<u8>, FormatError> {
-    let short = |text: &str| text.chars().take(WHY_CHARS_MAX).collect::<String>();
-    let choice = |choice: &Choice| Choice {
-        rebuilds: Vec::new(),
-        ..choice.clone()
-    };
-    let choices = located.choices.iter().take(CHOICES_MAX);
-    let told = Located {
-        here: located.here.clone(),
-        choices: choices.map(choice).collect(),
-        unread: located
-            .unread
-            .as_deref()
-            .filter(|why| !why.is_empty())
-            .map(short),
-        is_known: located.is_known,
-        newest: located.newest.filter(|newest| newest.number > 0),
-        ..Located::default()
-    };
-    let why = short(unlocated);
-    let newest = told.newest.unwrap_or_default();
-    let mut body = Encoder::new(LOCATED);
-    body.text(&why)
-        .text(told.unread.as_deref().unwrap_or_default())
-        .u8(u8::from(told.is_known))
-        .u64(newest.incarnation)
-        .u64(newest.number)
-        .count(told.here.len());
-    for here in &told.here {
-        body.count(here.node)
-            .raw(&here.store.0)
-            .u64(here.length_bytes)
-            .u8(u8::from(here.rebuilt));
+/// A node's seat, and what it has, where that is known.
+type Said = (NodeSeat, Option<Vec<Survey>>);
+
+/// What a leader says, with its place.
+fn encode_said(said: &(usize, Said)) -> std::result::Result<Vec<u8>, FormatError> {
+    let (place, (seat, surveys)) = said;
+    let seat = encode_seat(seat)?;
+    let mut body = Encoder::new(SEAT);
+    body.count(*place).count(seat.len()).raw(&seat);
+    if let Some(surveys) = surveys {
+        let surveys = Answer::Surveys(surveys.clone()).encode()?;
+        body.raw(&surveys);
     }
-    body.count(told.choices.len());
-    for choice in &told.choices {
-        body.u64(choice.checkpoint.incarnation)
-            .u64(choice.checkpoint.number)
-            .u32(choice.world_size);
-        for source in &choice.sources {
-            // None saturates: no store has this place.
-            body.count(source.unwrap_or(usize::MAX));
-        }
-    }
-    body.finish(&(told, why), decode_located)
+    body.finish(said, decode_said)
 }
 
-fn decode_located(bytes: &[u8]) -> std::result::Result<(Located, String), FormatError> {
-    let mut located = Located::default();
-    let mut body = Decoder::new(LOCATED, bytes);
-    let unlocated = body.text("why nothing is known", 4 * WHY_CHARS_MAX)?;
-    let unread = body.text("what could not be read", 4 * WHY_CHARS_MAX)?;
-    located.unread = (!unread.is_empty()).then_some(unread);
-    located.is_known = body.u8("some store was read")? != 0;
-    let newest = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
-    located.newest = (newest.number > 0).then_some(newest);
-    for _ in 0..body.u32("stores")? {
-        located.here.push(Here {
-            node: index(body.u32("node")?),
-            store: StoreId(body.array("store")?),
-            length_bytes: body.u64("length")?,
-            rebuilt: body.u8("rebuilt")? == 1,
-        });
+fn decode_said(bytes: &[u8]) -> std::result::Result<(usize, Said), FormatError> {
+    let mut body = Decoder::new(SEAT, bytes);
+    let place = index(body.u32("place")?);
+    let length = index(body.u32("length")?);
+    let seat = decode_seat(body.raw("seat", length)?)?;
+    let surveys = match body.raw("surveys", body.remaining())? {
+        [] => None,
+        surveys => match Answer::decode(surveys)? {
+            Answer::Surveys(surveys) => Some(surveys),
+            _ => None,
+        },
+    };
+    Ok((place, (seat, surveys)))
+}
+
+/// What all leaders said, by place.
+fn seats_and_surveys(parts: &[Vec<u8>]) -> Result<Vec<Said>> {
+    let said = parts.iter().filter(|part| !part.is_empty());
+    let said = said.map(|part| decode_said(part));
+    let said: std::result::Result<Vec<_>, _> = said.collect();
+    let mut said = said.map_err(|error| Error::malformed("what a node has", error))?;
+    said.sort_by_key(|(place, _)| *place);
+    Ok(said.into_iter().map(|(_, said)| said).collect())
+}
+
+/// Rank 0 looks what there is and has lost stores made again.
+fn prepare(
+    agent: Option<&NodeAgent>,
+    nodes: &[NodeSeat],
+    mut surveys: Surveys,
+    config: &Config,
+) -> Result<backstay_parity::locate::Located> {
+    let Some(agent) = agent else {
+        return Ok(backstay_parity::locate::Located::default());
+    };
+    let within = Duration::from_millis(config.timeout_ms);
+    let named = config.restore_checkpoint;
+    let located = patiently(within, Error::may_pass, || {
+        restart::prepare(&*agent.asker(), nodes, &mut surveys, named, within)
+    })?;
+    for text in located.beyond.iter().chain(&located.unread) {
+        notice::warn(text);
     }
-    for _ in 0..body.u32("choices")? {
-        let checkpoint = CheckpointId::new(body.u64("incarnation")?, body.u64("number")?);
-        let world_size = body.u32("ranks")?;
-        let sources = (0..world_size)
-            .map(|_| {
-                let source = body.u32("source")?;
-                Ok((source != u32::MAX).then_some(index(source)))
-            })
-            .collect::<std::result::Result<_, _>>()?;
-        located.choices.push(Choice {
-            checkpoint,
-            world_size,
-            sources,
-            rebuilds: Vec::new(),
-        });
-    }
-    body.end()?;
-    Ok((located, unlocated))
+    Ok(located)
 }
 
 impl Session {

@@ -151,7 +151,8 @@ impl Session {
         let mut mine = found.and_then(|()| self.read_within_limit(id));
         let mut outcome = self.vote_read(&what, id, &mine);
         if is_missing(&outcome) {
-            match self.protection.repair(&self.comm, &self.config) {
+            let repaired = self.protection.repair(&self.comm, &self.config, &self.node);
+            match repaired {
                 Ok(false) => {}
                 Ok(true) => {
                     mine = mine.or_else(|_| self.read_within_limit(id));

@@ -26,10 +26,10 @@ pub(super) fn vote_with<T>(
     mine: Result<T>,
     highest: &mut [i64],
 ) -> Result<T> {
-    let status = mine.as_ref().err().map_or(0, |error| {
-        (i64::from(error.kind().code()) << 1) | i64::from(!error.is_second_hand())
+    let status = mine.as_ref().err().map_or(i64::from(comm.rank()), |error| {
+        worst(error.kind().code(), error.is_second_hand(), comm.rank())
     });
-    let mut values = vec![(status << 32) | i64::from(comm.rank()), same, -same];
+    let mut values = vec![status, same, -same];
     values.extend_from_slice(highest);
     comm.allreduce_max(what, &mut values)?;
     highest.copy_from_slice(&values[3..]);
@@ -60,6 +60,12 @@ pub(super) fn vote_with<T>(
             Err(Error::new(kind.unwrap_or(ErrorKind::Internal), context))
         }
     }
+}
+
+/// Orders the errors of ranks: the highest is that of all.
+pub(super) fn worst(code: i32, second_hand: bool, rank: u32) -> i64 {
+    let status = (i64::from(code) << 1) | i64::from(!second_hand);
+    (status << 32) | i64::from(rank)
 }
 
 /// Sends the text of the one rank that has it to all, by a maximum over words.

@@ -7,9 +7,13 @@ use backstay_base::Communicator;
 use backstay_base::clock::Stopwatch;
 use backstay_base::error::Result;
 use backstay_base::notice;
+use backstay_format::width::{to_u64, to_usize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+/// What a broadcast brings with its first call: a length, and so much of the rest.
+const FIRST_BYTES: usize = 1024;
 
 /// A communicator under watch.
 pub(super) struct Watched {
@@ -67,13 +71,35 @@ impl Watched {
         self.calls.load(Ordering::Relaxed)
     }
 
-    pub(super) fn allgather(&self, what: &str, mine: &[u8]) -> Result<Vec<u8>> {
-        let mut all = vec![0; mine.len() * backstay_format::width::index(self.size())];
-        self.during(what, || self.inner.allgather(mine, &mut all))?;
-        Ok(all)
-    }
     pub(super) fn allreduce_max(&self, what: &str, values: &mut [i64]) -> Result<()> {
         self.during(what, || self.inner.allreduce_max(values))
+    }
+
+    /// What every rank brings, of whatever length, on rank 0; nothing on the others.
+    pub(super) fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.during(what, || self.inner.gather(mine, 0))
+    }
+    /// What rank 0 has: one call where it is short, two where it is long.
+    pub(super) fn broadcast(&self, what: &str, mine: Option<&[u8]>) -> Result<Vec<u8>> {
+        let mine = mine.unwrap_or_default();
+        let mut first = vec![0; FIRST_BYTES];
+        let head = mine.len().min(FIRST_BYTES - 8);
+        first[..8].copy_from_slice(&to_u64(mine.len()).to_le_bytes());
+        first[8..8 + head].copy_from_slice(&mine[..head]);
+        self.during(what, || self.inner.broadcast(&mut first, 0))?;
+        let mut length = [0; 8];
+        length.copy_from_slice(&first[..8]);
+        let length = to_usize(u64::from_le_bytes(length));
+        let mut bytes = first.split_off(8);
+        let head = length.min(bytes.len());
+        bytes.resize(length, 0);
+        if head < length {
+            if self.rank() == 0 {
+                bytes.copy_from_slice(mine);
+            }
+            self.during(what, || self.inner.broadcast(&mut bytes[head..], 0))?;
+        }
+        Ok(bytes)
     }
 
     fn during<T>(&self, what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {

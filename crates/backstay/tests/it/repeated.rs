@@ -9,9 +9,9 @@ use backstay_base::io::fault;
 use backstay_net::{Endpoint, Peer};
 use backstay_parity::agent::{Agent, AgentSettings};
 use backstay_testkit::comm::{ThreadComm, run_ranks};
-use backstay_testkit::network::{Action, Fault, SimNetwork};
+use backstay_testkit::network::{Action, SimNetwork};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -128,9 +128,9 @@ fn a_store_that_was_set_aside_is_not_found_by_a_survey_that_began_before() {
     assert!(agent.local_stores().is_empty());
 }
 
-/// The answer that arrives says that nothing was damaged: the request before it had mended all.
+/// A node whose store is damaged mends it itself: of other nodes it reads, and nobody asks it to.
 #[test]
-fn what_was_repaired_is_read_again_whichever_request_repaired_it() {
+fn what_is_damaged_is_repaired_by_its_own_node_and_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     life(&SimNetwork::new(1), folder, |rank| {
@@ -145,12 +145,15 @@ fn what_was_repaired_is_read_again_whichever_request_repaired_it() {
     }
     std::fs::write(&store, bytes).unwrap();
     let network = SimNetwork::new(2);
-    network.set_hook(|attempt| match &attempt.action {
-        Action::Call { request } => {
-            let request = Request::decode(request);
-            matches!(request, Ok(Request::Repair { .. })).then_some(Fault::Repeated)
+    let repairs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&repairs);
+    network.set_hook(move |attempt| {
+        if let Action::Call { request } = &attempt.action
+            && matches!(Request::decode(request), Ok(Request::Repair { .. }))
+        {
+            counted.fetch_add(1, Ordering::SeqCst);
         }
-        Action::Describe { .. } | Action::Read { .. } => None,
+        None
     });
     life(&network, folder, |rank| {
         let restored = rank.session.restore().unwrap();
@@ -161,4 +164,5 @@ fn what_was_repaired_is_read_again_whichever_request_repaired_it() {
         );
         rank.check();
     });
+    assert_eq!(repairs.load(Ordering::SeqCst), 0);
 }

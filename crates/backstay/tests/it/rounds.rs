@@ -11,8 +11,9 @@ use backstay_format::agent::Request;
 use backstay_format::width::to_u64;
 use backstay_format::{Digest, SegmentId, Stripe, StripeId, StripePiece};
 use backstay_net::MESSAGE_BYTES_MAX;
+use backstay_parity::agent::Agent;
 use backstay_parity::agent::coordinate::NodeSeat;
-use backstay_parity::agent::{Agent, restart};
+use backstay_parity::agent::restart::{self, Surveys};
 use backstay_store::place::STORE_FILE;
 use backstay_store::reader::StoreReader;
 use backstay_store::stripe_log::{LOG_FILES, LogFiles, StripeLog, StripeTable, read_beside};
@@ -22,8 +23,8 @@ use backstay_testkit::oracle::Oracle;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
@@ -559,6 +560,62 @@ fn a_dead_extent_that_is_beyond_repair_does_not_keep_a_store_lost() {
     );
 }
 
+/// The agents of all nodes, no job running, and their seats.
+fn agents_of(folder: &Path, network: &SimNetwork) -> (Vec<Arc<Agent>>, Vec<NodeSeat>) {
+    let settings = node(folder, 0).agent_settings();
+    let agents: Vec<Arc<Agent>> = (0..NODES)
+        .map(|place| {
+            let name = format!("n{place}");
+            let endpoint = network.endpoint(&name);
+            let folder = store_folder(folder, place);
+            Agent::start(endpoint, settings.clone(), &name, &folder, None)
+        })
+        .collect();
+    let seats = (0..NODES).map(|place| NodeSeat {
+        name: format!("n{place}"),
+        domain: format!("n{place}"),
+        address: agents[place].endpoint().address(),
+    });
+    let seats = seats.collect();
+    (agents, seats)
+}
+
+/// What nodes said by the communicator is not asked for; a node that did not say, and cannot be asked, is no node
+/// without stores.
+#[test]
+fn only_nodes_that_said_nothing_are_asked_what_they_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let change = |_: &mut Config| ();
+    life(folder, &network, change, |rank| {
+        rank.take_protected();
+    });
+    let network = SimNetwork::new(2);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (seen, cut) = (Arc::clone(&asked), Arc::new(AtomicBool::new(false)));
+    let is_cut = Arc::clone(&cut);
+    network.set_hook(move |attempt| {
+        seen.lock().unwrap().push(attempt.to.clone());
+        is_cut.load(Ordering::SeqCst).then_some(Fault::Unreachable)
+    });
+    let (agents, seats) = agents_of(folder, &network);
+    let within = Duration::from_millis(300);
+    let said = |silent: Option<usize>| {
+        let of = |place: usize| (Some(place) != silent).then(|| agents[place].survey());
+        Surveys::new((0..NODES).map(of).collect())
+    };
+    let prepare = |silent| restart::prepare(&agents[0], &seats, &mut said(silent), None, within);
+    let located = prepare(None).unwrap();
+    assert_eq!(located.here.len(), NODES);
+    assert!(asked.lock().unwrap().is_empty(), "{asked:?}");
+    assert_eq!(prepare(Some(2)).unwrap(), located);
+    assert_eq!(*asked.lock().unwrap(), ["n2"]);
+    cut.store(true, Ordering::SeqCst);
+    let error = prepare(Some(2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PeerUnreachable, "{error}");
+}
+
 #[test]
 fn a_log_longer_than_a_message_is_sent_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
@@ -580,23 +637,10 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
     let (mut log, _) = StripeLog::open(files(&newest), store).unwrap();
     log.append(&table.whole(0), &table).unwrap();
     drop(log);
-    let settings = node(folder, 0).agent_settings();
-    let agents: Vec<Arc<Agent>> = (0..NODES)
-        .map(|place| {
-            let name = format!("n{place}");
-            let endpoint = network.endpoint(&name);
-            let folder = store_folder(folder, place);
-            Agent::start(endpoint, settings.clone(), &name, &folder, None)
-        })
-        .collect();
-    let seats: Vec<NodeSeat> = (0..NODES)
-        .map(|place| NodeSeat {
-            name: format!("n{place}"),
-            domain: format!("n{place}"),
-            address: agents[place].endpoint().address(),
-        })
-        .collect();
-    restart::prepare(&agents[0], &seats, None, Duration::from_secs(60)).unwrap();
+    let (agents, seats) = agents_of(folder, &network);
+    let mut surveys = Surveys::new(vec![None; NODES]);
+    let within = Duration::from_secs(60);
+    restart::prepare(&agents[0], &seats, &mut surveys, None, within).unwrap();
     for place in 0..NODES {
         let folder = store_folder(folder, place);
         let found = read_beside(&folder, store_of(&folder)).unwrap();

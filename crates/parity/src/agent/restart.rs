@@ -1,29 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: before a restart opens any store: looks what all nodes have, and makes lost stores again
 //! where the newest checkpoint that can be had needs them.
-//! In from: `session`, on the node of rank 0. Out to: all agents. The decisions are `restart::locate`'s.
+//! In from: `session`, on the node of rank 0, with what each node's leader said that it has. Out to: the agents of
+//! nodes where something is to be done, and of no others. The decisions are `restart::locate`'s.
 //! Invariants: a store is set aside only where a newer copy of it is here; logs of one group agree
 //! before anybody writes; what is proven to be lost is left out, and the next choice is tried.
 
 use super::coordinate::NodeSeat;
 use super::round::each;
-use super::{Ask, SLOWEST_BYTES_A_SECOND, peer, record};
+use super::{Ask, SLOWEST_BYTES_A_SECOND, record};
 use crate::locate::{Choice, Here, Located, Rebuild, is_behind, locate, newest_groups};
 use backstay_base::clock::{Backoff, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::agent::{Answer, Request, Seat, Survey};
 use backstay_format::{CheckpointId, StoreId};
+use backstay_net::Peer;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// So often lost stores are made again before what is here has to do.
 const TRIES_MAX: usize = 3;
 
-/// What all nodes have after lost stores were made again. `named` is the checkpoint that somebody wants to go on
-/// from, whatever is newer.
+/// What all nodes said that they have, by their places.
+#[derive(Debug, Default)]
+pub struct Surveys {
+    nodes: Vec<Vec<Survey>>,
+    /// Nodes that did not say, or where it is not so any more.
+    changed: BTreeSet<usize>,
+}
+
+impl Surveys {
+    /// Of what each node said, where it did.
+    pub fn new(said: Vec<Option<Vec<Survey>>>) -> Self {
+        let changed = said.iter().enumerate().filter(|(_, said)| said.is_none());
+        Self {
+            changed: changed.map(|(node, _)| node).collect(),
+            nodes: said.into_iter().map(Option::unwrap_or_default).collect(),
+        }
+    }
+
+    /// Asks the nodes of which it is not known.
+    fn renew(&mut self, agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<()> {
+        let changed: Vec<usize> = self.changed.iter().copied().collect();
+        let asked = each(&changed, |_, &node| {
+            own_surveys(agent, &nodes[node].peer(), within)
+        });
+        for (node, surveys) in changed.into_iter().zip(asked) {
+            self.nodes[node] = surveys?;
+            self.changed.remove(&node);
+        }
+        Ok(())
+    }
+
+    /// Nodes of which something could not be read are asked again; whether there are any.
+    fn forget_unread(&mut self) -> bool {
+        let unread = self.nodes.iter().enumerate();
+        let unread = unread.filter(|(_, found)| found.iter().any(|s| s.unread.is_some()));
+        let before = self.changed.len();
+        self.changed.extend(unread.map(|(node, _)| node));
+        self.changed.len() > before
+    }
+}
+
+/// What stores an agent finds on its node.
+pub fn own_surveys(agent: &dyn Ask, of: &Peer, within: Duration) -> Result<Vec<Survey>> {
+    match agent.ask(of, &Request::Survey, within)? {
+        Answer::Surveys(surveys) => Ok(surveys),
+        other => Err(Error::new(
+            ErrorKind::PeerUnreachable,
+            format!("{of} was asked what it has: {other:?}"),
+        )),
+    }
+}
+
+/// What all nodes have after lost stores were made again, of what they said before; `surveys` leaves as it is then.
+/// `named` is the checkpoint that somebody wants to go on from, whatever is newer.
 pub fn prepare(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
+    surveys: &mut Surveys,
     named: Option<u64>,
     within: Duration,
 ) -> Result<Located> {
@@ -31,7 +87,7 @@ pub fn prepare(
     let mut count = 0;
     let mut again = Backoff::within(within);
     for _ in 0..TRIES_MAX {
-        let located = look(agent, nodes, named, (within, &mut again))?;
+        let located = look(agent, nodes, surveys, named, (within, &mut again))?;
         let is_named = |choice: &&Choice| named == Some(choice.checkpoint.number);
         let wanted = located.choices.iter().find(is_named);
         let choice = wanted
@@ -42,6 +98,8 @@ pub fn prepare(
             return Ok(only_here(located, count));
         };
         let watch = Stopwatch::start();
+        let targets = choice.rebuilds.iter().map(|rebuild| rebuild.target);
+        surveys.changed.extend(targets);
         let made = each(&choice.rebuilds, |_, rebuild| {
             let named = is_named(&choice);
             make(agent, nodes, rebuild, (choice.checkpoint, named), within)
@@ -62,7 +120,10 @@ pub fn prepare(
         count += made.iter().filter(|made| made.is_ok()).count();
         if open.is_some() {
             // Nothing older takes its place.
-            let mut located = only_here(look(agent, nodes, named, (within, &mut again))?, count);
+            let mut located = only_here(
+                look(agent, nodes, surveys, named, (within, &mut again))?,
+                count,
+            );
             located.unread = located.unread.or(open);
             return Ok(located);
         }
@@ -75,7 +136,7 @@ pub fn prepare(
             ));
         }
     }
-    let located = look(agent, nodes, named, (within, &mut again))?;
+    let located = look(agent, nodes, surveys, named, (within, &mut again))?;
     Ok(only_here(located, count))
 }
 
@@ -84,40 +145,34 @@ fn not_made(rebuild: &Rebuild, error: &Error) -> String {
     format!("the store of node {was_on} cannot be made again: {error}")
 }
 
-/// Surveys all nodes, again where something could not be read, sets aside what is stale, and brings the logs of
-/// each group to one state.
+/// Asks again where something could not be read, or is not as it was said, sets aside what is stale, and brings the
+/// logs of each group to one state.
 fn look(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
+    surveys: &mut Surveys,
     named: Option<u64>,
     (within, again): (Duration, &mut Backoff),
 ) -> Result<Located> {
     let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-    let mut surveys = survey_all(agent, nodes, within)?;
-    while surveys.iter().flatten().any(|s| s.unread.is_some()) && again.pause() {
-        surveys = survey_all(agent, nodes, within)?;
+    surveys.renew(agent, nodes, within)?;
+    while surveys.forget_unread() && again.pause() {
+        surveys.renew(agent, nodes, within)?;
     }
-    let located = locate(&surveys, &names, named);
+    // What could not be read stays so.
+    surveys.changed.clear();
+    let located = locate(&surveys.nodes, &names, named);
     for stale in &located.stale {
         let request = Request::SetAside { store: stale.store };
+        surveys.changed.insert(stale.node);
         agent.ask(&nodes[stale.node].peer(), &request, within)?;
     }
-    align_logs(agent, nodes, &surveys, &located, within)?;
+    let Surveys {
+        nodes: found,
+        changed,
+    } = surveys;
+    align_logs(agent, nodes, (found, changed), &located, within)?;
     Ok(located)
-}
-
-fn survey_all(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<Vec<Vec<Survey>>> {
-    each(nodes, |_, node| {
-        match agent.ask(&node.peer(), &Request::Survey, within)? {
-            Answer::Surveys(surveys) => Ok(surveys),
-            other => Err(Error::new(
-                ErrorKind::PeerUnreachable,
-                format!("{} was asked what it has: {other:?}", node.peer()),
-            )),
-        }
-    })
-    .into_iter()
-    .collect()
 }
 
 /// A member that missed its group's last record does not know what parity it keeps: it is told before
@@ -125,7 +180,7 @@ fn survey_all(agent: &dyn Ask, nodes: &[NodeSeat], within: Duration) -> Result<V
 fn align_logs(
     agent: &dyn Ask,
     nodes: &[NodeSeat],
-    surveys: &[Vec<Survey>],
+    (surveys, changed): (&[Vec<Survey>], &mut BTreeSet<usize>),
     located: &Located,
     within: Duration,
 ) -> Result<()> {
@@ -161,6 +216,7 @@ fn align_logs(
         let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {
             continue;
         };
+        changed.insert(node);
         let of = (authority, group.epoch);
         let table = record::fetch(agent, &nodes[has].peer(), of, within)?;
         record::send(agent, &nodes[node].peer(), &table.whole(0), within)?;
@@ -214,31 +270,25 @@ fn only_here(mut located: Located, made: usize) -> Located {
     located
 }
 
-/// Has every node read what its stripes say it holds, and make damaged extents again from the others.
-pub fn repair_all(
+/// Has an agent read what the stripes of its node's own store say it holds, and make damaged extents again from the
+/// other members; `seat` says where a store is.
+pub fn repair_own(
     agent: &dyn Ask,
-    nodes: &[NodeSeat],
-    located: &Located,
+    own: &Peer,
+    seat: impl Fn(StoreId) -> Option<Seat>,
     within: Duration,
 ) -> Result<()> {
-    let own: Vec<Here> = located
-        .here
-        .iter()
-        .filter(|h| !h.rebuilt)
-        .cloned()
-        .collect();
-    let seats = seats(nodes, &own);
-    let answers = each(&seats, |_, seat| {
-        let request = Request::Repair {
-            seats: seats.clone(),
-        };
-        agent.ask(&peer(seat), &request, within)
-    });
-    for answer in answers {
-        match answer {
-            Err(error) if error.kind() != ErrorKind::NotRetained => return Err(error),
-            _ => {}
-        }
+    let surveys = own_surveys(agent, own, within)?;
+    let Some(survey) = surveys.iter().find(|survey| !survey.rebuilt) else {
+        return Ok(());
+    };
+    let logs = survey.group.iter().chain(&survey.former);
+    let members = logs.flat_map(|group| &group.members);
+    let named: BTreeSet<StoreId> = members.map(|member| member.store).collect();
+    let seats = named.into_iter().filter_map(seat).collect();
+    match agent.ask(own, &Request::Repair { seats }, within) {
+        // It protects nothing.
+        Err(error) if error.kind() != ErrorKind::NotRetained => Err(error),
+        _ => Ok(()),
     }
-    Ok(())
 }
