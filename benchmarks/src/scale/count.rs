@@ -9,7 +9,9 @@ use crate::as_f64;
 use backstay_testkit::network::{Action, Attempt, SimNetwork};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A machine on which seconds are computed.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -58,6 +60,8 @@ pub struct Counted {
     pub median: NodeCount,
     /// Collective calls of a rank.
     pub collectives: u64,
+    /// Bytes that they brought it, the rank with most: of the communicator, and so apart from those of nodes.
+    pub collective_bytes: u64,
     /// Files of the archive opened, by the node that opened most.
     pub archive_opens: u64,
     /// On the machine that the figures are for.
@@ -77,7 +81,11 @@ struct Kind {
 
 /// Messages by kind and node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tally(Arc<Mutex<BTreeMap<u64, BTreeMap<String, Kind>>>>);
+pub(super) struct Tally {
+    kinds: Arc<Mutex<BTreeMap<u64, BTreeMap<String, Kind>>>>,
+    /// Nobody asks anything of another node meanwhile: who would, waits.
+    is_held: Arc<AtomicBool>,
+}
 
 /// What tells kinds of messages apart: what their frame begins with, and which variant it is.
 fn kind_of(action: &Action) -> (u64, u64) {
@@ -100,6 +108,10 @@ impl Tally {
     pub(super) fn watch(&self, network: &SimNetwork) {
         let tally = self.clone();
         network.set_hook(move |attempt| {
+            let is_request = matches!(attempt.action, Action::Call { .. });
+            while is_request && tally.is_held.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             tally.note(attempt);
             None
         });
@@ -110,7 +122,7 @@ impl Tally {
             return;
         }
         let (kind, bytes) = kind_of(&attempt.action);
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = kinds.entry(kind).or_default();
         let sender = nodes.entry(attempt.from.clone()).or_default();
         sender.sent += 1;
@@ -120,8 +132,13 @@ impl Tally {
         receiver.bytes += bytes;
     }
 
+    /// Has requests wait, or lets them go on.
+    pub(super) fn hold(&self, holds: bool) {
+        self.is_held.store(holds, Ordering::Release);
+    }
+
     pub(super) fn clear(&self) {
-        self.0
+        self.kinds
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
@@ -129,7 +146,7 @@ impl Tally {
 
     /// Seconds on `machine`.
     pub(super) fn seconds(&self, machine: &Machine) -> f64 {
-        let kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let of_kind = |nodes: &BTreeMap<String, Kind>| {
             let most = |what: fn(&Kind) -> u64| nodes.values().map(what).max().unwrap_or(0);
             let waves = most(|kind| kind.sent).div_ceil(machine.width);
@@ -137,7 +154,8 @@ impl Tally {
                 + as_f64(most(|kind| kind.handled)) / machine.messages_a_second
                 + as_f64(most(|kind| kind.bytes)) / machine.link_bytes_a_second
         };
-        kinds.values().map(of_kind).sum()
+        // The sum of nothing is -0.
+        kinds.values().map(of_kind).sum::<f64>() + 0.0
     }
 }
 

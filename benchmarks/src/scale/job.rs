@@ -12,6 +12,7 @@ use backstay_format::width::to_u64;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::SimNetwork;
 use serde::Serialize;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -25,7 +26,7 @@ pub enum Operation {
     Checkpoint,
     /// From its beginning until it is in the archive, without redundancy.
     Drain,
-    /// Opening and reading, all stores there.
+    /// Opening and reading, all stores there; without the first round of protection, which follows in the background.
     Restart,
     /// The same with one node lost in each of up to ten groups.
     RestartAfterLosses,
@@ -37,7 +38,11 @@ impl Operation {
     /// How many times more messages the busiest node may have in a job of four times as many nodes, where that is
     /// settled.
     pub fn growth_max(self) -> Option<f64> {
-        (self == Self::Checkpoint).then_some(1.25)
+        let is_settled = matches!(
+            self,
+            Self::Checkpoint | Self::Restart | Self::RestartOnOtherRanks
+        );
+        is_settled.then_some(1.25)
     }
 }
 
@@ -99,6 +104,8 @@ struct World<'a> {
     network: SimNetwork,
     tally: Tally,
     peak: Peak,
+    /// Bytes that the communicator brought the rank with most, since counts were cleared.
+    brought: AtomicU64,
     counted: Mutex<Vec<Counted>>,
 }
 
@@ -143,6 +150,7 @@ pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
         network: SimNetwork::new(1),
         tally: Tally::default(),
         peak: Peak::default(),
+        brought: AtomicU64::new(0),
         counted: Mutex::default(),
     };
     world.tally.watch(&world.network);
@@ -244,7 +252,11 @@ impl World<'_> {
                 let rank = backstay_format::width::index(rank);
                 let node = rank / a_node;
                 let counts = comm.counter();
+                let before = Cell::new(0);
                 let meet = |operation: Option<Operation>| {
+                    let now = counts().bytes;
+                    let brought = now - before.replace(now);
+                    self.brought.fetch_max(brought, Ordering::AcqRel);
                     if gate.wait().is_leader() {
                         if let Some(operation) = operation {
                             let mut before = calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,6 +268,7 @@ impl World<'_> {
                                 counts().total();
                         }
                         self.begin();
+                        self.tally.hold(false);
                     }
                     gate.wait();
                 };
@@ -269,6 +282,8 @@ impl World<'_> {
                 ];
                 protect(&mut session, &mut part, rank, ranks)?;
                 if let Some(operation) = restarts {
+                    // Stores are made again, and rounds not begun.
+                    self.tally.hold(true);
                     session.restore()?;
                     meet(Some(operation));
                 }
@@ -284,6 +299,7 @@ impl World<'_> {
 
     fn begin(&self) {
         self.network.clear_traffic();
+        self.brought.store(0, Ordering::Release);
         self.tally.clear();
         self.peak.begin();
     }
@@ -311,6 +327,7 @@ impl World<'_> {
             busiest,
             median,
             collectives,
+            collective_bytes: self.brought.load(Ordering::Acquire),
             archive_opens: 0,
             seconds: self.tally.seconds(&Machine::ASKED),
             threads_a_node: crate::as_f64(threads) / crate::size_f64(nodes),

@@ -21,7 +21,8 @@ pub fn growth(small: &Counted, large: &Counted) -> f64 {
 mod tests {
     use super::*;
 
-    /// What a checkpoint costs on the busiest node does not grow with the job.
+    /// What a checkpoint or a restart costs on the busiest node does not grow with the job, but for what the
+    /// communicator does.
     #[test]
     fn the_busiest_node_does_no_more_in_a_large_job() {
         let of = |nodes| measure(&Setting::of(nodes), std::path::Path::new("/dev/shm")).unwrap();
@@ -37,7 +38,12 @@ mod tests {
                     "{operation:?}: {:?}",
                     large.busiest
                 );
-                assert_eq!(large.collectives, 2, "{operation:?}");
+                let is_checkpoint = operation == Operation::Checkpoint;
+                assert!(
+                    large.collectives == 2 || !is_checkpoint && large.collectives <= 48,
+                    "{operation:?}: {} calls",
+                    large.collectives
+                );
             }
         }
     }

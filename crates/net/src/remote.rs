@@ -41,7 +41,7 @@ fn of_the_way(failed: error::Error) -> error::Error {
 
 /// Small reads are made of chunks of this size, which are kept.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Chunks kept.
+/// Chunks kept where nothing else is said.
 const CHUNKS_MAX: usize = 32;
 
 /// What a peer exposes, as a device that is only read. What it holds must not change meanwhile.
@@ -53,6 +53,7 @@ pub struct RemoteDevice {
     length_bytes: u64,
     within: Duration,
     ended: Option<Arc<AtomicBool>>,
+    chunks_max: usize,
     chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
 }
 
@@ -72,6 +73,7 @@ impl RemoteDevice {
             length_bytes,
             within,
             ended: None,
+            chunks_max: CHUNKS_MAX,
             chunks: Mutex::default(),
         }
     }
@@ -80,6 +82,13 @@ impl RemoteDevice {
     #[must_use]
     pub fn until(mut self, ended: Arc<AtomicBool>) -> Self {
         self.ended = Some(ended);
+        self
+    }
+
+    /// Keeps no more than so many chunks of 256 KiB.
+    #[must_use]
+    pub fn keeping(mut self, chunks: usize) -> Self {
+        self.chunks_max = chunks.max(1);
         self
     }
 
@@ -118,7 +127,7 @@ impl RemoteDevice {
         let length = CHUNK_BYTES.min(self.length_bytes.saturating_sub(start));
         let mut bytes = vec![0; to_usize(length)];
         self.pull(&mut bytes, start)?;
-        if chunks.len() >= CHUNKS_MAX {
+        if chunks.len() >= self.chunks_max {
             chunks.clear();
         }
         let chunk = Arc::new(bytes);

@@ -8,6 +8,7 @@ use backstay_base::io::Device;
 use backstay_base::io::two_slots::{self, Copied, SlotFormat, Slots, Unread, read};
 use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use backstay_format::limits::SEGMENT_BYTES_MAX;
 use backstay_format::width::to_usize;
 use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
 use backstay_format::{SegmentId, SegmentRecord, StoreId, Superblock};
@@ -44,6 +45,13 @@ impl SlotFormat for RootSlots {
     }
 }
 
+/// Where byte `offset` of `segment` is in a view of a store's segments, one behind the other in the order of their
+/// ids. Beyond 2^42 segments there is no place: the read finds nothing.
+pub fn segment_place(segment: SegmentId, offset: u64) -> u64 {
+    let start = segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX));
+    start.saturating_add(offset)
+}
+
 /// A store, for reading.
 #[derive(Debug)]
 pub struct StoreReader {
@@ -52,6 +60,8 @@ pub struct StoreReader {
     superblock: Copied<Superblock>,
     geometry: Geometry,
     slots: RwLock<BTreeMap<SegmentId, u64>>,
+    /// Blocks are read here, each at the place of its segment, instead of in the device.
+    segments: Option<Arc<dyn Device>>,
     /// What may stand in a root slot that cannot be read was given up.
     gives_up: AtomicBool,
 }
@@ -66,8 +76,17 @@ impl StoreReader {
             device,
             superblock,
             slots: RwLock::default(),
+            segments: None,
             gives_up: AtomicBool::new(false),
         })
+    }
+
+    /// As [`Self::open`]; blocks are read from `segments`, in which each segment stands at its
+    /// [`segment_place`]: no record has to be read to find them.
+    pub fn open_over(device: Arc<dyn Device>, segments: Arc<dyn Device>) -> Result<Self> {
+        let mut reader = Self::open(device)?;
+        reader.segments = Some(segments);
+        Ok(reader)
     }
 
     /// The device below.
@@ -206,7 +225,6 @@ impl StoreReader {
 
     /// File offset of `length` bytes at `address`.
     pub fn offset_of(&self, address: Address, length: usize) -> Result<u64> {
-        let end = to_usize(u64::from(address.offset_bytes())) + length;
         let Some(slot) = self.slot_of(address.segment()) else {
             let what = FormatError::new("segment", "record", 0, "a slot that holds it", "none");
             return Err(Error::malformed(
@@ -214,6 +232,19 @@ impl StoreReader {
                 what,
             ));
         };
+        self.check_end(address, length)?;
+        Ok(self.geometry.address_offset(slot, address))
+    }
+
+    /// The same where segments stand at their places.
+    fn place_of(&self, address: Address, length: usize) -> Result<u64> {
+        self.check_end(address, length)?;
+        let offset = u64::from(address.offset_bytes());
+        Ok(segment_place(address.segment(), offset))
+    }
+
+    fn check_end(&self, address: Address, length: usize) -> Result<()> {
+        let end = to_usize(u64::from(address.offset_bytes())) + length;
         if end > to_usize(u64::from(self.geometry.segment_bytes)) {
             let most = self.geometry.segment_bytes;
             let what = FormatError::new("address", "end", 0, format!("at most {most}"), end);
@@ -222,21 +253,29 @@ impl StoreReader {
                 what,
             ));
         }
-        Ok(self.geometry.address_offset(slot, address))
+        Ok(())
     }
 
     /// Fills `buffer` with what `block` refers to, and checks its digest; `what` names it in errors.
     pub fn read(&self, block: &BlockRef, buffer: &mut [u8], what: &'static str) -> Result<()> {
-        let offset = self.offset_of(block.address, buffer.len())?;
-        read(&*self.device, buffer, offset, what)?;
+        let (device, offset) = match &self.segments {
+            Some(segments) => (segments, self.place_of(block.address, buffer.len())?),
+            None => (&self.device, self.offset_of(block.address, buffer.len())?),
+        };
+        read(&**device, buffer, offset, what)?;
         let found = Digest::of(buffer);
         if found == block.digest {
             return Ok(());
         }
         let damage = FormatError::new(what, "digest", 0, block.digest, found);
+        let file = if self.segments.is_some() {
+            "segments"
+        } else {
+            "file"
+        };
         let place = format!(
-            "{}: {} at byte {offset} of the file",
-            self.device.name(),
+            "{}: {} at byte {offset} of the {file}",
+            device.name(),
             block.address
         );
         Err(Error::malformed(place, damage))

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: which bytes of a stored slab belong where in a wanted slab of the same global array.
-//! In: two boxes, row-major. Out: runs of contiguous bytes.
+//! Purpose: which stored slabs of a global array have parts of a wanted one, and which of their bytes belong where.
+//! In: boxes, row-major. Out: ranks, by search; runs of contiguous bytes.
 //! Invariants: every element of the overlap is in exactly one run; any box decomposition works.
 
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::VariableDescriptor;
+use backstay_format::limits::DIMENSIONS_MAX;
+use backstay_format::width::index;
+use backstay_format::{Decoder, Encoder, FormatError, VariableDescriptor};
+use std::collections::BTreeSet;
 
 /// A box in a global array: where it starts and how far it extends, in elements, row-major.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// First element in each dimension.
     pub start: Vec<u64>,
@@ -93,6 +96,169 @@ impl Extent {
         let within = at.iter().zip(&self.start).zip(&self.shape);
         within.fold(0, |sum, ((&at, &start), &extent)| {
             sum * extent + (at - start)
+        })
+    }
+}
+
+/// The slabs of an array by the ranks that stored them, to be searched: sorted by where they start in the dimension in
+/// which they start at most places.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SlabTable {
+    dimensions: usize,
+    /// The dimension that they are sorted by.
+    by: usize,
+    /// The most elements of any slab in it.
+    widest: u64,
+    ranks: Vec<u32>,
+    /// Of each slab, in the order of `ranks`, the start and then the shape.
+    numbers: Vec<u64>,
+}
+
+impl SlabTable {
+    /// Of slabs that all have `dimensions` dimensions.
+    pub fn new(dimensions: usize, mut slabs: Vec<(u32, Extent)>) -> Self {
+        let places = |dimension: usize| {
+            let starts = slabs.iter().map(|(_, slab)| slab.start[dimension]);
+            starts.collect::<BTreeSet<u64>>().len()
+        };
+        // Of equal ones the first: the slowest.
+        let by = (0..dimensions)
+            .rev()
+            .max_by_key(|&dimension| places(dimension));
+        let by = by.unwrap_or(0);
+        if dimensions > 0 {
+            slabs.sort_by_key(|(rank, slab)| (slab.start[by], *rank));
+        }
+        let widths = slabs.iter().filter_map(|(_, slab)| slab.shape.get(by));
+        Self {
+            dimensions,
+            by,
+            widest: widths.copied().max().unwrap_or(0),
+            ranks: slabs.iter().map(|(rank, _)| *rank).collect(),
+            numbers: slabs
+                .into_iter()
+                .flat_map(|(_, slab)| slab.start.into_iter().chain(slab.shape))
+                .collect(),
+        }
+    }
+
+    /// Dimensions of each slab.
+    pub fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+    /// Its slabs.
+    pub fn length(&self) -> usize {
+        self.ranks.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// As many of its slabs each as `most`, in their order.
+    pub fn pieces(&self, most: usize) -> impl Iterator<Item = Self> {
+        let width = (2 * self.dimensions).max(1);
+        let most = most.max(1);
+        let starts = (0..self.ranks.len()).step_by(most);
+        starts.map(move |start| {
+            let end = (start + most).min(self.ranks.len());
+            let numbers = self.numbers.get(start * width..end * width);
+            Self {
+                ranks: self.ranks[start..end].to_vec(),
+                numbers: numbers.unwrap_or_default().to_vec(),
+                ..*self
+            }
+        })
+    }
+
+    /// Calls `found` with the rank of each slab that shares elements with `wanted`, which has as many dimensions.
+    /// Returns how many slabs were looked at for that.
+    pub fn overlapping(&self, wanted: &Extent, mut found: impl FnMut(u32)) -> usize {
+        let (first, end) = match (wanted.start.get(self.by), wanted.shape.get(self.by)) {
+            (Some(&start), Some(&shape)) => (
+                self.search(|at| at.saturating_add(self.widest) <= start),
+                self.search(|at| at < start.saturating_add(shape)),
+            ),
+            _ => (0, self.ranks.len()),
+        };
+        for at in first..end {
+            if self.slab(at).overlap(wanted).is_some() {
+                found(self.ranks[at]);
+            }
+        }
+        end.saturating_sub(first)
+    }
+
+    /// The first slab whose start, in the dimension that they are sorted by, `comes_before` does not hold for.
+    fn search(&self, comes_before: impl Fn(u64) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.ranks.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let start = self.numbers[middle * 2 * self.dimensions + self.by];
+            if comes_before(start) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    fn slab(&self, at: usize) -> Extent {
+        let width = 2 * self.dimensions;
+        let numbers = &self.numbers[at * width..(at + 1) * width];
+        let (start, shape) = numbers.split_at(self.dimensions);
+        Extent {
+            start: start.to_vec(),
+            shape: shape.to_vec(),
+        }
+    }
+
+    /// Bytes of each slab, as it is told.
+    pub fn slab_bytes(dimensions: usize) -> usize {
+        4 + 16 * dimensions
+    }
+
+    /// Appends its bytes.
+    pub fn put(&self, body: &mut Encoder) {
+        body.small_count(self.dimensions).small_count(self.by);
+        body.u64(self.widest).count(self.ranks.len());
+        body.room(self.ranks.len() * Self::slab_bytes(self.dimensions));
+        for &rank in &self.ranks {
+            body.u32(rank);
+        }
+        for &number in &self.numbers {
+            body.u64(number);
+        }
+    }
+
+    /// Reads what [`Self::put`] wrote.
+    pub fn decode(body: &mut Decoder<'_>) -> std::result::Result<Self, FormatError> {
+        let dimensions = usize::from(body.u8("dimensions")?);
+        let by = body.u8("the dimension that is sorted by")?;
+        if dimensions > DIMENSIONS_MAX || usize::from(by) >= dimensions.max(1) {
+            return Err(body.refuse("dimension", 1, "one of the array's", by));
+        }
+        let widest = body.u64("widest")?;
+        let count = index(body.u32("slabs")?);
+        let ranks = body.raw("ranks", count.saturating_mul(4))?;
+        let numbers = body.raw("slabs", count.saturating_mul(16 * dimensions))?;
+        let rank = |bytes: &[u8]| {
+            let mut rank = [0; 4];
+            rank.copy_from_slice(bytes);
+            u32::from_le_bytes(rank)
+        };
+        let number = |bytes: &[u8]| {
+            let mut number = [0; 8];
+            number.copy_from_slice(bytes);
+            u64::from_le_bytes(number)
+        };
+        Ok(Self {
+            dimensions,
+            by: usize::from(by),
+            widest,
+            ranks: ranks.chunks_exact(4).map(rank).collect(),
+            numbers: numbers.chunks_exact(8).map(number).collect(),
         })
     }
 }
@@ -232,6 +398,78 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Of slabs of any decomposition, one after the other or in pieces, those are found that overlap, and no others.
+    fn finds_what_overlaps(stored: &[Extent], wanted: &Extent, most: usize) -> usize {
+        let slabs: Vec<(u32, Extent)> = (0..).zip(stored.iter().cloned()).collect();
+        let overlaps = slabs
+            .iter()
+            .filter(|(_, slab)| slab.overlap(wanted).is_some());
+        let overlaps: BTreeSet<u32> = overlaps.map(|(rank, _)| *rank).collect();
+        let table = SlabTable::new(wanted.start.len(), slabs);
+        let mut found = Vec::new();
+        let looked = table.overlapping(wanted, |rank| found.push(rank));
+        let mut in_pieces = Vec::new();
+        for piece in table.pieces(most) {
+            let mut body = Encoder::new("table");
+            piece.put(&mut body);
+            let decode = |bytes: &[u8]| SlabTable::decode(&mut Decoder::new("table", bytes));
+            body.finish(&piece, decode).unwrap();
+            piece.overlapping(wanted, |rank| in_pieces.push(rank));
+        }
+        assert_eq!(found, in_pieces);
+        found.sort_unstable();
+        assert_eq!(
+            found,
+            overlaps.into_iter().collect::<Vec<_>>(),
+            "{wanted:?} in {stored:?}"
+        );
+        looked
+    }
+
+    proptest! {
+        #[test]
+        fn the_slabs_that_overlap_are_found(
+            global in prop::collection::vec(1u64..12, 0..4),
+            from in prop::collection::vec(1u64..6, 3),
+            to in prop::collection::vec(1u64..6, 3),
+            most in 1usize..5,
+        ) {
+            let stored = split(&global, &from);
+            for wanted in split(&global, &to) {
+                finds_what_overlaps(&stored, &wanted, most);
+            }
+        }
+
+        #[test]
+        fn boxes_that_overlap_each_other_are_found(
+            boxes in prop::collection::vec((0u64..20, 0u64..9, 0u64..20, 0u64..9), 1..20),
+        ) {
+            let extents = boxes.iter().map(|&(x, w, y, h)| Extent {
+                start: vec![x, y],
+                shape: vec![w, h],
+            });
+            let stored: Vec<Extent> = extents.collect();
+            for wanted in &stored {
+                finds_what_overlaps(&stored, wanted, 3);
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_slabs_few_are_looked_at() {
+        // Rows, columns, and columns whose ranks are in another order.
+        for parts in [[10_000, 1], [1, 10_000]] {
+            let mut stored = split(&[20_000, 20_000], &parts);
+            let wanted = stored[4_321].clone();
+            assert_eq!(finds_what_overlaps(&stored, &wanted, 512), 1, "{parts:?}");
+            stored.reverse();
+            assert_eq!(finds_what_overlaps(&stored, &wanted, 512), 1, "{parts:?}");
+        }
+        let stored = split(&[400, 400], &[100, 100]);
+        let looked = finds_what_overlaps(&stored, &stored[4_321].clone(), 512);
+        assert_eq!(looked, 100, "of a row of blocks");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn arguments() -> Outcome<(Vec<usize>, PathBuf)> {
 fn line(one: &Counted) -> String {
     let operation = format!("{:?}", one.operation);
     format!(
-        "{:6} {operation:20} messages {:6} {:5}  bytes {:10} {:8}  peers {:5} {:4}  calls {:3}  {:8.4} s  \
+        "{:6} {operation:20} messages {:6} {:5}  bytes {:10} {:8}  peers {:5} {:4}  calls {:3} {:9}  {:8.4} s  \
          threads {:5.1}  heap {:8}",
         one.nodes,
         one.busiest.messages,
@@ -79,6 +79,7 @@ fn line(one: &Counted) -> String {
         one.busiest.peers,
         one.median.peers,
         one.collectives,
+        one.collective_bytes,
         one.seconds,
         one.threads_a_node,
         one.heap_bytes_a_node,

@@ -10,7 +10,7 @@ use super::Session;
 use super::helper::NodeAgent;
 use super::node::Node;
 use super::protection::Protection;
-use super::share::share_bytes;
+use super::share::{RankRuns, share_bytes};
 use super::vote::vote;
 use super::watch::Watched;
 use crate::config::Config;
@@ -191,6 +191,23 @@ impl Archive {
         let reader = Arc::new(reader);
         readers.insert(at, Arc::clone(&reader));
         Ok(reader)
+    }
+
+    /// Of the parts of a checkpoint that is here, those that the leader of node `place` of so many reads for all, by
+    /// file.
+    pub(super) fn share_of(&self, id: CheckpointId, (place, nodes): (u32, u32)) -> Vec<RankRuns> {
+        let mut by_file: BTreeMap<u32, Vec<RankRange>> = BTreeMap::new();
+        let sources = self.found.find(id).into_iter();
+        for source in sources.flat_map(|found| found.sources.iter()) {
+            if source.file % nodes.max(1) == place {
+                by_file.entry(source.file).or_default().push(source.ranks);
+            }
+        }
+        let ranks = |ranges: Vec<RankRange>| -> RankRuns {
+            let ranges = ranges.into_iter();
+            Box::new(ranges.flat_map(|ranks| ranks.first..ranks.end()))
+        };
+        by_file.into_values().map(ranks).collect()
     }
 
     /// The restore is over: the files are let go.

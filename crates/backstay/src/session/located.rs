@@ -5,7 +5,7 @@
 //! Invariants: ranks of one store in a row are one run, told once for all checkpoints of which it is the same; it is
 //! kept no longer than a checkpoint that was here before this life.
 
-use super::share::{Run, decode_runs, encode_runs, run_of, runs_of};
+use super::share::{RankRuns, Run, decode_runs, encode_runs, run_of, runs_of};
 use backstay_base::error::{Error, Result};
 use backstay_format::agent::Seat;
 use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
@@ -127,6 +127,22 @@ impl Located {
     pub(super) fn source(&self, id: CheckpointId, rank: u32) -> Option<&StoreAt> {
         let run = run_of(&self.choice(id)?.sources, rank)?;
         self.stores.get(index(run.of))
+    }
+
+    /// The ranks whose parts of a checkpoint are in stores of the node with that address, by store.
+    pub(super) fn sources_at(&self, id: CheckpointId, address: &str) -> Vec<RankRuns> {
+        let mut by_store: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
+        for run in self.choice(id).into_iter().flat_map(|c| c.sources.iter()) {
+            let store = self.stores.get(index(run.of));
+            if store.is_some_and(|store| store.address == address) {
+                by_store.entry(run.of).or_default().push(*run);
+            }
+        }
+        let ranks = |runs: Vec<Run>| -> RankRuns {
+            let runs = runs.into_iter();
+            Box::new(runs.flat_map(|run| run.first..run.first.saturating_add(run.count)))
+        };
+        by_store.into_values().map(ranks).collect()
     }
 
     /// Whether some part of a checkpoint is in a store that was made again for reading.

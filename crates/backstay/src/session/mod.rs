@@ -29,6 +29,7 @@ mod retention;
 mod scrub;
 mod settings;
 mod share;
+mod slabs;
 mod unread;
 mod variable;
 mod vote;

@@ -8,6 +8,7 @@
 use super::helper::{Known, NodeAgent, say_goodbye};
 use super::located::{Choice, Located, StoreAt};
 use super::node::Node;
+use super::share::RankRuns;
 use super::share::{decide, share_secret};
 use super::vote::vote_with;
 use super::watch::Watched;
@@ -37,6 +38,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SEAT: &str = "seat";
+/// Stores on other nodes that a rank keeps open, and what of each: twice so many chunks of 256 KiB.
+const READERS_MAX: usize = 8;
+const CHUNKS_MAX: usize = 8;
 
 /// Why nothing is protected though it was asked for.
 const ON_ONE_NODE: &str = "all ranks are on one node: nothing protects its checkpoints";
@@ -256,6 +260,14 @@ impl Protection {
         }
     }
 
+    /// The ranks whose parts of a checkpoint are on this node, by the store that has them.
+    pub(super) fn sources_here(&self, id: CheckpointId) -> Vec<RankRuns> {
+        let agent = self.agent.as_ref();
+        agent.map_or_else(Vec::new, |agent| {
+            self.located.sources_at(id, &agent.address())
+        })
+    }
+
     /// The store that has `rank`'s part of a checkpoint, wherever it is.
     pub(super) fn reader_for(
         &self,
@@ -272,6 +284,8 @@ impl Protection {
             return Ok(Arc::clone(reader));
         }
         let reader = Arc::new(self.open(here, config, gives_up)?);
+        // Ranks are read in their order, so those of one store one after the other.
+        while readers.len() >= READERS_MAX && readers.pop_first().is_some() {}
         readers.insert(here.store, Arc::clone(&reader));
         Ok(reader)
     }
@@ -282,23 +296,27 @@ impl Protection {
             stores.find(|found| found.store == here.store)
         });
         let local = local.map(|found| found.directory);
-        let device: Arc<dyn backstay_base::io::Device> = if let Some(directory) = local {
+        let reader = if let Some(directory) = local {
             let path = directory.join(STORE_FILE);
             let file = FileDevice::open_read_only(&path)
                 .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
-            Arc::new(file)
+            let reader = StoreReader::open(Arc::new(file))?;
+            reader.read_records(|_, _, _| {})?;
+            reader
         } else {
-            Arc::new(RemoteDevice::new(
-                self.endpoint()?,
-                here.peer(),
-                file_exposure(here.store),
-                here.length_bytes,
-                Duration::from_millis(config.timeout_ms),
-            ))
+            let endpoint = self.endpoint()?;
+            let within = Duration::from_millis(config.timeout_ms);
+            let remote = |exposure, length_bytes| {
+                let endpoint = Arc::clone(&endpoint);
+                let device =
+                    RemoteDevice::new(endpoint, here.peer(), exposure, length_bytes, within);
+                Arc::new(device.keeping(CHUNKS_MAX))
+            };
+            // Whoever has it knows where its segments stand: what is not needed is not read.
+            let file = remote(file_exposure(here.store), here.length_bytes);
+            StoreReader::open_over(file, remote(here.store.into(), u64::MAX))?
         };
-        let reader = StoreReader::open(device)?;
         reader.give_up_unread(gives_up);
-        reader.read_records(|_, _, _| {})?;
         Ok(reader)
     }
 

@@ -6,7 +6,8 @@
 //! checkpoints are durably abandoned before it returns, and only what is proven to be lost, or a number that
 //! was named, leads to an older one ([`ErrorKind::proves_loss`]).
 
-use super::assemble::{StoredSlab, assemble};
+use super::assemble::Assembly;
+use super::slabs::{Slabs, ranks_in};
 use super::variable::Registered;
 use super::vote::{vote, vote_with};
 use super::{Level, Session, Stores, lock, to_i64};
@@ -14,7 +15,7 @@ use backstay_base::clock::{Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::limits::NAME_BYTES_MAX;
-use backstay_format::{BlockRef, CheckpointId, RankEntry, VariableDescriptor};
+use backstay_format::{BlockRef, CheckpointId, RankEntry, StreamRoot, VariableDescriptor};
 use backstay_store::reader::StoreReader;
 use backstay_store::recover::FoundRevision;
 use backstay_store::redistribute::describe;
@@ -22,7 +23,7 @@ use backstay_store::region::Region;
 use backstay_store::revision::{ReadPart, Start, read_part, read_ranks};
 use backstay_store::track::mappings::Access;
 use backstay_store::tree::read_stream;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,17 @@ struct ReadBack {
     restored: Restored,
     /// What the next capture is compared with, where the rank's part is in its node's store.
     start: Option<Start>,
+}
+
+/// A variable of one rank as it is stored.
+#[derive(Debug)]
+struct StoredSlab {
+    /// The store that has it.
+    reader: Arc<StoreReader>,
+    /// What it is.
+    descriptor: VariableDescriptor,
+    /// Where it is.
+    stream: StreamRoot,
 }
 
 /// Whether a checkpoint is not to be had so: from elsewhere, later, or not at all.
@@ -148,14 +160,16 @@ impl Session {
     fn try_restore(&mut self, id: CheckpointId) -> Result<ReadBack> {
         let what = format!("restoring checkpoint {}", id.number);
         let found = self.find_committed();
-        let mut mine = found.and_then(|()| self.read_within_limit(id));
+        let mut slabs = self.find_slabs(id);
+        let mut mine = found.and_then(|()| self.read_within_limit(id, &slabs));
         let mut outcome = self.vote_read(&what, id, &mine);
         if is_missing(&outcome) {
             let repaired = self.protection.repair(&self.comm, &self.config, &self.node);
             match repaired {
                 Ok(false) => {}
                 Ok(true) => {
-                    mine = mine.or_else(|_| self.read_within_limit(id));
+                    self.find_slabs_again(id, &mut slabs);
+                    mine = mine.or_else(|_| self.read_within_limit(id, &slabs));
                     outcome = self.vote_read(&what, id, &mine);
                 }
                 Err(error) if error.kind().leaves_open() => {
@@ -171,13 +185,14 @@ impl Session {
                     "checkpoint {id} is read from the archive: {error}"
                 ));
             }
-            mine = mine.or_else(|first| {
-                if !self.archive.prefer(id) {
-                    return Err(first);
-                }
-                let second = self.read_within_limit(id);
-                second.map_err(|second| weigh(first, second))
-            });
+            let prefers = mine.is_err() && self.archive.prefer(id);
+            self.find_slabs_again(id, &mut slabs);
+            if prefers {
+                mine = mine.or_else(|first| {
+                    let second = self.read_within_limit(id, &slabs);
+                    second.map_err(|second| weigh(first, second))
+                });
+            }
             outcome = self.vote_read(&what, id, &mine);
         }
         Ok(ReadBack {
@@ -186,13 +201,21 @@ impl Session {
         })
     }
 
+    /// Where it was not found out who has which slabs, on all ranks, that is tried once more. Collective.
+    fn find_slabs_again(&self, id: CheckpointId, slabs: &mut Result<Slabs>) {
+        if slabs.is_err() {
+            *slabs = self.find_slabs(id);
+        }
+    }
+
     /// Reads checkpoint `id` on this rank. A file that could not be read is opened and read again within
     /// `timeout_ms`; a peer was asked again where it was pulled from.
-    fn read_within_limit(&self, id: CheckpointId) -> Result<ReadBack> {
+    fn read_within_limit(&self, id: CheckpointId, slabs: &Result<Slabs>) -> Result<ReadBack> {
+        let slabs = slabs.as_ref().map_err(Error::again)?;
         let limit = Duration::from_millis(self.config.timeout_ms);
         let may_pass = |error: &Error| error.kind() == ErrorKind::StoreIo && error.may_pass();
         let read = patiently(limit, may_pass, || {
-            self.read_checkpoint(id).inspect_err(|error| {
+            self.read_checkpoint(id, slabs).inspect_err(|error| {
                 if may_pass(error) {
                     self.archive.close_readers();
                 }
@@ -205,7 +228,7 @@ impl Session {
                     "{error}; a checkpoint to restore was named, so what can be read of the archive's file is \
                      taken, and what may stand in a slot that cannot be is given up with the restore"
                 ));
-                self.read_checkpoint(id)
+                self.read_checkpoint(id, slabs)
             }
             read => read,
         }
@@ -374,18 +397,22 @@ impl Session {
         Ok(())
     }
 
-    fn found(&self, id: CheckpointId) -> Result<&FoundRevision> {
+    pub(super) fn found(&self, id: CheckpointId) -> Result<&FoundRevision> {
         let found = self.found.iter().find(|found| found.id() == id);
         found.ok_or_else(|| self.not_retained(id.number))
     }
 
-    fn stores(&self) -> Result<&Stores> {
+    pub(super) fn stores(&self) -> Result<&Stores> {
         let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
         self.store.as_ref().ok_or_else(none)
     }
 
     /// Where `rank`'s part is: in this node's store, or in one of another node.
-    fn entry(&self, id: CheckpointId, rank: u32) -> Result<(Arc<StoreReader>, BlockRef)> {
+    pub(super) fn entry(
+        &self,
+        id: CheckpointId,
+        rank: u32,
+    ) -> Result<(Arc<StoreReader>, BlockRef)> {
         let find = |ranks: &[RankEntry]| {
             let mut ranks = ranks.iter();
             ranks
@@ -406,34 +433,21 @@ impl Session {
                 Err(error) => wrong = Some(error.again()),
             }
         }
-        let reader = if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
-            self.archive.reader_for(id, rank)?
-        } else {
-            // As long as nothing of this life is written.
-            let gives_up = self.node.names_one && !self.life_begun;
-            match self
-                .protection
-                .reader_for(id, rank, (&self.config, gives_up))
-            {
-                // The same store by another way.
-                Ok(reader) if wrong.is_some() && self.is_own(&reader) => {
-                    return Err(wrong.unwrap_or_else(|| self.not_retained(id.number)));
-                }
-                Ok(reader) => reader,
-                Err(error) => {
-                    return Err(match wrong {
-                        Some(wrong) => weigh(wrong, error),
-                        None => error,
-                    });
-                }
+        let reader = match self.reader_elsewhere(id, rank) {
+            // The same store by another way.
+            Ok(reader) if wrong.is_some() && self.is_own(&reader) => {
+                return Err(wrong.unwrap_or_else(|| self.not_retained(id.number)));
+            }
+            Ok(reader) => reader,
+            Err(error) if prefers => return Err(error),
+            Err(error) => {
+                return Err(match wrong {
+                    Some(wrong) => weigh(wrong, error),
+                    None => error,
+                });
             }
         };
-        let (root, _) = reader.newest_root()?;
-        let mut revisions = root.revisions.iter();
-        let entry = match revisions.find(|revision| revision.checkpoint == id) {
-            Some(revision) => find(&read_ranks(&reader, revision)?),
-            None => None,
-        };
+        let entry = find(&ranks_in(&reader, id)?);
         let gone = || {
             let name = reader.device().name();
             let context = format!("{name} has no part of rank {rank} of checkpoint {id}");
@@ -441,6 +455,18 @@ impl Session {
         };
         let entry = entry.ok_or_else(gone)?;
         Ok((reader, entry))
+    }
+
+    /// The store that has `rank`'s part, where that is not what this rank has open to write.
+    pub(super) fn reader_elsewhere(&self, id: CheckpointId, rank: u32) -> Result<Arc<StoreReader>> {
+        let prefers = self.archive.is_preferred(id);
+        if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
+            return self.archive.reader_for(id, rank);
+        }
+        // As long as nothing of this life is written.
+        let gives_up = self.node.names_one && !self.life_begun;
+        self.protection
+            .reader_for(id, rank, (&self.config, gives_up))
     }
 
     fn is_own(&self, reader: &StoreReader) -> bool {
@@ -466,7 +492,7 @@ impl Session {
         }
     }
 
-    fn world_size(&self, id: CheckpointId) -> Result<u32> {
+    pub(super) fn world_size(&self, id: CheckpointId) -> Result<u32> {
         match (self.found(id), self.protection.choice(id)) {
             (Ok(found), _) => Ok(found.revision.world_size),
             (Err(_), Some(choice)) => Ok(choice.world_size),
@@ -474,7 +500,7 @@ impl Session {
         }
     }
 
-    fn read_checkpoint(&self, id: CheckpointId) -> Result<ReadBack> {
+    fn read_checkpoint(&self, id: CheckpointId, slabs: &Slabs) -> Result<ReadBack> {
         let world_size = self.world_size(id)?;
         let own = if world_size == self.comm.size() {
             Some(self.entry(id, self.comm.rank())?)
@@ -493,9 +519,14 @@ impl Session {
             ..Restored::default()
         };
         self.memory.check(self.variables.values(), Access::Write)?;
+        let mut of_others = Vec::new();
         for variable in self.variables.values() {
-            restored.bytes_read += self.read_variable(id, world_size, part.as_ref(), variable)?;
+            match Self::read_variable(id, part.as_ref(), variable)? {
+                Some(bytes) => restored.bytes_read += bytes,
+                None => of_others.push(variable),
+            }
         }
+        restored.bytes_read += self.gather_slabs((id, world_size), &of_others, slabs)?;
         if let Some((_, part)) = &part {
             let unclaimed = |d: &&VariableDescriptor| !self.variables.contains_key(&d.name);
             let count = part.descriptors.iter().filter(unclaimed).count();
@@ -529,13 +560,12 @@ impl Session {
         Err(Error::new(ErrorKind::VariableMismatch, context))
     }
 
+    /// Reads a variable of this rank's own part, as it was stored; nothing where it is a slab that others stored.
     fn read_variable(
-        &self,
         id: CheckpointId,
-        world_size: u32,
         part: Option<&(&StoreReader, ReadPart)>,
         variable: &Registered,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         let wanted = &variable.descriptor;
         let stored = part.and_then(|(_, part)| part.find(&wanted.name));
         if let (Some((stored, stream)), Some((reader, _))) = (stored, part)
@@ -544,10 +574,10 @@ impl Session {
             && stored.slab == wanted.slab
         {
             let mut region = variable.region;
-            return read_stream(reader, stream, "block", &mut region);
+            return read_stream(reader, stream, "block", &mut region).map(Some);
         }
         if wanted.slab.is_some() {
-            return self.gather_slab(id, world_size, variable);
+            return Ok(None);
         }
         let found = match (stored, part) {
             (Some((stored, _)), _) => describe(stored),
@@ -564,21 +594,45 @@ impl Session {
         Err(Error::new(ErrorKind::VariableMismatch, context))
     }
 
-    /// Puts this rank's part of a global array together from the parts of all ranks of then.
-    fn gather_slab(&self, id: CheckpointId, ranks_then: u32, variable: &Registered) -> Result<u64> {
-        let wanted = &variable.descriptor;
-        let parts = (0..ranks_then).map(|rank| {
+    /// Puts this rank's parts of global arrays together from those of the ranks of then that have some, one after the
+    /// other, each read once; returns the bytes of all.
+    fn gather_slabs(
+        &self,
+        (id, ranks_then): (CheckpointId, u32),
+        variables: &[&Registered],
+        slabs: &Slabs,
+    ) -> Result<u64> {
+        let mut assemblies = Vec::new();
+        let mut sources: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, variable) in variables.iter().enumerate() {
+            let assembly = Assembly::new(&variable.descriptor)?;
+            let ranks = if slabs.are_known() {
+                slabs.ranks_of(&variable.descriptor)?
+            } else {
+                // This rank's part could not be read when it was asked for; now it could.
+                (0..ranks_then).collect()
+            };
+            for rank in ranks {
+                sources.entry(rank).or_default().push(at);
+            }
+            assemblies.push((assembly, variable.region));
+        }
+        for (rank, wanted) in sources {
+            if wanted.iter().all(|&at| assemblies[at].0.is_whole()) {
+                continue;
+            }
             let (reader, entry) = self.entry(id, rank)?;
             let part = read_part(&reader, &entry)?;
-            let found = part.find(&wanted.name);
-            Ok(found.map(|(stored, stream)| StoredSlab {
-                reader,
-                descriptor: stored.clone(),
-                stream: *stream,
-            }))
-        });
-        let mut region = variable.region;
-        assemble(parts, wanted, &mut region)
+            for at in wanted {
+                let (assembly, region) = &mut assemblies[at];
+                let stored = part.find(&variables[at].descriptor.name);
+                if let (Some(stored), false) = (stored, assembly.is_whole()) {
+                    assembly.take(&reader, stored, region)?;
+                }
+            }
+        }
+        let whole = assemblies.into_iter();
+        whole.map(|(assembly, _)| assembly.finish()).sum()
     }
 
     /// The shape of a variable as the checkpoint stores it that [`Session::restore`] would take.

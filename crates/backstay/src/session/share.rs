@@ -187,6 +187,9 @@ pub(super) struct Run {
     pub(super) of: u32,
 }
 
+/// Ranks, a run after the other.
+pub(super) type RankRuns = Box<dyn Iterator<Item = u32>>;
+
 /// What each rank, from 0, has in common with others, as runs.
 pub(super) fn runs_of(of: impl Iterator<Item = u32>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();

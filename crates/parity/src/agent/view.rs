@@ -9,16 +9,14 @@ use backstay_base::io::sealed::SealedView;
 use backstay_format::SegmentId;
 use backstay_format::limits::SEGMENT_BYTES_MAX;
 use backstay_format::width::to_u64;
-use backstay_store::reader::StoreReader;
+use backstay_store::reader::{StoreReader, segment_place};
 use backstay_store::reserve::Reserve;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// Where byte `offset` of `segment` is in a view.
 pub(super) fn place(segment: SegmentId, offset: u32) -> u64 {
-    let start = segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX));
-    // Beyond 2^42 segments there is no place: the read finds nothing.
-    start.saturating_add(u64::from(offset))
+    segment_place(segment, u64::from(offset))
 }
 
 /// The segments of a store, one behind the other in the order of their ids.
