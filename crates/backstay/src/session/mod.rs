@@ -189,7 +189,8 @@ impl Session {
         let comm = watched(comm, config.as_ref().ok());
         let config = settings::agree_on_settings(&comm, config)?;
         let node = Node::join(&comm, &config)?;
-        let leave = vote(&comm, "watching for the end", 0, LeaveWish::watch(&config))?;
+        let leave = LeaveWish::watch(&config, node.looks());
+        let leave = vote(&comm, "watching for the end", 0, leave)?;
         let archive = Archive::look(&comm, &config, &node)?;
         let folder = Archive::folder(&config, &node);
         let protection = Protection::prepare(&comm, &config, &node, folder.as_deref(), endpoint)?;

@@ -8,6 +8,7 @@ use super::neighbours::{Neighbours, share_directory};
 use super::vote::vote;
 use super::watch::Watched;
 use crate::config::{Config, Redundancy};
+use crate::leave::Looks;
 use backstay_base::clock::{patiently, unix_ns};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::file::FileDevice;
@@ -139,6 +140,15 @@ impl Node {
 
     pub(super) fn leads(&self) -> bool {
         self.local == 0
+    }
+
+    /// One rank of a node looks whether somebody wishes that the program leaves.
+    pub(super) fn looks(&self) -> Looks {
+        Looks {
+            here: self.leads(),
+            place: self.place,
+            nodes: self.nodes,
+        }
     }
 
     pub(super) fn store_path(&self) -> PathBuf {
