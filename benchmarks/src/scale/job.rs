@@ -35,14 +35,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// How many times more messages the busiest node may have in a job of four times as many nodes, where that is
+    /// How many times more messages the busiest node may have in a job of 16 times as many nodes, where that is
     /// settled.
     pub fn growth_max(self) -> Option<f64> {
-        let is_settled = matches!(
-            self,
-            Self::Checkpoint | Self::Restart | Self::RestartOnOtherRanks
-        );
-        is_settled.then_some(1.25)
+        match self {
+            Self::Checkpoint | Self::Restart | Self::RestartOnOtherRanks => Some(1.25),
+            // Of ten groups instead of two.
+            Self::RestartAfterLosses => Some(2.0),
+            Self::Drain => None,
+        }
     }
 }
 
