@@ -27,6 +27,7 @@ mod ranks;
 mod repeated;
 mod rounds;
 mod settings;
+mod slabs;
 mod speakers;
 mod tracking;
 mod transport;

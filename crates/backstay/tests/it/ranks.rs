@@ -53,6 +53,7 @@ fn slabs_go_to_any_number_of_ranks_and_any_decomposition() {
     run(3, true, &config, true);
     for (ranks, by_rows) in [
         (5, true),
+        (5, false),
         (2, false),
         (2, true),
         (7, false),
