@@ -122,7 +122,7 @@ impl Life<'_> {
                 unsafe {
                     session
                         .protect(variable, values.as_mut_ptr().cast())
-                        .unwrap()
+                        .unwrap();
                 };
             }
             if restores {
@@ -261,7 +261,7 @@ fn an_array_of_another_shape_is_refused_on_all_ranks() {
             unsafe {
                 session
                     .protect(variable, values.as_mut_ptr().cast())
-                    .unwrap()
+                    .unwrap();
             };
             if restores {
                 let error = session.restore().unwrap_err();

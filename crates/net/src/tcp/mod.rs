@@ -60,6 +60,8 @@ pub struct TcpOptions {
     pub bodies_bytes_max: usize,
     /// Connections from here to one peer at a time; more operations wait for one of them.
     pub connections_per_peer_max: usize,
+    /// Connections to all peers together that are kept for the next use; of more the oldest is closed.
+    pub connections_kept_max: usize,
     /// Whether files of peers on this machine are read past the sockets, where they can be.
     pub same_node: bool,
 }
@@ -78,6 +80,7 @@ impl TcpOptions {
             strangers_max: 64,
             bodies_bytes_max: 256 << 20,
             connections_per_peer_max: 8,
+            connections_kept_max: 64,
             same_node: true,
         }
     }
@@ -210,7 +213,11 @@ impl TcpEndpoint {
         let server = server::Server::start(listener, &shared, bounds, spawn)?;
         Ok(Self {
             server,
-            pool: Pool::new(Arc::clone(&shared), options.connections_per_peer_max.max(1)),
+            pool: Pool::new(
+                Arc::clone(&shared),
+                options.connections_per_peer_max.max(1),
+                options.connections_kept_max,
+            ),
             shared,
             address,
             same_node: options.same_node,
@@ -499,6 +506,38 @@ mod tests {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         server::spawn(name, work)
+    }
+
+    #[test]
+    fn of_connections_to_many_peers_the_oldest_are_closed() {
+        let options = |name: &str| {
+            let mut options = TcpOptions::new(name, "job", Secret::from_bytes([1; 32]));
+            options.listen = Some(([127, 0, 0, 1], 0).into());
+            options.connections_kept_max = 3;
+            options
+        };
+        let servers: Vec<TcpEndpoint> = (0..6)
+            .map(|place| {
+                let server = TcpEndpoint::open(options(&format!("server {place}"))).unwrap();
+                server.serve(Arc::new(|request: &[u8], _: Duration| Ok(request.to_vec())));
+                server
+            })
+            .collect();
+        let client = TcpEndpoint::open(options("client")).unwrap();
+        let within = Duration::from_secs(20);
+        for round in 0..3 {
+            for (place, server) in servers.iter().enumerate() {
+                assert_eq!(client.call(&server.peer(), b"x", within).unwrap(), b"x");
+                let kept = client.pool.kept();
+                assert_eq!(kept.len(), if round == 0 { (place + 1).min(3) } else { 3 });
+                assert!(kept.contains(&server.peer().address));
+            }
+        }
+        let last: Vec<String> = servers[3..].iter().map(|s| s.peer().address).collect();
+        assert!(
+            last.iter()
+                .all(|address| client.pool.kept().contains(address))
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: connections to peers, authenticated once and used again.
 //! In from: calls and reads of this endpoint. Out to: sockets.
-//! Invariants: at most so many connections to one peer; one that was kept is looked at before it is
+//! Invariants: at most so many connections to one peer, and of all that are kept the newest; one that was kept is looked at before it is
 //! used; a connection on which anything went wrong is not used again; a peer that has no place for one
 //! more is asked again as long as the caller waits.
 
@@ -71,6 +71,7 @@ struct PeerConnections {
 pub(super) struct Pool {
     shared: Arc<Shared>,
     per_peer_max: usize,
+    kept_max: usize,
     peers: Mutex<BTreeMap<String, PeerConnections>>,
     freed: Condvar,
 }
@@ -123,14 +124,18 @@ impl Lease<'_> {
         let mut peers = place.pool.lock();
         let connections = peers.entry(place.address.clone()).or_default();
         connections.idle.push((ready, Stopwatch::start()));
+        let surplus = place.pool.take_surplus(&mut peers);
+        drop(peers);
+        drop(surplus);
     }
 }
 
 impl Pool {
-    pub(super) fn new(shared: Arc<Shared>, per_peer_max: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, per_peer_max: usize, kept_max: usize) -> Self {
         Self {
             shared,
             per_peer_max,
+            kept_max,
             peers: Mutex::default(),
             freed: Condvar::new(),
         }
@@ -138,6 +143,40 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PeerConnections>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of more connections than are kept the one that was not used for the longest time.
+    fn take_surplus(&self, peers: &mut BTreeMap<String, PeerConnections>) -> Option<Ready> {
+        let kept: usize = peers
+            .values()
+            .map(|connections| connections.idle.len())
+            .sum();
+        if kept <= self.kept_max {
+            return None;
+        }
+        let idle = peers.iter().filter_map(|(address, connections)| {
+            // The first is the oldest of a peer.
+            let oldest = connections.idle.first();
+            oldest.map(|(_, since)| (since.elapsed(), address))
+        });
+        let address = idle.max()?.1.clone();
+        let connections = peers.get_mut(&address)?;
+        let (ready, _) = connections.idle.remove(0);
+        if connections.used == 0 && connections.idle.is_empty() {
+            peers.remove(&address);
+        }
+        Some(ready)
+    }
+
+    /// The addresses to which connections are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> Vec<String> {
+        let peers = self.lock();
+        let kept = peers.iter().flat_map(|(address, connections)| {
+            let each = connections.idle.iter();
+            each.map(|_| address.clone())
+        });
+        kept.collect()
     }
 
     /// A connection to `peer`: one that was kept, or a fresh one.
