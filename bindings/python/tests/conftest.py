@@ -61,7 +61,22 @@ class Threads:
         return [cls(shared, rank) for rank in range(size)]
 
 
-def on_ranks(size, body):
+class Gathering(Threads):
+    """The same with the two calls that an object may have; counts them."""
+
+    calls = 0
+
+    def gather(self, mine, root):
+        type(self).calls += 1
+        parts = self._gather(mine)
+        return parts if self.rank == root else None
+
+    def broadcast(self, data, root):
+        type(self).calls += 1
+        return self._gather(data)[root]
+
+
+def on_ranks(size, body, kind=Threads):
     """Runs `body(comm)` on so many ranks; what each returned, in rank order, or raised."""
     outcomes = [None] * size
 
@@ -72,7 +87,7 @@ def on_ranks(size, body):
             outcomes[comm.rank] = error
             comm.leave()
 
-    threads = [threading.Thread(target=run, args=(comm,), daemon=True) for comm in Threads.all(size)]
+    threads = [threading.Thread(target=run, args=(comm,), daemon=True) for comm in kind.all(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,7 +11,7 @@ import warnings
 
 import numpy
 import pytest
-from conftest import all_well, on_ranks, saved
+from conftest import Gathering, Threads, all_well, on_ranks, saved
 
 import backstay
 from backstay import _errors, _native
@@ -301,6 +301,45 @@ def test_what_a_communicator_raises_is_the_cause():
     with pytest.raises(backstay.CommunicatorError) as failed:
         backstay.open(comm=Broken())
     assert isinstance(failed.value.__cause__, OSError) and "the wire is cut" in str(failed.value)
+
+
+@pytest.mark.parametrize("kind", [Threads, Gathering])
+def test_slabs_go_to_another_number_of_ranks_by_either_communicator(kind):
+    rows = 60
+
+    def life(ranks, restores):
+        def body(comm):
+            first, end = (rows * at // ranks for at in (comm.rank, comm.rank + 1))
+            values = numpy.arange(first, end, dtype=float)
+            field = numpy.zeros(end - first) if restores else values.copy()
+            with backstay.open(comm=comm) as session:
+                session.protect("field", field, global_shape=(rows,), start=(first,))
+                if restores:
+                    session.restore()
+                    assert (field == values).all()
+                session.checkpoint()
+        all_well(on_ranks(ranks, body, kind))
+
+    Gathering.calls = 0
+    life(3, False)
+    life(2, True)
+    assert (Gathering.calls > 0) == (kind is Gathering)
+
+
+def test_a_gather_that_returns_nonsense_is_an_error():
+    class Few(Gathering):
+        def gather(self, mine, root):
+            parts = super().gather(mine, root)
+            return parts and parts[1:]
+
+    class Other(Gathering):
+        def broadcast(self, data, root):
+            return super().broadcast(data, root) + b"x"
+
+    for kind in (Few, Other):
+        outcomes = on_ranks(2, lambda comm: backstay.open(comm=comm), kind)
+        assert all(isinstance(outcome, backstay.CommunicatorError) for outcome in outcomes), outcomes
+        assert any("returned" in str(outcome) for outcome in outcomes), outcomes
 
 
 def test_a_communicator_that_returns_nonsense_is_an_error():
