@@ -187,6 +187,13 @@ pub enum Request {
         /// Where the members are.
         seats: Vec<Seat>,
     },
+    /// Have the stripe log of this node's store as that of another member is.
+    Follow {
+        /// Where that is.
+        from: Seat,
+        /// The composition of the group.
+        epoch: u64,
+    },
 }
 
 /// An answer.
@@ -221,9 +228,10 @@ impl Request {
     /// The composition of the group and the round that it is of, each where it names one.
     fn counters(&self) -> [u64; 2] {
         match *self {
-            Self::Table { epoch, .. } | Self::Join { epoch, .. } | Self::Rebuild { epoch, .. } => {
-                [epoch, 0]
-            }
+            Self::Table { epoch, .. }
+            | Self::Join { epoch, .. }
+            | Self::Rebuild { epoch, .. }
+            | Self::Follow { epoch, .. } => [epoch, 0],
             Self::Collect { epoch, round, .. }
             | Self::MakeRoom { epoch, round, .. }
             | Self::Encode { epoch, round, .. }
@@ -291,6 +299,7 @@ impl Check for Request {
                 list("seats", seats, GROUP_MEMBERS_MAX)
             }
             Self::Repair { seats } => list("seats", seats, GROUP_MEMBERS_MAX),
+            Self::Follow { from, .. } => from.check(),
             Self::Survey
             | Self::Table { .. }
             | Self::Flush { .. }

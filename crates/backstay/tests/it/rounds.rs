@@ -20,6 +20,7 @@ use backstay_store::stripe_log::{LOG_FILES, LogFiles, StripeLog, StripeTable, re
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::{Action, Fault, SimNetwork};
 use backstay_testkit::oracle::Oracle;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -637,6 +638,16 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
     let (mut log, _) = StripeLog::open(files(&newest), store).unwrap();
     log.append(&table.whole(0), &table).unwrap();
     drop(log);
+    let network = SimNetwork::new(2);
+    let asked: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let seen = Arc::clone(&asked);
+    network.set_hook(move |attempt| {
+        if matches!(request(&attempt.action), Some(Request::Table { .. })) {
+            let pair = format!("{} of {}", attempt.from, attempt.to);
+            seen.lock().unwrap().insert(pair);
+        }
+        None
+    });
     let (agents, seats) = agents_of(folder, &network);
     let mut surveys = Surveys::new(vec![None; NODES]);
     let within = Duration::from_secs(60);
@@ -646,6 +657,9 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
         let found = read_beside(&folder, store_of(&folder)).unwrap();
         assert!(found == table, "the log of node {place}");
     }
+    // It goes from one member to the others, and not through the node that decides.
+    let wanted = ["n0 of n1", "n2 of n1", "n3 of n1"].map(str::to_owned);
+    assert_eq!(*asked.lock().unwrap(), wanted.into());
 }
 
 /// The node of a piece, and where that stands in its file.

@@ -581,7 +581,7 @@ fn operation(action: &Action) -> Option<Operation> {
     }
     Some(match Request::decode(request).ok()? {
         Request::Survey => Operation::Survey,
-        Request::Table { .. } => Operation::Table,
+        Request::Table { .. } | Request::Follow { .. } => Operation::Table,
         Request::Rebuild { .. } => Operation::Rebuild,
         Request::Repair { .. } => Operation::Repair,
         Request::Join { .. } => Operation::Join,

@@ -291,6 +291,10 @@ fn request() -> impl Strategy<Value = Request> {
             part
         }),
         store().prop_map(|store| Request::SetAside { store }),
+        (seats(), 0..=COUNTER_MAX).prop_filter_map("a seat", |(mut seats, epoch)| {
+            let from = seats.pop()?;
+            Some(Request::Follow { from, epoch })
+        }),
         (0..=COUNTER_MAX, 1..=8_u8, 1..=32_u8, seats()).prop_map(
             |(epoch, parity, pieces_max, seats)| Request::Join {
                 epoch,

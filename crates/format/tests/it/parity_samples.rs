@@ -219,7 +219,7 @@ fn of_a_round() -> [Named<Request>; 5] {
     ]
 }
 
-fn of_a_restart() -> [Named<Request>; 6] {
+fn of_a_restart() -> [Named<Request>; 7] {
     [
         (
             "agent_request_survey",
@@ -267,6 +267,14 @@ fn of_a_restart() -> [Named<Request>; 6] {
             "agent_request_set_aside",
             "a store",
             Request::SetAside { store: OTHER },
+        ),
+        (
+            "agent_request_follow",
+            "a seat and an epoch",
+            Request::Follow {
+                from: seats().swap_remove(1),
+                epoch: 3,
+            },
         ),
     ]
 }

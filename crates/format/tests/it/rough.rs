@@ -310,6 +310,7 @@ variants! {
         Rebuild { lost, seats, authority, epoch, checkpoint, own, named },
         SetAside { store },
         Repair { seats },
+        Follow { from, epoch },
     }
     Answer {
         Done,;

@@ -330,6 +330,7 @@ impl Agent {
                     .map(Answer::Taken)
             }
             Request::Record(part) => self.take_record(part).map(done),
+            Request::Follow { from, epoch } => self.follow(from, *epoch).map(done),
             Request::Report {
                 round,
                 checkpoint,

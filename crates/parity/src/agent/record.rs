@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: stripe log records between agents: in parts, because one may be longer than a message.
-//! In from: `round`, `restart`, `rebuild` (a record to send, a table to have). Out to: other agents, and
+//! In from: `round`, `rebuild` (a record to send, a table to have), a restart's coordinator. Out to: other agents, and
 //! `member`, which records what arrived whole.
 //! Invariants: what is joined is of one epoch and round; a record is taken when its last part is here; a part
 //! that comes again, or late, takes nothing away.
 //! Format: docs/format/agent.md.
 
 use super::round::unexpected;
-use super::{Agent, Ask, lock};
+use super::{Agent, Ask, lock, peer};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::agent::{Answer, RecordPart, Request};
+use backstay_format::agent::{Answer, RecordPart, Request, Seat};
 use backstay_format::{Round, StoreId};
 use backstay_net::Peer;
 use backstay_store::stripe_log::{StripeTable, look_at_both};
@@ -195,6 +195,13 @@ impl Agent {
             lock(&self.arriving).forget(&record);
         }
         Ok(())
+    }
+
+    /// Records the whole log of another member, whatever this one's has.
+    pub(super) fn follow(&self, from: &Seat, epoch: u64) -> Result<()> {
+        let of = (from.store, epoch);
+        let table = fetch(self, &peer(from), of, self.settings().within)?;
+        self.record(&table.whole(0))
     }
 
     fn is_attached(&self) -> bool {

@@ -8,7 +8,7 @@
 
 use super::coordinate::NodeSeat;
 use super::round::each;
-use super::{Ask, SLOWEST_BYTES_A_SECOND, record};
+use super::{Ask, SLOWEST_BYTES_A_SECOND};
 use crate::locate::{Choice, Here, Located, Rebuild, is_behind, locate, newest_groups};
 use backstay_base::clock::{Backoff, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -204,6 +204,7 @@ fn align_logs(
         })
     };
     let newest = newest_groups(own().map(|(_, survey)| survey));
+    let mut behind = Vec::new();
     for (node, survey) in own() {
         let Some(&(group, authority)) = newest.get(&survey.store) else {
             continue;
@@ -213,15 +214,21 @@ fn align_logs(
         }
         let known = survey.group.as_ref().map_or((0, 0), |g| (g.epoch, g.round));
         let has = own().find(|(_, survey)| survey.store == authority);
-        let Some((has, _)) = has.filter(|_| known < (group.epoch, group.round)) else {
+        let Some((has, newest)) = has.filter(|_| known < (group.epoch, group.round)) else {
             continue;
         };
         changed.insert(node);
-        let of = (authority, group.epoch);
-        let table = record::fetch(agent, &nodes[has].peer(), of, within)?;
-        record::send(agent, &nodes[node].peer(), &table.whole(0), within)?;
+        let from = nodes[has].seat(Some(authority));
+        // A log is no longer than what it is of.
+        let patience = Duration::from_secs(newest.length_bytes / SLOWEST_BYTES_A_SECOND);
+        let epoch = group.epoch;
+        behind.push((node, Request::Follow { from, epoch }, within + patience));
     }
-    Ok(())
+    // The tables go from one member to the other: no node has those of all groups.
+    let told = each(&behind, |_, (node, request, within)| {
+        agent.ask(&nodes[*node].peer(), request, *within)
+    });
+    told.into_iter().try_for_each(|told| told.map(drop))
 }
 
 fn make(
@@ -282,10 +289,9 @@ pub fn repair_own(
     let Some(survey) = surveys.iter().find(|survey| !survey.rebuilt) else {
         return Ok(());
     };
-    let logs = survey.group.iter().chain(&survey.former);
-    let members = logs.flat_map(|group| &group.members);
-    let named: BTreeSet<StoreId> = members.map(|member| member.store).collect();
-    let seats = named.into_iter().filter_map(seat).collect();
+    // Damage is mended by the newest log; who was with it before is in none of its stripes.
+    let members = survey.group.iter().flat_map(|group| &group.members);
+    let seats = members.filter_map(|member| seat(member.store)).collect();
     match agent.ask(own, &Request::Repair { seats }, within) {
         // It protects nothing.
         Err(error) if error.kind() != ErrorKind::NotRetained => Err(error),
