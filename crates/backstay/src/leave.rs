@@ -4,7 +4,7 @@
 //! `backstay run` is told when the newest checkpoint could not be read, and when the job is finished.
 //! In from: `session`. Out to: the same, which has all ranks agree; `backstay run`.
 //! Invariants: a signal only sets a flag; the leave file is looked at, never written, by one rank of a node, and no
-//! more often by all nodes together than [`LOOKS_A_SECOND`].
+//! more often by all nodes together than 320 times a second.
 
 use crate::config::Config;
 use backstay_base::clock::Stopwatch;
