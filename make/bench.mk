@@ -1,7 +1,7 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
 .PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
-.PHONY: bench-redundancy bench-scale bench-transport compression-figures
+.PHONY: bench-redundancy bench-scale scale bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -39,6 +39,9 @@ bench-redundancy: ## Time to protect checkpoints across four nodes, beside plain
 
 bench-scale: ## What the busiest node does in jobs of 16, 64 and 256 nodes, counted (BENCH_ARGS: other numbers)
 	BACKSTAY_LOG=warn $(BENCH) bench-scale -- $(BENCH_ARGS)
+
+scale: ## The same up to 1,024 nodes, with docs/figures/scale.svg and what follows for 10,240 (5 min, 6 GiB)
+	BACKSTAY_LOG=warn $(BENCH) bench-scale -- --picture docs/figures 16 64 256 1024
 
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)

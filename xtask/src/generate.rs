@@ -13,7 +13,7 @@ use std::fmt::Write;
 const NOTE: &str = "<!-- Written by `cargo run -p xtask -- gen`; do not edit. -->";
 const QUICKSTART: &str = "examples/quickstart/quickstart.c";
 const RUST: &str = "examples/rust/src/main.rs";
-const RESULTS: &str = "benchmarks/results/";
+pub(crate) const RESULTS: &str = "benchmarks/results/";
 
 /// Writes what is not current.
 pub(crate) fn write(tree: &Tree) -> Result<(), String> {
@@ -75,6 +75,7 @@ fn part(tree: &Tree, name: &str) -> Result<String, String> {
         "calls" => Ok(fenced("c", &calls(quickstart(tree)?)?)),
         "rust" => Ok(fenced("rust", &rust_example(tree)?)),
         "measured" => measured(tree),
+        "scale" => crate::scale::tables(tree),
         other => Err(format!("nothing is called gen:{other}")),
     }
 }
@@ -156,7 +157,7 @@ fn crates(tree: &Tree) -> Result<String, String> {
 }
 
 /// One row of a table.
-fn line(text: &mut String, cells: &[&str]) {
+pub(crate) fn line(text: &mut String, cells: &[&str]) {
     text.push_str("| ");
     text.push_str(&cells.join(" | "));
     text.push_str(" |\n");
@@ -290,7 +291,7 @@ fn measured(tree: &Tree) -> Result<String, String> {
 }
 
 /// A number with three digits that count.
-fn number(value: &Value) -> String {
+pub(crate) fn number(value: &Value) -> String {
     let Some(value) = value.as_f64() else {
         return "not measured".to_owned();
     };

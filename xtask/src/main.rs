@@ -5,6 +5,7 @@
 
 mod generate;
 mod rust;
+mod scale;
 mod tidy;
 mod tree;
 

@@ -36,6 +36,15 @@ impl Machine {
     };
 }
 
+impl Machine {
+    /// So many collective calls of `ranks` ranks that bring each so many bytes: there and back over a binary tree.
+    pub fn collective_seconds(&self, calls: u64, bytes: u64, ranks: usize) -> f64 {
+        let depth = ranks.max(1).next_power_of_two().trailing_zeros();
+        as_f64(calls) * 2.0 * f64::from(depth) * self.latency_seconds
+            + as_f64(bytes) / self.link_bytes_a_second
+    }
+}
+
 /// What one node did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct NodeCount {
@@ -52,6 +61,8 @@ pub struct NodeCount {
 pub struct Counted {
     /// Nodes of the job.
     pub nodes: usize,
+    /// Ranks of the life in which it was counted.
+    pub ranks: usize,
     /// Which.
     pub operation: Operation,
     /// Most of each over all nodes.
@@ -62,9 +73,9 @@ pub struct Counted {
     pub collectives: u64,
     /// Bytes that they brought it, the rank with most: of the communicator, and so apart from those of nodes.
     pub collective_bytes: u64,
-    /// Files of the archive opened, by the node that opened most.
+    /// Files of the archive opened, by the rank that opened most.
     pub archive_opens: u64,
-    /// On the machine that the figures are for.
+    /// On the machine that the figures are for: messages, and collective calls before or after them.
     pub seconds: f64,
     /// Threads of all nodes at most, over nodes.
     pub threads_a_node: f64,

@@ -8,6 +8,7 @@ use crate::Outcome;
 use crate::ranks::Folder;
 use backstay::config::Redundancy;
 use backstay::{Config, ElementType, Level, Session, Variable};
+use backstay_base::io::on_demand::opened_by_this_thread;
 use backstay_format::width::to_u64;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::SimNetwork;
@@ -30,8 +31,10 @@ pub enum Operation {
     Restart,
     /// The same with one node lost in each of up to ten groups.
     RestartAfterLosses,
-    /// Opening and reading on twice as many ranks.
+    /// Opening and reading on twice as many ranks, of which each is on another node than what it reads.
     RestartOnOtherRanks,
+    /// Opening and reading where the archive alone is left.
+    RestartFromArchive,
 }
 
 impl Operation {
@@ -39,7 +42,10 @@ impl Operation {
     /// settled.
     pub fn growth_max(self) -> Option<f64> {
         match self {
-            Self::Checkpoint | Self::Restart | Self::RestartOnOtherRanks => Some(1.25),
+            Self::Checkpoint
+            | Self::Restart
+            | Self::RestartOnOtherRanks
+            | Self::RestartFromArchive => Some(1.25),
             // Of ten groups instead of two.
             Self::RestartAfterLosses => Some(2.0),
             Self::Drain => None,
@@ -97,6 +103,8 @@ struct Life {
     restarts: Option<Operation>,
     /// To an archive; else checkpoints are protected.
     drains: bool,
+    /// Ranks are so many nodes further than in the first life.
+    shift: usize,
 }
 
 struct World<'a> {
@@ -107,6 +115,8 @@ struct World<'a> {
     peak: Peak,
     /// Bytes that the communicator brought the rank with most, since counts were cleared.
     brought: AtomicU64,
+    /// Files of the archive that a rank opened, the one with most, since counts were cleared.
+    opened: AtomicU64,
     counted: Mutex<Vec<Counted>>,
 }
 
@@ -152,6 +162,7 @@ pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
         tally: Tally::default(),
         peak: Peak::default(),
         brought: AtomicU64::new(0),
+        opened: AtomicU64::new(0),
         counted: Mutex::default(),
     };
     world.tally.watch(&world.network);
@@ -172,6 +183,7 @@ impl World<'_> {
             ranks,
             restarts,
             drains: false,
+            shift: 0,
         };
         let nothing = |_: &mut Session, _: &Meet<'_>| Ok(());
         self.life(of(usual, None), |session, meet| {
@@ -189,7 +201,11 @@ impl World<'_> {
             std::fs::remove_dir_all(self.store_path(lost, false))?;
         }
         self.life(of(usual, Some(Operation::RestartAfterLosses)), nothing)?;
-        self.life(of(2 * usual, Some(Operation::RestartOnOtherRanks)), nothing)?;
+        let elsewhere = Life {
+            shift: 1,
+            ..of(2 * usual, Some(Operation::RestartOnOtherRanks))
+        };
+        self.life(elsewhere, nothing)?;
         let drains = Life {
             drains: true,
             ..of(usual, None)
@@ -201,7 +217,12 @@ impl World<'_> {
                 meet(operation);
             }
             Ok(())
-        })
+        })?;
+        for node in 0..self.setting.nodes {
+            std::fs::remove_dir_all(self.store_path(node, true))?;
+        }
+        let restarts = Some(Operation::RestartFromArchive);
+        self.life(Life { restarts, ..drains }, nothing)
     }
 
     fn store_path(&self, node: usize, drains: bool) -> PathBuf {
@@ -239,6 +260,7 @@ impl World<'_> {
             ranks,
             restarts,
             drains,
+            shift,
         } = life;
         let gate = Barrier::new(ranks);
         let calls = Mutex::new(0);
@@ -251,7 +273,8 @@ impl World<'_> {
             |comm| {
                 let rank = backstay_base::Communicator::rank(&comm);
                 let rank = backstay_format::width::index(rank);
-                let node = rank / a_node;
+                let node = (rank / a_node + shift) % self.setting.nodes;
+                let opened_before = opened_by_this_thread();
                 let counts = comm.counter();
                 let before = Cell::new(0);
                 let meet = |operation: Option<Operation>| {
@@ -262,7 +285,7 @@ impl World<'_> {
                         if let Some(operation) = operation {
                             let mut before = calls.lock().unwrap_or_else(PoisonError::into_inner);
                             let now = counts().total();
-                            self.count(operation, now - *before);
+                            self.count(operation, now - *before, ranks);
                             *before = now;
                         } else {
                             *calls.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -286,6 +309,8 @@ impl World<'_> {
                     // Stores are made again, and rounds not begun.
                     self.tally.hold(true);
                     session.restore()?;
+                    let opened = opened_by_this_thread() - opened_before;
+                    self.opened.fetch_max(opened, Ordering::AcqRel);
                     meet(Some(operation));
                 }
                 body(&mut session, &meet)?;
@@ -301,11 +326,12 @@ impl World<'_> {
     fn begin(&self) {
         self.network.clear_traffic();
         self.brought.store(0, Ordering::Release);
+        self.opened.store(0, Ordering::Release);
         self.tally.clear();
         self.peak.begin();
     }
 
-    fn count(&self, operation: Operation, collectives: u64) {
+    fn count(&self, operation: Operation, collectives: u64, ranks: usize) {
         let nodes = self.setting.nodes;
         let counts: Vec<NodeCount> = (0..nodes)
             .map(|node| {
@@ -322,15 +348,18 @@ impl World<'_> {
             .collect();
         let (busiest, median) = spread(&counts);
         let threads = self.peak.threads.load(Ordering::Acquire);
+        let brought = self.brought.load(Ordering::Acquire);
         let counted = Counted {
             nodes,
+            ranks,
             operation,
             busiest,
             median,
             collectives,
-            collective_bytes: self.brought.load(Ordering::Acquire),
-            archive_opens: 0,
-            seconds: self.tally.seconds(&Machine::ASKED),
+            collective_bytes: brought,
+            archive_opens: self.opened.load(Ordering::Acquire),
+            seconds: self.tally.seconds(&Machine::ASKED)
+                + Machine::ASKED.collective_seconds(collectives, brought, ranks),
             threads_a_node: crate::as_f64(threads) / crate::size_f64(nodes),
             heap_bytes_a_node: self.peak.heap.load(Ordering::Acquire) / to_u64(nodes),
         };

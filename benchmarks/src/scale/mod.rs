@@ -6,9 +6,11 @@
 
 mod count;
 mod job;
+mod predict;
 
 pub use count::{Counted, Machine, NodeCount};
 pub use job::{Operation, Setting, measure};
+pub use predict::{Predicted, predict};
 
 /// What grows with the number of nodes, between two measurements of one operation.
 ///

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the busiest and the median node of a job do, by the number of nodes.
 
+mod picture;
+
 use backstay_bench::figures::say;
 use backstay_bench::heap::Counting;
-use backstay_bench::scale::{Counted, Machine, Setting, measure};
+use backstay_bench::scale::{Counted, Machine, Predicted, Setting, measure, predict};
 use backstay_bench::{Outcome, machine};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -17,18 +19,30 @@ struct Report {
     commit: String,
     computed_for: Machine,
     counted: Vec<Counted>,
+    /// The largest job that was counted, and one that cannot be counted here.
+    predicted: Vec<Predicted>,
+}
+
+/// The job of the issue of scale: its nodes, and ranks of each.
+const LARGEST: (usize, usize) = (10_240, 10);
+
+struct Arguments {
+    sizes: Vec<usize>,
+    path: PathBuf,
+    /// Where the picture goes.
+    picture: Option<PathBuf>,
 }
 
 fn main() -> Outcome<()> {
-    let (sizes, path) = arguments()?;
+    let arguments = arguments()?;
     let mut counted = Vec::new();
-    for nodes in sizes {
+    for &nodes in &arguments.sizes {
         let begun = std::time::Instant::now();
         let setting = Setting {
             heap: Some(|| HEAP.held()),
             ..Setting::of(nodes)
         };
-        for one in measure(&setting, &path)? {
+        for one in measure(&setting, &arguments.path)? {
             say(&line(&one));
             counted.push(one);
         }
@@ -37,11 +51,19 @@ fn main() -> Outcome<()> {
             begun.elapsed().as_secs_f64()
         ));
     }
+    let predicted = predictions(&counted, &arguments.sizes);
+    for one in &predicted {
+        say(&foretold(one));
+    }
+    if let Some(folder) = &arguments.picture {
+        picture::draw(&counted, &predicted, folder)?;
+    }
     let report = Report {
         machine: machine::name(),
         commit: machine::commit(),
         computed_for: Machine::ASKED,
         counted,
+        predicted,
     };
     let file = Path::new("target/bench/scale.json");
     std::fs::create_dir_all("target/bench")?;
@@ -49,29 +71,67 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn arguments() -> Outcome<(Vec<usize>, PathBuf)> {
-    let mut sizes = Vec::new();
-    let mut path = PathBuf::from("/dev/shm");
+fn arguments() -> Outcome<Arguments> {
+    let mut arguments = Arguments {
+        sizes: Vec::new(),
+        path: PathBuf::from("/dev/shm"),
+        picture: None,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        let mut folder = || words.next().ok_or(format!("{word} wants a folder"));
         match (&*word, word.parse()) {
-            ("--path", _) => path = words.next().ok_or("--path wants a folder")?.into(),
-            (_, Ok(nodes)) => sizes.push(nodes),
+            ("--path", _) => arguments.path = folder()?.into(),
+            ("--picture", _) => arguments.picture = Some(folder()?.into()),
+            (_, Ok(nodes)) => arguments.sizes.push(nodes),
             _ => return Err(format!("{word} is no number of nodes").into()),
         }
     }
-    if sizes.is_empty() {
-        sizes = vec![16, 64, 256];
+    if arguments.sizes.is_empty() {
+        arguments.sizes = vec![16, 64, 256];
     }
-    Ok((sizes, path))
+    arguments.sizes.sort_unstable();
+    Ok(arguments)
+}
+
+/// From the two sizes below it the largest that was counted, and from the two largest the one that was not.
+fn predictions(counted: &[Counted], sizes: &[usize]) -> Vec<Predicted> {
+    let [.., third, second, first] = sizes else {
+        return Vec::new();
+    };
+    let of = |nodes: usize| counted.iter().filter(move |one| one.nodes == nodes);
+    let checked = of(*third).zip(of(*second)).zip(of(*first));
+    let checked = checked.filter_map(|((small, large), counted)| {
+        Some(predict(small, large, *first, 1)?.against(counted))
+    });
+    let (nodes, ranks) = LARGEST;
+    let beyond = of(*second).zip(of(*first));
+    let beyond = beyond.filter_map(|(small, large)| predict(small, large, nodes, ranks));
+    checked.chain(beyond).collect()
+}
+
+fn foretold(one: &Predicted) -> String {
+    let off = one.counted_over.map_or(String::new(), |over| {
+        format!("  counted over this {over:.3}")
+    });
+    format!(
+        "foretold: {:6} nodes of {} ranks {:20} messages {:6.0}  collectives {:11.0} B  {:7.3} s{off}",
+        one.nodes,
+        one.ranks_a_node,
+        format!("{:?}", one.operation),
+        one.messages,
+        one.collective_bytes,
+        one.seconds,
+    )
 }
 
 fn line(one: &Counted) -> String {
     let operation = format!("{:?}", one.operation);
     format!(
-        "{:6} {operation:20} messages {:6} {:5}  bytes {:10} {:8}  peers {:5} {:4}  calls {:3} {:9}  {:8.4} s  \
+        "{:6} {operation:20} opens {:2}  messages {:6} {:5}  bytes {:10} {:8}  peers {:5} {:4}  calls {:3} {:9}  {:8.4} s  \
          threads {:5.1}  heap {:8}",
         one.nodes,
+        one.archive_opens,
         one.busiest.messages,
         one.median.messages,
         one.busiest.bytes,

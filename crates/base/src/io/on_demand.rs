@@ -7,6 +7,7 @@
 use super::Device;
 use super::direct::SharedFile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -38,6 +39,15 @@ pub struct OpenFiles {
     open: Mutex<BTreeMap<Key, Open>>,
 }
 
+thread_local! {
+    static OPENED_HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Files that this thread was the first to open, of those that are opened on demand: for counting.
+pub fn opened_by_this_thread() -> u64 {
+    OPENED_HERE.get()
+}
+
 type Key = (PathBuf, bool);
 
 #[derive(Debug)]
@@ -65,6 +75,7 @@ impl OpenFiles {
     pub fn file(self: &Arc<Self>, path: &Path, direct: bool) -> Result<FileOnDemand> {
         let key = (path.to_owned(), direct);
         let opened = self.open_file(&key)?;
+        OPENED_HERE.set(OPENED_HERE.get() + 1);
         let identity = opened.identity()?;
         self.keep(&key, Arc::new(opened));
         Ok(FileOnDemand {
