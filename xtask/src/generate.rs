@@ -261,7 +261,7 @@ fn measured(tree: &Tree) -> Result<String, String> {
         return Ok("Not measured yet.\n".to_owned());
     };
     let mut text = format!(
-        "Machine: {}; commit {}; all of it in [{path}]({path}).\n\n\
+        "Machine: {}; commit {}; all of it in `{path}`.\n\n\
          | figure | median | min | max | unit | target |\n|---|---|---|---|---|---|\n",
         newest["machine"].as_str().unwrap_or("not named"),
         newest["commit"].as_str().unwrap_or("not named"),
