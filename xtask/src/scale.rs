@@ -87,7 +87,7 @@ pub(crate) fn tables(tree: &Tree) -> Result<String, String> {
     };
     let text = |key: &str| results[key].as_str().unwrap_or("not named").to_owned();
     let mut out = format!(
-        "Machine: {}; commit {}; all of it in [{path}](../{path}).\n\n\
+        "Machine: {}; commit {}; all of it in `{path}`.\n\n\
          Messages of the busiest node, and in brackets the nodes that it exchanges them with:\n\n",
         text("machine"),
         text("commit")
