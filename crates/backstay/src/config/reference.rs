@@ -301,7 +301,7 @@ pub const REFERENCE: [Setting; 43] = [
     ),
     setting(
         "fresh",
-        Form::Whole(0, (1 << 63) - 1),
+        Form::Whole(0, 1 << 62),
         None,
         "",
         "Begin anew, whatever is stored: 1 at every start; a higher number once, at the first of all starts that have \
