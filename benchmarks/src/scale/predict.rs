@@ -78,7 +78,10 @@ impl Predicted {
     /// How far `counted` is off it.
     #[must_use]
     pub fn against(mut self, counted: &Counted) -> Self {
-        let over = |counted: u64, foretold: f64| as_f64(counted) / foretold.max(1.0);
+        // Where nothing is foretold, one is too many.
+        let over = |counted: u64, foretold: f64| {
+            (as_f64(counted) / foretold.max(1.0)).max(f64::from(foretold < 1.0))
+        };
         let of = [
             over(counted.collective_bytes, self.collective_bytes),
             over(counted.busiest.messages, self.messages),
