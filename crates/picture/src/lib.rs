@@ -223,7 +223,8 @@ impl Chart {
             } else {
                 chart.draw_series(LineSeries::new(points, style))?
             };
-            if !named {
+            // One without a name goes on with a line that has one.
+            if !named && !line.name.is_empty() {
                 let dashed = line.dashed;
                 drawn.label(&line.name).legend(move |(x, y)| {
                     let end = if dashed { x + 9 } else { x + 20 };

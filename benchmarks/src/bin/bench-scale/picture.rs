@@ -61,7 +61,7 @@ pub(crate) fn draw(counted: &[Counted], predicted: &[Predicted], folder: &Path) 
     let lines = operations.into_iter().enumerate();
     let chart = Chart {
         title: "Messages that the busiest node sends and answers (dashed: foretold)".to_owned(),
-        x: Axis::new("nodes of the job", Scale::Log2, 16.0, 16_384.0),
+        x: Axis::new("nodes of the job", Scale::Log2, 16.0, 12_000.0),
         y: Axis::new("messages", Scale::Log10, 1.0, 10_000.0),
         lines: lines
             .flat_map(|(colour, operation)| self::lines(colour, operation, counted, predicted))
