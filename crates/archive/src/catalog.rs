@@ -499,6 +499,7 @@ impl Catalog {
         device
             .reserve(length)
             .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
+        make::give_back_head(&*device);
         Arc::make_mut(&mut state).sequence += 1;
         let medium = Plain(&*device);
         let slots = TwoSlots::make(&medium, StateSlots::of(&superblock), state)?;

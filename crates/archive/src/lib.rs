@@ -168,7 +168,8 @@ impl Default for ReadOptions {
 pub struct WriteOptions {
     /// Most bytes of a decoded segment: a power of two within the format's limits.
     pub segment_bytes: u32,
-    /// Bytes of data that the file has room for at first, and the least it grows by.
+    /// Bytes of data that the file has room for at first, and the least it grows by; more where
+    /// [`ArchiveStore::expect_bytes`] says so.
     pub reserve_bytes: u64,
     /// Threads that write.
     pub writer_threads: usize,
@@ -192,7 +193,7 @@ impl Default for WriteOptions {
     fn default() -> Self {
         Self {
             segment_bytes: backstay_format::limits::SEGMENT_BYTES_MAX,
-            reserve_bytes: 256 << 20,
+            reserve_bytes: 1 << 20,
             writer_threads: 2,
             write_bytes: 4 << 20,
             queue_bytes: 32 << 20,

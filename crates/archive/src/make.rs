@@ -28,6 +28,11 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Files are so long, and behind that multiples of it.
+const GROWTH_GRAIN_BYTES: u64 = 1 << 20;
+/// What of the head is used, rounded up.
+const HEAD_BYTES: u64 = 64 << 10;
+
 /// A store with a durable state.
 #[derive(Debug)]
 pub(super) struct Made {
@@ -200,12 +205,13 @@ pub(super) fn store(
     let table = place_table(&mut state);
     let table = table.map_err(|error| unwritable("its segment table", error))?;
     let write_bytes = to_u64(options.write_bytes).next_multiple_of(GRAIN_BYTES);
-    let data = (to_u64(table.len()) + options.reserve_bytes).max(write_bytes);
-    let length = (DATA_OFFSET + data).next_multiple_of(write_bytes);
+    let data = to_u64(table.len()) + options.reserve_bytes;
+    let length = (DATA_OFFSET + data).next_multiple_of(growth_grain(write_bytes));
     if device.length_bytes().unwrap_or(0) < length {
         device
             .reserve(length)
             .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
+        give_back_head(&*device);
     }
     let queue = Queue::new(device, options);
     clear_head(&queue, &*files[0].device)?;
@@ -223,6 +229,18 @@ pub(super) fn store(
         roots,
         files,
     })
+}
+
+/// What the length of a file is a multiple of, beside [`DATA_OFFSET`].
+pub(super) fn growth_grain(write_bytes: u64) -> u64 {
+    write_bytes.min(GROWTH_GRAIN_BYTES)
+}
+
+/// The head has a few pages in front of a long gap, which takes no space. That it takes some is no failure.
+pub(super) fn give_back_head(device: &dyn Device) {
+    if let Err(error) = device.discard(HEAD_BYTES, DATA_OFFSET - HEAD_BYTES) {
+        tracing::debug!("{}: the gap of the head stays: {error}", device.name());
+    }
 }
 
 /// Takes over what a predecessor had: its segments are those of file 1 and later.

@@ -18,13 +18,22 @@ use std::collections::{BTreeMap, BTreeSet};
 const STORES_EACH: usize = 4;
 const NAME_BYTES: usize = 48;
 const RANGES_EACH: usize = 64;
+/// As many ranges of each aggregator where that is little: ranks may lie over nodes in turn.
+const RANGES_EACH_OF_FEW: usize = 512;
+/// The least.
+const SLOT_BYTES_MIN: u32 = 1 << 20;
+
 /// Bytes of a slot that has room for all that an archive of so many aggregators may retain.
 pub fn slot_bytes_for(aggregators: usize) -> u32 {
     let checkpoints = (REVISIONS_MAX + 1) * (52 + 16 * aggregators);
-    let each = STORES_EACH * (18 + NAME_BYTES) + 4 + 8 * RANGES_EACH;
-    let state = 4096 + 24 * index(CATALOG_LIVES_MAX) + checkpoints + each * aggregators;
-    let bytes = u32::try_from(state.next_multiple_of(4096)).unwrap_or(u32::MAX);
-    bytes.clamp(SLOT_BYTES_DEFAULT, CATALOG_SLOT_BYTES_MAX)
+    let lists = 4096 + 24 * index(CATALOG_LIVES_MAX) + checkpoints;
+    let with = |ranges: usize| {
+        let each = STORES_EACH * (18 + NAME_BYTES) + 4 + 8 * ranges;
+        let state = lists + each * aggregators;
+        u32::try_from(state.next_multiple_of(4096)).unwrap_or(u32::MAX)
+    };
+    let generous = with(RANGES_EACH_OF_FEW).clamp(SLOT_BYTES_MIN, SLOT_BYTES_DEFAULT);
+    with(RANGES_EACH).clamp(generous, CATALOG_SLOT_BYTES_MAX)
 }
 
 /// Whether `ranges` have each rank of a job of so many once.

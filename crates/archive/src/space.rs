@@ -1,17 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what is free in an archive file: extents of grains, taken and given back.
+//! Purpose: what is free in an archive file: extents of grains, taken and given back; and which of it the
+//! file system may have.
 //! Invariants: what was taken is not given out again before it was given back; runs of free space that
-//! touch are one. Nothing of it is stored: it follows from the extents that are in use.
+//! touch are one. What is free is reserved; holes are not, and are free again when they are. Nothing of it is
+//! stored: it follows from the extents that are in use, and what was a hole is free in a file opened again.
 
 use backstay_format::FormatError;
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use std::collections::BTreeMap;
+
+/// Runs that are shorter are not worth a request to the file system.
+const HOLE_BYTES_MIN: u64 = 64 << 10;
+
+/// What of a file the file system may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Surplus {
+    /// All from here on.
+    End(u64),
+    /// So many bytes from there on.
+    Hole(u64, u64),
+}
 
 /// Free space of a file. Offsets and lengths are in bytes, multiples of the grain.
 #[derive(Debug)]
 pub(super) struct Space {
     /// Runs: offset, length.
     free: BTreeMap<u64, u64>,
+    /// Runs whose space the file system has: offset, length.
+    holes: BTreeMap<u64, u64>,
     /// Where the file ends.
     end: u64,
     /// Where the last extent ended: the next one goes on there.
@@ -34,6 +50,7 @@ impl Space {
         let end = (file_bytes / GRAIN_BYTES * GRAIN_BYTES).max(DATA_OFFSET);
         let mut space = Self {
             free: BTreeMap::new(),
+            holes: BTreeMap::new(),
             end,
             cursor: DATA_OFFSET,
             long,
@@ -138,6 +155,84 @@ impl Space {
         }
     }
 
+    /// What may go, so that `keep` bytes stay free: the end of the file first, then the last runs.
+    pub(super) fn surplus(&self, keep: u64) -> Vec<Surplus> {
+        let mut excess = self.free_bytes().saturating_sub(keep) / GRAIN_BYTES * GRAIN_BYTES;
+        let mut end = self.end;
+        let mut last = self.free.iter().rev().peekable();
+        let mut holes = self.holes.iter().rev().peekable();
+        let mut gone = Vec::new();
+        let mut rest = None;
+        loop {
+            let ends = |(at, bytes): &(&u64, &u64)| **at + **bytes == end;
+            if let Some((&at, _)) = holes.next_if(ends) {
+                end = at;
+            } else if let Some((&at, &bytes)) = last.next_if(|run| excess > 0 && ends(run)) {
+                let cut = bytes.min(excess);
+                excess -= cut;
+                end -= cut;
+                if cut < bytes {
+                    rest = Some((at, bytes - cut));
+                }
+            } else {
+                break;
+            }
+        }
+        if end < self.end {
+            gone.push(Surplus::End(end));
+        }
+        for (at, bytes) in rest
+            .into_iter()
+            .chain(last.map(|(&at, &bytes)| (at, bytes)))
+        {
+            let cut = bytes.min(excess);
+            if cut >= HOLE_BYTES_MIN {
+                excess -= cut;
+                gone.push(Surplus::Hole(at + bytes - cut, cut));
+            }
+        }
+        gone
+    }
+
+    /// The file system has this of it now.
+    pub(super) fn give_up(&mut self, surplus: Surplus) {
+        match surplus {
+            Surplus::End(end) => {
+                self.holes.retain(|at, _| *at < end);
+                self.free.retain(|at, _| *at < end);
+                let last = self.free.iter_mut().next_back();
+                if let Some((at, bytes)) = last.filter(|(at, bytes)| **at + **bytes > end) {
+                    *bytes = end - at;
+                }
+                self.end = end;
+                self.cursor = self.cursor.min(end);
+            }
+            Surplus::Hole(offset, bytes) => {
+                let run = self.free.range(..=offset).next_back();
+                if let Some((&at, &length)) = run {
+                    self.free.remove(&at);
+                    self.add(at, offset - at);
+                    self.add(offset + bytes, (at + length).saturating_sub(offset + bytes));
+                    self.holes.insert(offset, bytes);
+                }
+            }
+        }
+    }
+
+    /// A hole that has room for `bytes`: the longest one.
+    pub(super) fn hole(&self, bytes: u64) -> Option<(u64, u64)> {
+        let longest = self.holes.iter().max_by_key(|(_, length)| **length);
+        let longest = longest.filter(|(_, length)| **length >= grains(bytes));
+        longest.map(|(&offset, &length)| (offset, length))
+    }
+
+    /// The hole at `offset` is reserved again.
+    pub(super) fn refill(&mut self, offset: u64) {
+        if let Some(bytes) = self.holes.remove(&offset) {
+            self.give(offset, bytes);
+        }
+    }
+
     /// Where the file ends.
     pub(super) fn end(&self) -> u64 {
         self.end
@@ -145,6 +240,15 @@ impl Space {
     /// Bytes that are free.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.values().sum()
+    }
+    /// Bytes of the extents.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.end
+            .saturating_sub(DATA_OFFSET + self.free_bytes() + self.hole_bytes())
+    }
+    /// Bytes of holes.
+    pub(super) fn hole_bytes(&self) -> u64 {
+        self.holes.values().sum()
     }
 }
 
@@ -193,7 +297,7 @@ mod tests {
         /// Whatever is taken and given back: no two extents overlap, and none is lost.
         #[test]
         fn nothing_is_given_out_twice(
-            steps in proptest::collection::vec((0..4u8, 1..40u64, any::<proptest::sample::Index>()), 1..200)
+            steps in proptest::collection::vec((0..6u8, 1..40u64, any::<proptest::sample::Index>()), 1..200)
         ) {
             let mut space = space(64);
             let mut live: Vec<(u64, u64)> = Vec::new();
@@ -206,8 +310,29 @@ mod tests {
                         space.give(offset, bytes);
                         None
                     }
-                    _ if size == 1 => {
+                    3 if size == 1 => {
                         space.grow(space.end() + 16 * G);
+                        None
+                    }
+                    4 => {
+                        let (before, keep) = (space.free_bytes(), size * 3 * G);
+                        let gone = space.surplus(keep);
+                        for surplus in gone {
+                            space.give_up(surplus);
+                        }
+                        prop_assert!(space.free_bytes() >= keep.min(before));
+                        let runs = space.free.values().copied();
+                        let worth: u64 = runs.filter(|bytes| *bytes >= HOLE_BYTES_MIN).sum();
+                        prop_assert!(worth <= keep + HOLE_BYTES_MIN, "{worth} kept of {keep}");
+                        let last = space.holes.iter().next_back();
+                        prop_assert!(last.is_none_or(|(at, bytes)| at + bytes < space.end()));
+                        None
+                    }
+                    5 => {
+                        if let Some((offset, bytes)) = space.hole(size * 1000) {
+                            prop_assert!(bytes >= size * 1000);
+                            space.refill(offset);
+                        }
                         None
                     }
                     _ => None,
@@ -217,7 +342,14 @@ mod tests {
                 }
                 let mut used = live.clone();
                 let again = Space::besides(space.end(), &mut used, G).unwrap();
-                prop_assert_eq!(&again.free, &space.free);
+                // Holes and free runs together are what is not used, each byte once.
+                let mut both = Space::besides(space.end(), &mut Vec::new(), G).unwrap();
+                both.free.clear();
+                for (&at, &bytes) in space.free.iter().chain(&space.holes) {
+                    both.give(at, bytes);
+                }
+                prop_assert_eq!(&again.free, &both.free);
+                prop_assert_eq!(again.free_bytes(), space.free_bytes() + space.hole_bytes());
             }
         }
     }

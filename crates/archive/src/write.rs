@@ -11,14 +11,14 @@ use super::head::{self, RootSlots, State};
 use super::heir::Watch;
 use super::make::{self, Made};
 use super::queue::Queue;
-use super::space::Space;
+use super::space::{Space, Surplus};
 use super::view::OpenFile;
 use super::{ArchiveDevice, Folder, Identity, Place, WriteOptions};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::direct::SharedFile;
 use backstay_base::io::two_slots::TwoSlots;
-use backstay_format::archive::GRAIN_BYTES;
+use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use backstay_format::limits::{SEGMENTS_MAX, STORED_BYTES_MAX};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{
@@ -91,6 +91,8 @@ pub struct Stats {
     pub free_bytes: u64,
     /// Bytes of extents, of segments and tables.
     pub used_bytes: u64,
+    /// How often space of the file was given back.
+    pub shrinks: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
     /// Bytes that wait to be written.
@@ -104,7 +106,7 @@ pub struct ArchiveStore {
     device: Arc<dyn Device>,
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
-    reserve_bytes: u64,
+    reserve_bytes_min: u64,
     write_bytes: u64,
     next: AtomicU64,
     /// Held while extents are taken and put, so that what follows in the file follows in time.
@@ -131,7 +133,10 @@ struct Writing {
     freed: Vec<(u64, u64)>,
     /// Why nothing more is written: another file goes on from this one.
     inherited: Option<String>,
+    /// The least that the file grows by.
+    reserve_bytes: u64,
     growths: u64,
+    shrinks: u64,
 }
 
 impl Writing {
@@ -280,7 +285,9 @@ impl ArchiveStore {
             doubtful: Vec::new(),
             freed: Vec::new(),
             inherited: None,
+            reserve_bytes: options.reserve_bytes.next_multiple_of(GRAIN_BYTES),
             growths: 0,
+            shrinks: 0,
         };
         let next = AtomicU64::new(state.root.next_segment);
         let reader = ArchiveDevice::of(superblock, state, files, &options.read);
@@ -292,7 +299,7 @@ impl ArchiveStore {
             device,
             queue,
             threads,
-            reserve_bytes: options.reserve_bytes.next_multiple_of(GRAIN_BYTES),
+            reserve_bytes_min: options.reserve_bytes,
             write_bytes: to_u64(options.write_bytes).next_multiple_of(GRAIN_BYTES),
             next,
             order: Mutex::default(),
@@ -431,7 +438,7 @@ impl ArchiveStore {
         if let Some(offset) = state.space.take(bytes) {
             return Ok(offset);
         }
-        self.grow(state, bytes)?;
+        self.grow(state, bytes, state.reserve_bytes)?;
         let name = self.device.name();
         state
             .space
@@ -439,18 +446,24 @@ impl ArchiveStore {
             .ok_or_else(|| Error::new(ErrorKind::Internal, format!("{name}: grown, and no room")))
     }
 
-    /// Grows the file: doubles it, or by the reserve, or by what is needed, whatever there is room for.
-    fn grow(&self, state: &mut Writing, bytes: u64) -> Result<()> {
-        let end = state.space.end();
+    /// Has a hole again, or grows the file: by a quarter or `step`, or by `step`, or by what is needed, whatever
+    /// there is room for.
+    fn grow(&self, state: &mut Writing, bytes: u64, step: u64) -> Result<()> {
         let need = bytes.next_multiple_of(GRAIN_BYTES);
-        let steps = [
-            end.min(GROWTH_BYTES_MAX).max(self.reserve_bytes),
-            self.reserve_bytes,
-            need,
-        ];
+        if let Some((offset, hole)) = state.space.hole(need)
+            && self.device.reserve_again(offset, hole).is_ok()
+        {
+            state.space.refill(offset);
+            state.growths += 1;
+            return Ok(());
+        }
+        let end = state.space.end();
+        let quarter = (end - DATA_OFFSET) / 4;
+        let steps = [quarter.min(GROWTH_BYTES_MAX).max(step), step, need];
+        let grain = make::growth_grain(self.write_bytes);
         let mut refused = None;
         for step in steps {
-            let length = (end + step.max(need)).next_multiple_of(self.write_bytes);
+            let length = (end + step.max(need)).next_multiple_of(grain);
             match self.device.reserve(length) {
                 Ok(()) => {
                     state.space.grow(length);
@@ -469,6 +482,70 @@ impl ArchiveStore {
             }
         }
         Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no step of growth")))
+    }
+
+    /// About so many bytes are to be appended for a checkpoint: they are reserved in one step, where they are not
+    /// yet, and as many stay so when checkpoints are given up. That there is no room for them is found when
+    /// they are appended.
+    pub fn expect_bytes(&self, bytes: u64) -> Result<()> {
+        let _order = self.in_order();
+        let mut state = self.lock();
+        state.usable()?;
+        // Half of what was expected before still counts: not each checkpoint changes as much.
+        state.reserve_bytes = bytes
+            .max(state.reserve_bytes / 2)
+            .max(self.reserve_bytes_min)
+            .next_multiple_of(GRAIN_BYTES);
+        let lacking = bytes.saturating_sub(state.space.free_bytes());
+        match lacking {
+            0 => Ok(()),
+            _ => match self.grow(&mut state, lacking, self.reserve_bytes_min) {
+                Err(error) if error.kind() != ErrorKind::StoreFull => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Gives free space back to the file system beyond `keep` bytes. What cannot be given back stays.
+    fn give_up(&self, state: &mut Writing, keep: u64) {
+        let surplus = state.space.surplus(keep);
+        state.shrinks += u64::from(!surplus.is_empty());
+        for surplus in surplus {
+            let done = match surplus {
+                Surplus::End(end) => self.device.shrink(end),
+                Surplus::Hole(offset, bytes) => self.device.discard(offset, bytes).map(|()| true),
+            };
+            match done {
+                Ok(true) => state.space.give_up(surplus),
+                Ok(false) => {}
+                Err(error) => {
+                    let name = self.device.name();
+                    tracing::debug!("{name}: {surplus:?} stays reserved: {error}");
+                }
+            }
+        }
+    }
+
+    /// Gives back what is free where that is much more than is used and expected. As much as is used stays, and
+    /// what is expected: so what is written and given up each time is not reserved anew each time.
+    fn give_up_surplus(&self, state: &mut Writing) {
+        let free = state.space.free_bytes();
+        let used = state.space.used_bytes();
+        let expected = state.reserve_bytes;
+        if free > 2 * (used + expected) {
+            self.give_up(state, used + expected);
+        }
+    }
+
+    /// Gives back all that is free, because nothing is to be written soon. After a commit that nobody goes on
+    /// from; bytes of the file's extents that stay.
+    pub fn give_up_free(&self) -> Result<u64> {
+        let _order = self.in_order();
+        let mut state = self.lock();
+        state.usable()?;
+        self.watch.look()?;
+        self.give_up(&mut state, 0);
+        Ok(state.space.used_bytes())
     }
 
     /// Makes all that was appended durable, with a new root; its sequence. No append may be under way.
@@ -495,6 +572,9 @@ impl ArchiveStore {
         state.freed.extend(gone.filter(|(_, bytes)| *bytes > 0));
         let looked = self.watch.look();
         state.give_back(&looked);
+        if looked.is_ok() {
+            self.give_up_surplus(&mut state);
+        }
         state.appended.clear();
         let sequence = root.sequence;
         self.reader.change().replace(root, files, &entries);
@@ -617,16 +697,15 @@ impl ArchiveStore {
         let [bytes_written, writes, syncs] = self.queue.counts();
         let queue_bytes = self.queue.bytes();
         let state = self.lock();
-        let (free_bytes, file_bytes) = (state.space.free_bytes(), state.space.end());
         Stats {
             bytes_written,
             writes,
             syncs,
             growths: state.growths,
-            free_bytes,
-            used_bytes: file_bytes
-                .saturating_sub(backstay_format::archive::DATA_OFFSET + free_bytes),
-            file_bytes,
+            shrinks: state.shrinks,
+            free_bytes: state.space.free_bytes(),
+            used_bytes: state.space.used_bytes(),
+            file_bytes: state.space.end(),
             queue_bytes,
         }
     }

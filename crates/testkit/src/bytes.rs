@@ -95,6 +95,19 @@ impl SharedBytes {
         true
     }
 
+    /// Writes zeros over what lies within the length.
+    pub fn clear(&mut self, offset: u64, bytes: u64) {
+        let end = offset.saturating_add(bytes).min(self.length_bytes());
+        let zeros = [0; PAGE_BYTES];
+        let mut at = offset;
+        while at < end {
+            let next = (at / to_u64(PAGE_BYTES) + 1) * to_u64(PAGE_BYTES);
+            let count = to_usize(next.min(end) - at);
+            self.write(&zeros[..count], at);
+            at += to_u64(count);
+        }
+    }
+
     /// Makes one base of it all, if so much has changed that copies become dear.
     pub fn settle(&mut self) {
         if self.pages.len() > SETTLE_PAGES {

@@ -138,7 +138,10 @@ impl<'a> Replay<'a> {
                 self.durable.settle();
             }
             Operation::SyncFailed => self.doubtful = self.unsynced.len(),
-            Operation::Write { .. } | Operation::Reserve { .. } => self.unsynced.push(operation),
+            Operation::Write { .. }
+            | Operation::Reserve { .. }
+            | Operation::Discard { .. }
+            | Operation::Shrink { .. } => self.unsynced.push(operation),
         }
     }
 }
@@ -318,7 +321,9 @@ fn damaged(operation: &Operation, variant: usize, seeded: &mut Seeded) -> Fate {
     let (offset, length) = match operation {
         Operation::Write { offset, bytes } => (*offset, to_u64(bytes.len())),
         Operation::Reserve { length_bytes } => (0, *length_bytes),
-        Operation::Sync | Operation::SyncFailed => (0, 0),
+        Operation::Discard { offset, bytes } => (*offset, *bytes),
+        // A file is cut off in one step.
+        Operation::Sync | Operation::SyncFailed | Operation::Shrink { .. } => (0, 0),
     };
     match variant {
         1 => {
@@ -335,6 +340,7 @@ fn damaged(operation: &Operation, variant: usize, seeded: &mut Seeded) -> Fate {
 fn orders_differ(unsynced: &[&Operation], kept: &[usize]) -> bool {
     let end = |operation: &Operation| match operation {
         Operation::Write { offset, bytes } => Some((*offset, *offset + to_u64(bytes.len()))),
+        Operation::Discard { offset, bytes } => Some((*offset, *offset + bytes)),
         _ => None,
     };
     let ranges: Vec<(u64, u64)> = kept
@@ -358,6 +364,29 @@ fn apply(bytes: &mut SharedBytes, operation: &Operation, fate: Fate) {
         (Operation::Reserve { length_bytes }, Fate::Sieved(seed)) => {
             grow(bytes, Seeded::new(seed).below(*length_bytes));
         }
+        (
+            Operation::Discard {
+                offset,
+                bytes: gone,
+            },
+            fate,
+        ) => {
+            let (from, gone) = match fate {
+                Fate::Torn(count) => (*offset, count.min(*gone)),
+                // From anywhere in it to its end.
+                Fate::Sieved(seed) => {
+                    let from = Seeded::new(seed).below(*gone);
+                    (*offset + from, *gone - from)
+                }
+                _ => (*offset, *gone),
+            };
+            bytes.clear(from, gone);
+        }
+        (Operation::Shrink { length_bytes }, Fate::Kept) => {
+            let length = bytes.length_bytes().min(*length_bytes);
+            bytes.resize(length);
+        }
+        (Operation::Shrink { .. }, _) => {}
         (Operation::Write { offset, bytes: new }, Fate::Kept) => put(bytes, new, *offset),
         (Operation::Write { offset, bytes: new }, Fate::Torn(count)) => {
             put(bytes, &new[..to_usize(count).min(new.len())], *offset);

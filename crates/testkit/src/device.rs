@@ -39,6 +39,18 @@ pub enum Operation {
         /// Its length from then on.
         length_bytes: u64,
     },
+    /// A range was given back: zeros stand there.
+    Discard {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The device was cut off.
+    Shrink {
+        /// Its length from then on.
+        length_bytes: u64,
+    },
 }
 
 /// A failure that waits for its turn.
@@ -322,6 +334,29 @@ impl Device for SimDevice {
             state.log.push(Operation::Reserve { length_bytes });
         }
         Ok(())
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut state = self.lock();
+        state.alive()?;
+        let end = offset.saturating_add(bytes).min(state.bytes.length_bytes());
+        let bytes = end.saturating_sub(offset);
+        if bytes > 0 {
+            state.bytes.clear(offset, bytes);
+            state.log.push(Operation::Discard { offset, bytes });
+        }
+        Ok(())
+    }
+
+    fn shrink(&self, length_bytes: u64) -> Result<bool> {
+        let mut state = self.lock();
+        state.alive()?;
+        let length = state.bytes.length_bytes();
+        if length_bytes < length {
+            state.bytes.resize(length_bytes);
+            state.log.push(Operation::Shrink { length_bytes });
+        }
+        Ok(length_bytes <= length)
     }
 
     fn name(&self) -> String {

@@ -2,20 +2,23 @@
 //! Purpose: makes an archive smaller while no job runs on it: a plan to be shown, then what it says.
 //! In from: `backstay prune`. Out to: the catalog, and files that nothing refers to any more.
 //! Invariants: nothing is changed while a job holds the folder's lock, and where there are no locks a job that
-//! runs is taken over from, so that it records nothing that went; checkpoints leave the catalog before a file goes; no store is written: space inside it is free for the next drain.
+//! runs is taken over from, so that it records nothing that went; checkpoints leave the catalog before a file goes or is made
+//! smaller; a store is written on the host that made it only, once its former process is proven dead.
 
 use super::RunningLock;
 use super::fetch::{open_device, open_store};
 use crate::retention::{self, Retention};
-use crate::{Catalog, CatalogReader, Identity, fence};
+use crate::{
+    ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, Identity, WriteOptions, fence,
+};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::catalog::SLOT_BYTES_DEFAULT;
 use backstay_format::width::index;
-use backstay_format::{BlockRef, CatalogState, CheckpointId, SegmentId};
+use backstay_format::{BlockRef, CatalogState, CheckpointId, RevisionEntry, SegmentId, TableEntry};
 use backstay_store::recover::walk_part;
 use backstay_store::revision::read_ranks;
 use backstay_store::tree::walk;
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What to do with an archive.
@@ -53,7 +56,7 @@ pub struct PrunePlan {
     pub retention: Retention,
     /// Of those that stay, which are kept until somebody says otherwise.
     pub kept: Vec<CheckpointId>,
-    /// Bytes inside the stores that only what goes refers to: free for later drains.
+    /// Bytes inside the stores that only what goes refers to.
     pub bytes_reusable: u64,
     /// Files that nothing refers to then.
     pub files: Vec<StaleFile>,
@@ -61,13 +64,36 @@ pub struct PrunePlan {
     pub notes: Vec<String>,
     options: PruneOptions,
     sequence: u64,
+    /// Stores of which something goes, and that this host may write.
+    thinned: Vec<Thinned>,
+}
+
+/// A store of which something goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Thinned {
+    name: String,
+    /// Of the root that was looked at.
+    sequence: u64,
+    free: Vec<SegmentId>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Names of the files that went.
+    pub removed: Vec<String>,
+    /// Bytes that the file system has back, of files that went and of those that became smaller.
+    pub bytes_freed: u64,
+    /// Why files were not made smaller.
+    pub notes: Vec<String>,
 }
 
 impl PrunePlan {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let marks = self.options.keep.len() + self.options.release.len();
-        self.retention.dropped.is_empty() && self.files.is_empty() && marks == 0
+        let goes = !self.retention.dropped.is_empty() || !self.files.is_empty();
+        !goes && self.thinned.is_empty() && marks == 0
     }
 }
 
@@ -96,6 +122,7 @@ pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
         notes: Vec::new(),
         options: options.clone(),
         sequence: catalog.state().sequence,
+        thinned: Vec::new(),
     };
     look_at_stores(&mut plan, &catalog, &state);
     Ok(plan)
@@ -130,10 +157,15 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
         named.insert(name.clone());
         let looked = open_device(&plan.folder, name).and_then(|device| {
             named.extend(device.root().files.iter().map(|file| file.name.clone()));
-            reusable(plan, name)
+            let dead = dead(plan, name)?;
+            Ok((dead, device))
         });
         match looked {
-            Ok(bytes) => plan.bytes_reusable += bytes,
+            Ok((dead, device)) => {
+                let bytes: u64 = dead.iter().map(TableEntry::extent_bytes).sum();
+                plan.bytes_reusable += bytes;
+                thin_out(plan, name, &device, &dead);
+            }
             Err(error) => {
                 failed.get_or_insert(error);
             }
@@ -175,8 +207,29 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
     plan.files.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// Bytes of a store's extents that no checkpoint which stays needs.
-fn reusable(plan: &PrunePlan, name: &str) -> Result<u64> {
+/// Plans to make the store `name` smaller by `dead`, where this host may.
+fn thin_out(plan: &mut PrunePlan, name: &str, device: &ArchiveDevice, dead: &[TableEntry]) {
+    if dead.is_empty() {
+        return;
+    }
+    let host = &device.superblock().host;
+    if *host != fence::host() {
+        let host = host.split(' ').next().unwrap_or_default();
+        plan.notes.push(format!(
+            "{name} stays as large as it is, with room for later drains: a file is made smaller on the host \
+             that wrote it ({host}, if it has not started anew)"
+        ));
+        return;
+    }
+    plan.thinned.push(Thinned {
+        name: name.to_owned(),
+        sequence: device.root().sequence,
+        free: dead.iter().map(|entry| entry.segment).collect(),
+    });
+}
+
+/// Segments of a store's own file that no checkpoint which stays needs.
+fn dead(plan: &PrunePlan, name: &str) -> Result<Vec<TableEntry>> {
     let reader = open_store(&plan.folder, name)?;
     let device = open_device(&plan.folder, name)?;
     let stays: BTreeSet<CheckpointId> = plan.retention.retained.iter().copied().collect();
@@ -218,14 +271,36 @@ fn reusable(plan: &PrunePlan, name: &str) -> Result<u64> {
         bases.extend(header.bases.iter().map(|run| run.base.segment()));
     }
     needed.extend(bases);
-    let free = entries
-        .iter()
-        .filter(|e| e.file == 0 && !e.draining && !needed.contains(&e.segment));
-    Ok(free.map(|entry| entry.extent_bytes()).sum())
+    let dead = |e: &TableEntry| e.file == 0 && !e.draining && !needed.contains(&e.segment);
+    Ok(entries.into_iter().filter(dead).collect())
 }
 
-/// Carries `plan` out: the catalog first, then the files. The names of those that went.
-pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
+/// Bytes of a file on the disk.
+fn bytes_on_disk(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
+}
+
+/// Takes what goes off the store, and gives back what is free in it then.
+fn make_smaller(plan: &PrunePlan, thinned: &Thinned, identity: &Identity) -> Result<()> {
+    let options = WriteOptions::default();
+    let store = ArchiveStore::open(&plan.folder, &thinned.name, identity, &options)?;
+    let root = store.root();
+    if root.sequence != thinned.sequence {
+        let context = format!("{}: it was written since the plan was made", thinned.name);
+        return Err(Error::new(ErrorKind::StoreBusy, context));
+    }
+    let stays = |revision: &&RevisionEntry| plan.retention.retained.contains(&revision.checkpoint);
+    store.commit(&Commit {
+        incarnation: root.incarnation,
+        draining: root.draining,
+        revisions: root.revisions.iter().filter(stays).copied().collect(),
+        free: thinned.free.clone(),
+    })?;
+    store.give_up_free().map(drop)
+}
+
+/// Carries `plan` out: the catalog first, then the files.
+pub fn carry_out(plan: &PrunePlan) -> Result<Pruned> {
     let lock = RunningLock::take(&plan.folder, &plan.job, false)?;
     let found = Catalog::open_reader(&plan.folder)?;
     if found.state().sequence != plan.sequence {
@@ -239,7 +314,7 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
         epoch: 0,
         host: fence::host(),
     };
-    let catalog = Catalog::open_or_create(&plan.folder, &identity, SLOT_BYTES_DEFAULT)?;
+    let catalog = Catalog::open_or_create(&plan.folder, &identity, found.superblock().slot_bytes)?;
     let (before, state) = (found.state(), catalog.state());
     if (&before.stores, &before.checkpoints) != (&state.stores, &state.checkpoints) {
         let context = "a job wrote the archive meanwhile; look at a new plan";
@@ -254,11 +329,24 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
     catalog.drop_checkpoints(&plan.retention.checkpoints())?;
     // From here on a job that runs after all records nothing that needs a file of the plan.
     catalog.is_current()?;
-    let mut gone = Vec::new();
+    let mut done = Pruned::default();
+    for thinned in &plan.thinned {
+        let path = plan.folder.join(&thinned.name);
+        let before = bytes_on_disk(&path);
+        if let Err(error) = make_smaller(plan, thinned, &identity) {
+            let text = format!("{} stays as large as it is: {error}", thinned.name);
+            done.notes.push(text);
+        }
+        done.bytes_freed += before.saturating_sub(bytes_on_disk(&path));
+    }
     for file in &plan.files {
         let path = plan.folder.join(&file.name);
+        let bytes = bytes_on_disk(&path);
         match std::fs::remove_file(&path) {
-            Ok(()) => gone.push(file.name.clone()),
+            Ok(()) => {
+                done.removed.push(file.name.clone());
+                done.bytes_freed += bytes;
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 let what = format!("removing {}, after the catalog was written", path.display());
@@ -267,5 +355,5 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Vec<String>> {
         }
     }
     drop(lock);
-    Ok(gone)
+    Ok(done)
 }

@@ -100,6 +100,7 @@ impl Drain<'_> {
         let mut works = self.compare(&sources, state)?;
         let victims = state.ledger.to_clean(CLEAN_BYTES_MAX);
         add_moved(&mut works, state, &victims);
+        self.store.expect_bytes(self.expected_bytes(&works))?;
         let stored = self.unfinished(state)?;
         let mut placed: Placed = works
             .iter()
@@ -177,6 +178,25 @@ impl Drain<'_> {
             .flat_map(|v| &v.writes);
         progress.bytes_changed = writes.map(|write| to_u64(write.length)).sum();
         Ok(works)
+    }
+
+    /// Bytes that are likely to be stored for `works`: what is to be written, by as much smaller as what the store
+    /// has is by now, and a sixteenth for trees, headers and the table.
+    fn expected_bytes(&self, works: &[RankWork]) -> u64 {
+        let writes = works.iter().flat_map(|work| &work.variables);
+        let writes = writes.flat_map(|variable| &variable.writes);
+        let bytes: u64 = writes.map(|write| to_u64(write.length)).sum();
+        let (mut decoded, mut stored) = (0_u64, 0_u64);
+        for entry in self.store.device().entries() {
+            decoded += u64::from(entry.decoded_bytes);
+            stored += u64::from(entry.stored_bytes);
+        }
+        let smaller = match decoded {
+            0 => u128::from(bytes),
+            _ => u128::from(bytes) * u128::from(stored) / u128::from(decoded),
+        };
+        let expected = u64::try_from(smaller).unwrap_or(bytes).min(bytes);
+        expected + expected / 16
     }
 
     /// Blocks that interrupted drains stored, by what makes them equal.

@@ -4,7 +4,7 @@
 
 use crate::archive_store::{DeviceFolder, append, content, id, identity, options, reading};
 use backstay_archive::{
-    ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, NewCheckpoint,
+    ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, NewCheckpoint, WriteOptions,
 };
 use backstay_archive::{NewPart, store_file};
 use backstay_base::io::Device;
@@ -17,6 +17,14 @@ use backstay_testkit::bytes::SharedBytes;
 use backstay_testkit::{CrashImage, CrashOptions, Operation, SimDevice, for_each_image};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// With a reserve that is soon too much.
+fn small() -> WriteOptions {
+    WriteOptions {
+        reserve_bytes: 32 << 10,
+        ..options()
+    }
+}
 
 type Segments = BTreeMap<SegmentId, usize>;
 
@@ -53,7 +61,7 @@ impl History {
         let device = Arc::new(SimDevice::new());
         if takeover {
             let former = Arc::new(SimDevice::new());
-            let store = ArchiveStore::create_on(former.clone(), &identity(1), &options()).unwrap();
+            let store = ArchiveStore::create_on(former.clone(), &identity(1), &small()).unwrap();
             for length in [30_000, 5000, 60_000] {
                 live.insert(append(&store, 1, length), length);
             }
@@ -64,9 +72,9 @@ impl History {
         let store = if takeover {
             let (former, identity) = (store_file(3, 1), identity(2));
             let device = device.clone();
-            ArchiveStore::take_over_on(device, &folder, &former, &identity, &options()).unwrap()
+            ArchiveStore::take_over_on(device, &folder, &former, &identity, &small()).unwrap()
         } else {
-            ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap()
+            ArchiveStore::create_on(device.clone(), &identity(1), &small()).unwrap()
         };
         let mut marks = vec![mark(&store, &device, &live)];
         for step in 0..7_u64 {
@@ -75,10 +83,16 @@ impl History {
                 append(&store, step, 90_000);
                 store.roll_back();
             }
-            for length in [50_000, 1000, 20_000 * usize::try_from(step).unwrap() + 1] {
+            let many = if step == 2 { 4 } else { 1 };
+            for length in [50_000, 1000, 20_000 * usize::try_from(step).unwrap() + 1].repeat(many) {
                 live.insert(append(&store, step, length), length);
             }
-            let drop = if step > 1 { 3 } else { 0 };
+            // In between nearly all goes: the file becomes shorter, with holes, and grows again.
+            let drop = match step {
+                0 | 1 => 0,
+                4 => live.len() - 2,
+                _ => 3,
+            };
             let free: Vec<SegmentId> = live.keys().take(drop).copied().collect();
             live.retain(|segment, _| !free.contains(segment));
             let draining = (step % 2 == 0).then_some(id(step));
@@ -91,9 +105,15 @@ impl History {
             store.commit(&commit).unwrap();
             marks.push(mark(&store, &device, &live));
         }
-        assert!(store.stats().growths > 0);
+        let stats = store.stats();
+        assert!(stats.growths > 1 && stats.shrinks >= 1, "{stats:?}");
         drop(store);
         let log = device.log();
+        let has = |what: fn(&Operation) -> bool| log.iter().any(what);
+        assert!(has(
+            |o| matches!(o, Operation::Discard { offset, .. } if *offset > 4 << 20)
+        ));
+        assert!(has(|o| matches!(o, Operation::Shrink { .. })));
         Self {
             log,
             initial,
@@ -132,7 +152,7 @@ impl History {
             return Ok(());
         }
         // The store goes on: what its root has is not written over.
-        let store = ArchiveStore::open_on(device, &self.folder, &options()).map_err(said)?;
+        let store = ArchiveStore::open_on(device, &self.folder, &small()).map_err(said)?;
         let unfinished = store.unfinished().map_err(said)?;
         if unfinished
             .iter()

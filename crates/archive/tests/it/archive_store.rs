@@ -749,3 +749,86 @@ fn a_rate_limits_what_is_written() {
     // 2 MiB at 4 MiB/s, less what may go at once.
     assert!(seconds > 0.35, "{seconds}");
 }
+
+/// Blocks of the file on the disk, in bytes.
+fn on_disk(path: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// What is expected is reserved at once; what is given up goes back when much more is free than is used and
+/// expected, and all of it when somebody says so. What stays is read as before, also by who opens it anew.
+#[test]
+fn a_file_is_as_large_as_what_is_in_it() {
+    const MIB: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (folder, name) = (folder.path(), store_file(3, 1));
+    let path = folder.join(&name);
+    let options = WriteOptions {
+        read: reading(),
+        ..WriteOptions::default()
+    };
+    let store = ArchiveStore::create(folder, &name, &identity(1), &options).unwrap();
+    assert!(on_disk(&path) <= 2 * MIB, "{}", on_disk(&path));
+    store.expect_bytes(30 * MIB).unwrap();
+    let reserved = on_disk(&path);
+    assert!((30 * MIB..33 * MIB).contains(&reserved), "{reserved}");
+    let mut kept = Vec::new();
+    let mut gone = Vec::new();
+    for number in 0..100 {
+        let segment = append(&store, 1, 300_000);
+        if number % 10 == 0 {
+            kept.push(segment);
+        } else {
+            gone.push(segment);
+        }
+    }
+    assert_eq!(store.stats().growths, 1, "it was reserved in one step");
+    store.commit(&Commit::default()).unwrap();
+    for _ in 0..6 {
+        store.expect_bytes(MIB).unwrap();
+    }
+    let commit = Commit {
+        free: gone,
+        ..Commit::default()
+    };
+    store.commit(&commit).unwrap();
+    let (stats, now) = (store.stats(), on_disk(&path));
+    assert_eq!(stats.shrinks, 1);
+    assert!(stats.free_bytes >= MIB && now < 9 * MIB, "{stats:?}, {now}");
+    // The next of the same size find their space.
+    for _ in 0..3 {
+        append(&store, 2, 300_000);
+    }
+    assert_eq!(store.stats().growths, stats.growths);
+    store.roll_back();
+    store.give_up_free().unwrap();
+    let now = on_disk(&path);
+    assert!(now < 4 * MIB, "3 MB of segments take {now} bytes");
+    drop(store);
+    let store = ArchiveStore::open(folder, &name, &identity(1), &options).unwrap();
+    for segment in kept {
+        let bytes = store.device().segment(segment).unwrap();
+        assert!(*bytes == content(segment.0, 300_000));
+    }
+    // What is a hole now is had again where it is needed.
+    for _ in 0..100 {
+        append(&store, 3, 300_000);
+    }
+    store.commit(&Commit::default()).unwrap();
+    assert!(on_disk(&path) > 30 * MIB);
+}
+
+/// A file system that says no to all of it: the store goes on with what it has.
+#[test]
+fn space_that_cannot_be_given_back_or_had_stays_as_it_is() {
+    let device = Arc::new(SimDevice::new());
+    let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
+    device.set_capacity(store.stats().file_bytes);
+    // More than there is: no error before it is needed.
+    store.expect_bytes(1 << 30).unwrap();
+    assert_eq!(store.stats().growths, 0);
+    let segment = append(&store, 1, 50_000);
+    store.commit(&Commit::default()).unwrap();
+    assert!(store.device().segment(segment).is_ok());
+}

@@ -403,11 +403,11 @@ pub const REFERENCE: [Setting; 43] = [
     ),
     setting(
         "archive_reserve_bytes",
-        Form::Whole(1 << 23, 1 << 50),
+        Form::Whole(1 << 20, 1 << 50),
         None,
         "bytes",
-        "Bytes to reserve in each aggregator's file. By default a rule at its first drain, and growth in \
-         large steps.",
+        "The least to reserve in each aggregator's file, and that it grows by. By default 1 MiB, and before \
+         each drain what it is expected to store.",
     ),
     setting(
         "archive_stripe_count",

@@ -9,7 +9,7 @@ use super::fault::{self, Access};
 use super::{Device, open};
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
-use rustix::io::pwritev;
+use rustix::io::{Errno, pwritev};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::ops::{Deref, DerefMut};
@@ -206,6 +206,14 @@ fn open_direct(options: &OpenOptions, path: &Path, wanted: bool) -> Result<Optio
     }
 }
 
+/// Whether the file system did it: some cannot.
+fn or_not_possible(done: rustix::io::Result<()>) -> Result<bool> {
+    match done {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        done => Ok(done.map(|()| true)?),
+    }
+}
+
 impl Device for SharedFile {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -268,12 +276,37 @@ impl Device for SharedFile {
         }
         let _under_way = fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
         open::check_file_size(length_bytes)?;
-        match fallocate(&self.file, FallocateFlags::empty(), 0, length_bytes) {
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-                self.file.set_len(length_bytes)
-            }
+        if length_bytes == length {
+            return Ok(());
+        }
+        // From its end on: what was discarded before it stays so.
+        let flags = FallocateFlags::empty();
+        match fallocate(&self.file, flags, length, length_bytes - length) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(length_bytes),
             done => Ok(done?),
         }
+    }
+
+    fn reserve_again(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _under_way = fault::check(&self.path, Access::Reserve, offset, bytes)?;
+        let flags = FallocateFlags::KEEP_SIZE;
+        or_not_possible(fallocate(&self.file, flags, offset, bytes)).map(drop)
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        or_not_possible(fallocate(&self.file, flags, offset, bytes)).map(drop)
+    }
+
+    fn shrink(&self, length_bytes: u64) -> Result<bool> {
+        if length_bytes > self.length_bytes()? {
+            return Ok(false);
+        }
+        self.file.set_len(length_bytes).map(|()| true)
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.file.metadata()?.blocks() * 512)
     }
 
     fn name(&self) -> String {
@@ -358,6 +391,36 @@ mod tests {
             assert!(bytes[8192..] == *memory);
             assert_eq!(&bytes[5..19], b"unalignedparts");
         }
+    }
+
+    #[test]
+    fn what_is_given_back_is_free_on_the_disk_and_can_be_had_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = SharedFile::create(&path, false, |_| Ok(())).unwrap();
+        file.reserve(8 << 20).unwrap();
+        let bytes = pattern(8 << 20);
+        file.write_at(&bytes, 0).unwrap();
+        file.discard(1 << 20, 2 << 20).unwrap();
+        assert!(file.shrink(6 << 20).unwrap());
+        assert!(!file.shrink(7 << 20).unwrap(), "it is shorter");
+        file.sync().unwrap();
+        let length = file.length_bytes().unwrap();
+        assert_eq!(
+            (length, file.allocated_bytes().unwrap()),
+            (6 << 20, 4 << 20)
+        );
+        let mut found = vec![1; 6 << 20];
+        file.read_at(&mut found, 0).unwrap();
+        assert!(found[..1 << 20] == bytes[..1 << 20]);
+        assert!(found[1 << 20..3 << 20].iter().all(|&byte| byte == 0));
+        assert!(found[3 << 20..] == bytes[3 << 20..6 << 20]);
+        // Growth leaves the hole alone.
+        file.reserve(7 << 20).unwrap();
+        assert_eq!(file.allocated_bytes().unwrap(), 5 << 20);
+        file.reserve_again(1 << 20, 1 << 20).unwrap();
+        assert_eq!(file.allocated_bytes().unwrap(), 6 << 20);
+        assert_eq!(file.length_bytes().unwrap(), 7 << 20);
     }
 
     #[test]

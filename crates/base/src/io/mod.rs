@@ -73,6 +73,19 @@ pub trait Device: Debug + Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Grows the device to `length_bytes` of real space.
     fn reserve(&self, length_bytes: u64) -> Result<()>;
+    /// Has real space for a range within the length again, where [`Device::discard`] gave it back.
+    fn reserve_again(&self, _offset: u64, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+    /// Gives back the space of a range that nothing needs: what is read there from now on is zeros, or
+    /// what it was. Nothing happens where the device cannot do that. Later writes there may find no space.
+    fn discard(&self, _offset: u64, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+    /// Cuts off what lies behind `length_bytes`, and gives its space back; whether it did.
+    fn shrink(&self, _length_bytes: u64) -> Result<bool> {
+        Ok(false)
+    }
     /// The name errors use: a path.
     fn name(&self) -> String;
     /// Bytes that are really there; less than the length if the file is sparse.

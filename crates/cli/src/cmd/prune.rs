@@ -8,7 +8,7 @@ use crate::select::no_such_path;
 use crate::table::Table;
 use crate::view::{IdView, short};
 use backstay::{Config, ErrorKind};
-use backstay_archive::drain::prune::{PruneOptions, PrunePlan, carry_out, plan};
+use backstay_archive::drain::prune::{PruneOptions, PrunePlan, Pruned, carry_out, plan};
 use backstay_archive::job_folder;
 use backstay_archive::retention::Reason;
 use backstay_inspect::glance_archives;
@@ -60,6 +60,7 @@ struct PlanView {
     notes: Vec<String>,
     done: bool,
     removed: Vec<String>,
+    bytes_freed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,19 +112,20 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
         };
         matches!(answer.trim(), "y" | "Y" | "yes")
     };
-    let removed = if goes_on {
+    let done = if goes_on {
         carry_out(&plan)?
     } else {
-        Vec::new()
+        Pruned::default()
     };
     if args.json {
-        print_json(&PlanView::new(&plan, goes_on, removed));
+        print_json(&PlanView::new(&plan, goes_on, done));
     } else if goes_on {
+        done.notes.iter().for_each(|note| complain(note));
         result(&format!(
-            "done: {} dropped, {} removed; {} inside the stores are free from the next drain on",
+            "done: {} dropped, {} removed, {} freed",
             counted(plan.retention.dropped.len(), "checkpoint"),
-            counted(removed.len(), "file"),
-            human_bytes(plan.bytes_reusable)
+            counted(done.removed.len(), "file"),
+            human_bytes(done.bytes_freed)
         ));
     } else {
         result("nothing was done");
@@ -235,14 +237,14 @@ fn show(args: &PruneArgs, plan: &PrunePlan) {
         result(&format!("file {} goes, {bytes}: {}", file.name, file.why));
     }
     result(&format!(
-        "{} inside the stores become free",
+        "{} inside the files go back to the file system",
         human_bytes(plan.bytes_reusable)
     ));
     plan.notes.iter().for_each(|note| complain(note));
 }
 
 impl PlanView {
-    fn new(plan: &PrunePlan, done: bool, removed: Vec<String>) -> Self {
+    fn new(plan: &PrunePlan, done: bool, pruned: Pruned) -> Self {
         let ids = |ids: &[backstay::CheckpointId]| ids.iter().map(|&id| id.into()).collect();
         let dropped = plan.retention.dropped.iter().map(|dropped| DroppedView {
             number: dropped.checkpoint.number,
@@ -263,9 +265,10 @@ impl PlanView {
             kept: ids(&plan.kept),
             bytes_reusable: plan.bytes_reusable,
             files: files.collect(),
-            notes: plan.notes.clone(),
+            notes: [plan.notes.clone(), pruned.notes].concat(),
             done,
-            removed,
+            removed: pruned.removed,
+            bytes_freed: pruned.bytes_freed,
         }
     }
 }

@@ -503,6 +503,42 @@ fn prune_shows_its_plan_then_does_it() {
     );
 }
 
+/// Blocks of all files in `folder`, in bytes.
+fn on_disk(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| entry.metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+#[test]
+fn prune_gives_the_space_back() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    archived_job(path, 2, None, 4);
+    let archive = folder(path);
+    let before = on_disk(&archive);
+    let words = ["prune", "--yes", "--json", "--retained", "1"];
+    let json = backstay(&words, &[&archive]).json();
+    let after = on_disk(&archive);
+    assert_eq!(json["bytes_freed"], json!(before - after), "{json}");
+    // What stays, the head of each of two files, and a catalog of 2 MiB.
+    assert!(after < 4 << 20, "{before} bytes, then {after}: {json}");
+    assert_eq!(json["notes"], json!([]));
+    let json = backstay(&words, &[&archive]).json();
+    assert_eq!(
+        (&json["done"], &json["bytes_freed"]),
+        (&json!(false), &json!(0))
+    );
+    // What stayed is whole, and the job goes on from it.
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+    archived_job(path, 2, Some(4), 2);
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+}
+
 #[test]
 fn prune_removes_files_that_nothing_refers_to() {
     let root = tempfile::tempdir().unwrap();
