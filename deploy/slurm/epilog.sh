@@ -7,11 +7,14 @@ set -u
 settings="${BACKSTAY_DEPLOY_CONF:-/etc/backstay/deploy.conf}"
 # shellcheck disable=SC1090
 [ ! -r "$settings" ] || . "$settings"
+backstay="${BACKSTAY_PROGRAM:-/usr/local/bin/backstay}"
 state="${BACKSTAY_AGENT_STATE:-/run/backstay}"
 grace="${BACKSTAY_AGENT_GRACE_S:-10}"
 job="${SLURM_JOB_ID:-}"
 stores_at_end="${BACKSTAY_STORES_AT_END:-auto}"
 folder="$state/$job"
+
+say() { logger -t backstay-epilog -- "$*" 2>/dev/null || echo "backstay-epilog: $*" >&2; }
 
 [ -n "$job" ] && [ -d "$folder" ] || exit 0
 pid=""
@@ -54,14 +57,12 @@ wants_removal() {
     esac
 }
 
-# As the user: what lies there is the user's, links among it.
+# As the user: what lies there is the user's. The command leaves alone what is not Backstay's, and what a process
+# of another allocation with this name uses.
 remove_store() {
-    [ -f "$1/store.backstay" ] || [ -d "$1" ] || return 0
-    setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups -- sh -c '
-        target=$(readlink -f -- "$1/store.backstay")
-        [ "${target##*/}" != store.backstay ] || rm -f -- "$target"
-        rm -rf -- "$1"
-        rmdir -- "${1%/*}" "${1%/*/*}" 2>/dev/null' - "$1"
+    [ -d "$1" ] || return 0
+    said=$(setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups -- \
+        "$backstay" rm --yes --only nodes "$1" 2>&1 >/dev/null) || say "job $job: $1 stays: $said"
 }
 
 if [ -n "$name" ] && wants_removal; then

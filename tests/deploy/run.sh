@@ -24,6 +24,7 @@ check() {
 
 cat >"$work/backstay" <<END
 #!/bin/sh
+[ "\$1" != rm ] || exit 0
 echo "\$@ as \$(id -un)" > "\$BACKSTAY_RENDEZVOUS/said"
 [ ! -e $work/stubborn ] || trap '' TERM
 while [ ! -e "\$BACKSTAY_RENDEZVOUS/over" ] || [ -e $work/stubborn ]; do sleep 0.05; done
@@ -102,6 +103,11 @@ pid=$(cat "$work/real/7/pid")
 BACKSTAY_STORES_AT_END=keep deploy/slurm/epilog.sh
 check "the epilog keeps a store where it is told to" 'is_gone $pid && [ -e "$work/stores/slurm-7/$(uname -n)/store.backstay" ]'
 check "the store is found again" 'meet slurm-7 && grep -q "resuming from checkpoint 4" "$work/output"'
+touch "$work/stores/slurm-7/$(uname -n)/mine"
+deploy/slurm/epilog.sh 2>/dev/null
+check "what is not Backstay's stays" '[ "$(find "$work/stores/slurm-7" -type f)" = "$work/stores/slurm-7/$(uname -n)/mine" ]'
+rm -r "$work/stores/slurm-7"
+check "another store of an allocation is made" 'meet slurm-7'
 deploy/slurm/epilog.sh
 check "the store of an allocation goes with it" '[ ! -e "$work/stores/slurm-7" ] && [ ! -e "$work/real/7" ]'
 export SLURM_JOB_COMMENT="urgent backstay:heat"

@@ -36,6 +36,19 @@ pub struct Retention {
 }
 
 impl Retention {
+    /// Of what goes, only what `may_go`: another condition that a caller has.
+    #[must_use]
+    pub fn only(self, may_go: impl Fn(CheckpointId) -> bool) -> Self {
+        let (dropped, spared): (Vec<_>, Vec<_>) = self
+            .dropped
+            .into_iter()
+            .partition(|entry| may_go(entry.checkpoint));
+        let mut retained = self.retained;
+        retained.extend(spared.iter().map(|entry| entry.checkpoint));
+        retained.sort();
+        Self { dropped, retained }
+    }
+
     /// The checkpoints that go.
     pub fn checkpoints(&self) -> Vec<CheckpointId> {
         self.dropped.iter().map(|entry| entry.checkpoint).collect()

@@ -51,6 +51,8 @@ enum Command {
     Export(cmd::export::ExportArgs),
     /// Take checkpoints out of an archive, and files that nothing refers to any more.
     Prune(cmd::prune::PruneArgs),
+    /// Remove what a job left: its stores on this node, and its archive.
+    Rm(cmd::rm::RmArgs),
     /// Show the status of a job: its checkpoints on every level, what is on its way, what is in the way.
     Status(cmd::status::StatusArgs),
     /// Keep a node's stores while no application runs, and protect their checkpoints.
@@ -88,6 +90,7 @@ fn run(command: Command) -> ExitCode {
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
         Command::Prune(args) => cmd::prune::run(&args),
+        Command::Rm(args) => cmd::rm::run(&args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Agent(args) => cmd::agent::run(&args),
         Command::Model(args) => cmd::model::run(&args),

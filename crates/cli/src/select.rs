@@ -65,9 +65,8 @@ impl Places {
             });
         }
         let config = Config::from_environment()?;
-        let job = self.job.clone().or(config.job);
-        let mut all: Vec<PathBuf> = config.store_path.into_iter().collect();
-        all.extend(default_places());
+        let job = self.job.clone().or_else(|| config.job.clone());
+        let mut all = stored_places(&config);
         all.extend(config.archive);
         let mut places: Vec<PathBuf> = Vec::new();
         for place in all {
@@ -144,6 +143,17 @@ impl Places {
             None => Ok(stores),
         }
     }
+}
+
+/// Folders where stores of nodes are, below which there is one for each job: what is set, and the default places.
+pub(crate) fn stored_places(config: &Config) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = config.store_path.iter().cloned().collect();
+    for place in default_places() {
+        if !all.contains(&place) {
+            all.push(place);
+        }
+    }
+    all
 }
 
 /// What of `stores` is of one job.

@@ -2,7 +2,7 @@
 //! Purpose: looks into the stores of one or several nodes: which checkpoints, what is in them, what
 //! changed, whether every byte is good, and a variable put together from all ranks.
 //! In: paths. Out: what the command line and tools show. It composes the stages as `session` does.
-//! Invariants: takes no lock and writes nothing; a job may commit and recycle space meanwhile, so
+//! Invariants: but for `verify --repair` and `remove` it takes no lock and writes nothing; a job may commit and recycle space meanwhile, so
 //! what does not match its digest is damage only if the root, read again, still retains it.
 
 mod archive;
@@ -11,6 +11,7 @@ mod find;
 mod glance;
 mod open;
 mod protection;
+mod remove;
 mod stored;
 mod stripes;
 mod variables;
@@ -24,6 +25,7 @@ pub use find::{DEPTH_MAX, default_places};
 pub use glance::{StoreGlance, glance_stores};
 pub use open::{OpenStore, Retained, RootState};
 pub use protection::{Group, GroupMember, GroupUse, Protection, Safety};
+pub use remove::{RemovalFolder, RemovalKind, Removed, removal, remove};
 pub use stored::{StoredAs, StoredCodec};
 pub use stripes::{Repair, Repaired, StoreLocks, StripeDamage, VerifiedStripes};
 pub use variables::{Changed, StoredPart, StoredVariable};

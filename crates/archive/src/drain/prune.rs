@@ -20,12 +20,15 @@ use backstay_store::tree::walk;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What to do with an archive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneOptions {
     /// So many of the newest checkpoints stay; without it all that can be restored.
     pub retained: Option<usize>,
+    /// What was archived since so long stays, too; and without `retained` the newest one, however old it is.
+    pub older: Option<Duration>,
     /// Numbers of checkpoints to keep from now on.
     pub keep: Vec<u64>,
     /// Numbers of checkpoints that need not be kept any longer.
@@ -105,7 +108,17 @@ pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
     for (number, kept) in marks.chain(options.release.iter().map(|&number| (number, false))) {
         mark(&mut state, number, kept)?;
     }
-    let retention = retention::plan(&state, options.retained.unwrap_or(usize::MAX));
+    let newest = match (options.retained, options.older) {
+        (Some(retained), _) => retained,
+        (None, Some(_)) => 1,
+        (None, None) => usize::MAX,
+    };
+    let now = backstay_base::clock::unix_ns();
+    let retention = retention::plan(&state, newest).only(|id| {
+        let archived = state.find(id).map_or(0, |entry| entry.archived_unix_ns);
+        let age = Duration::from_nanos(now.saturating_sub(archived));
+        options.older.is_none_or(|least| age > least)
+    });
     let stays: BTreeSet<CheckpointId> = retention.retained.iter().copied().collect();
     state
         .checkpoints

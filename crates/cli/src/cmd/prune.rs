@@ -6,6 +6,7 @@ use crate::output::{
 };
 use crate::select::no_such_path;
 use crate::table::Table;
+use crate::units;
 use crate::view::{IdView, short};
 use backstay::{Config, ErrorKind};
 use backstay_archive::drain::prune::{PruneOptions, PrunePlan, Pruned, carry_out, plan};
@@ -15,6 +16,7 @@ use backstay_inspect::glance_archives;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Takes checkpoints out of an archive, and files that nothing refers to any more. Shows what goes and
 /// why before anything is done.
@@ -31,6 +33,10 @@ pub(crate) struct PruneArgs {
     /// what a later run of the job abandoned goes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     retained: Option<u32>,
+    /// Only what was archived longer ago goes: `7d`, `12h`. Without --retained the newest checkpoint stays,
+    /// however old it is.
+    #[arg(long, value_name = "AGE", value_parser = units::whole_seconds)]
+    older: Option<u64>,
     /// Keep this checkpoint until it is released, whatever goes. May be given several times.
     #[arg(long, value_name = "N")]
     keep: Vec<u64>,
@@ -89,6 +95,7 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
     let folder = folder_of_job(&place(args)?)?;
     let options = PruneOptions {
         retained: args.retained.map(backstay_format::width::index),
+        older: args.older.map(Duration::from_secs),
         keep: args.keep.clone(),
         release: args.release.clone(),
     };

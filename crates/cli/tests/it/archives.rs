@@ -504,7 +504,7 @@ fn prune_shows_its_plan_then_does_it() {
 }
 
 /// Blocks of all files in `folder`, in bytes.
-fn on_disk(folder: &Path) -> u64 {
+pub(crate) fn on_disk(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries

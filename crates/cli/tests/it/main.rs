@@ -16,6 +16,7 @@ mod live;
 mod numpy;
 mod planner;
 mod protected;
+mod removing;
 mod running;
 mod standing;
 mod terminal;
