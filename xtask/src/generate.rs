@@ -170,7 +170,9 @@ fn config_page() -> String {
          sets. An unknown key, a value out of its\nlimits, and a variable whose name is nearly that of \
          a setting are errors; nothing is changed in silence.\nAnother variable that begins with `BACKSTAY_` \
          and is neither a setting nor one of [these](#other-variables) has no\neffect, which rank 0 says; \
-         names that begin with `BACKSTAY_SITE_` are free.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
+         names that begin with `BACKSTAY_SITE_` are free.\n\nA number may have a unit, in quotes in a \
+         file: `\"2GiB\"`, `\"2GB\"`, `\"500MB/s\"`, `\"90s\"`, `\"10min\"`;\na bare one is in the unit \
+         of the table.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
          session compares them,\nand all ranks get one error that names the setting. `BACKSTAY_LOG` \
          (`quiet`, `warn` or `info`, which is\nthe default) is no setting of a session: it says how \
          much is written to standard error.\n\n| key | what it sets | default | least | most | unit \

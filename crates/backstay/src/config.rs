@@ -6,6 +6,7 @@
 //! clamped in silence. Reference: docs/reference/config.md.
 
 mod parts;
+mod read;
 mod reference;
 
 pub use backstay_format::Merge;
@@ -216,7 +217,7 @@ impl Config {
     pub fn from_environment() -> Result<Self> {
         refuse_near_misses()?;
         let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
-            Some(path) => read_table(Path::new(&path))?,
+            Some(path) => read::file(Path::new(&path))?,
             None => toml::Table::new(),
         };
         for setting in &REFERENCE {
@@ -227,7 +228,7 @@ impl Config {
             let Some(text) = text.to_str() else {
                 return Err(wrong(&format!("{variable} is not UTF-8")));
             };
-            let value = environment_value(setting.form, text, &variable)?;
+            let value = read::of_variable(setting, text, &variable)?;
             table.insert(setting.key.to_owned(), value);
         }
         Self::from_table(table, "BACKSTAY_CONFIG and BACKSTAY_* variables")
@@ -235,13 +236,11 @@ impl Config {
 
     /// The settings in a TOML file over the defaults.
     pub fn from_file(path: &Path) -> Result<Self> {
-        Self::from_table(read_table(path)?, &path.display().to_string())
+        Self::from_table(read::file(path)?, &path.display().to_string())
     }
 
     fn from_table(table: toml::Table, place: &str) -> Result<Self> {
-        let config: Self = table
-            .try_into()
-            .map_err(|error| Error::caused(ErrorKind::Configuration, place.to_owned(), error))?;
+        let config = read::settings(table, place)?;
         config.validate()?;
         Ok(config)
     }
@@ -251,12 +250,14 @@ impl Config {
         let Some(text) = self.interval.as_deref().filter(|text| *text != "auto") else {
             return Ok(None);
         };
-        match text.parse::<f64>() {
-            Ok(seconds) if (0.001..=1e8).contains(&seconds) => Ok(Some(seconds)),
-            _ => Err(wrong(&format!(
-                "interval is {text:?}, not auto or 0.001 to 1e8 seconds"
-            ))),
+        let found = backstay_base::units::seconds(text);
+        let seconds =
+            found.map_err(|why| wrong(&format!("interval is {text:?}: {why}, or auto")))?;
+        if !(0.001..=1e8).contains(&seconds) {
+            let allowed = "allowed is auto, or 1 ms to 100000000 s";
+            return Err(wrong(&format!("interval is {seconds} s: {allowed}")));
         }
+        Ok(Some(seconds))
     }
 
     /// Whether the planner picks the checkpoints that drain: neither they nor the interval are set.
@@ -523,40 +524,12 @@ fn in_range(key: &str, value: u64) -> Result<()> {
     };
     if !(low..=high).contains(&value) || (power && !value.is_power_of_two()) {
         let what = if power { "a power of two from " } else { "" };
-        return Err(wrong(&format!(
-            "{key} is {value}, not {what}{low} to {high}"
-        )));
+        let unit = REFERENCE.iter().find(|setting| setting.key == key);
+        let unit = unit.map_or("", |setting| setting.unit);
+        let text = format!("{key} is {value}, not {what}{low} to {high} {unit}");
+        return Err(wrong(text.trim_end()));
     }
     Ok(())
-}
-
-fn read_table(path: &Path) -> Result<toml::Table> {
-    let place = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::caused(ErrorKind::Configuration, place.clone(), error))?;
-    text.parse()
-        .map_err(|error: toml::de::Error| Error::caused(ErrorKind::Configuration, place, error))
-}
-
-fn environment_value(form: Form, text: &str, variable: &str) -> Result<toml::Value> {
-    match form {
-        Form::Text | Form::Word => Ok(toml::Value::String(text.to_owned())),
-        Form::Flag => match text {
-            "true" | "1" => Ok(toml::Value::Boolean(true)),
-            "false" | "0" => Ok(toml::Value::Boolean(false)),
-            _ => Err(wrong(&format!("{variable} is {text:?}, not true or false"))),
-        },
-        Form::Share => match text.parse() {
-            Ok(number) => Ok(toml::Value::Float(number)),
-            Err(_) => Err(wrong(&format!("{variable} is {text:?}, no number"))),
-        },
-        Form::Whole(..) | Form::PowerOfTwo(..) => match text.parse() {
-            Ok(number) => Ok(toml::Value::Integer(number)),
-            Err(_) => Err(wrong(&format!(
-                "{variable} is {text:?}, not a whole number"
-            ))),
-        },
-    }
 }
 
 #[cfg(test)]
@@ -602,13 +575,17 @@ mod tests {
 
     #[test]
     fn the_table_has_every_key_of_the_struct() {
-        let unknown = parse("no_such_key = 1").unwrap_err().to_string();
-        for setting in &REFERENCE {
-            let named = format!("`{}`", setting.key);
-            assert!(unknown.contains(&named), "{named} is not in: {unknown}");
-        }
-        let named = unknown.matches('`').count() / 2;
-        assert_eq!(named, REFERENCE.len() + 1, "{unknown}");
+        let known = serde_json::to_value(Config::default()).unwrap();
+        let mut keys: Vec<&str> = known
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|key| &**key)
+            .collect();
+        let mut table: Vec<&str> = REFERENCE.iter().map(|setting| setting.key).collect();
+        keys.sort_unstable();
+        table.sort_unstable();
+        assert_eq!(keys, table);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | [`clock`] | time that tests may move, waits and their limits |
 //! | [`notice`] | what a user is told |
 //! | [`cpu`] | threads of the background |
+//! | [`units`] | sizes and times as people write them |
 //! | [`fanout`] | something done for each of many, several at the same time |
 
 pub mod clock;
@@ -18,6 +19,7 @@ pub mod error;
 pub mod fanout;
 pub mod io;
 pub mod notice;
+pub mod units;
 
 pub use comm::Communicator;
 pub use error::{Error, ErrorKind, Result};

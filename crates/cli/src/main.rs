@@ -13,7 +13,6 @@ mod protection;
 mod select;
 mod table;
 mod terminal;
-mod units;
 mod usage;
 mod view;
 

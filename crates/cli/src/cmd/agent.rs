@@ -7,9 +7,9 @@
 //! is told to, and then finishes what it can.
 
 use crate::output::{Failure, complain};
-use crate::units;
 use backstay::Config;
 use backstay::agent::{Ended, ProcessOptions, run as run_agent};
+use backstay_base::units;
 use backstay_store::place;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ use backstay_model::human::Inputs;
 use backstay_model::optimize::Problem;
 use serde_json::Value;
 
-use crate::units;
+use backstay_base::units;
 
 /// The numbers of a job, all optional.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -6,12 +6,12 @@ use crate::output::{
 };
 use crate::select::no_such_path;
 use crate::table::Table;
-use crate::units;
 use crate::view::{IdView, short};
 use backstay::{Config, ErrorKind};
 use backstay_archive::drain::prune::{PruneOptions, PrunePlan, Pruned, carry_out, plan};
 use backstay_archive::job_folder;
 use backstay_archive::retention::Reason;
+use backstay_base::units;
 use backstay_inspect::glance_archives;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

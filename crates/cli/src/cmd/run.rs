@@ -7,8 +7,8 @@
 //! Invariants: what it starts ends with it, even when it is killed with -9.
 
 use crate::output::{Failure, complain};
-use crate::units;
 use backstay::ErrorKind;
+use backstay_base::units;
 use backstay_inspect::Stores;
 use backstay_service::supervise::agents::AgentPlan;
 use backstay_service::supervise::command::{Command, Launcher};

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::job::JobArgs;
 use crate::output::{self, Failure};
-use crate::units;
+use backstay_base::units;
 
 /// Arguments of `backstay simulate`.
 #[derive(Debug, clap::Args)]

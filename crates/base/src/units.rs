@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: sizes, times and rates as people write them: `2GiB`, `10min`, `500MB/s`.
-//! In: the text of an option. Out: the number in the unit of that option; a bare number is in it already.
-//! Invariants: a unit that could mean two things is refused, with what to write instead.
+//! In: the text of an option or a setting. Out: the number in the unit of that option; a bare number is in it already.
+//! Invariants: the one parser of the command line and of settings; a unit that could mean two things is refused, with
+//! what to write instead.
 
 /// Bytes of each unit.
 const BYTES: [(&str, f64); 12] = [
@@ -59,12 +60,12 @@ fn in_unit(text: &str, units: &[(&str, f64)], of_bare: f64, write: &str) -> Resu
 }
 
 /// Seconds.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     in_unit(text, &SECONDS, 1.0, "seconds, or 500ms, 30s, 10min, 2h, 1d")
 }
 
 /// Hours.
-pub(crate) fn hours(text: &str) -> Result<f64, String> {
+pub fn hours(text: &str) -> Result<f64, String> {
     in_unit(
         text,
         &SECONDS,
@@ -74,30 +75,87 @@ pub(crate) fn hours(text: &str) -> Result<f64, String> {
 }
 
 /// GB.
-pub(crate) fn gigabytes(text: &str) -> Result<f64, String> {
+pub fn gigabytes(text: &str) -> Result<f64, String> {
     in_unit(text, &BYTES, 1e9, "GB, or 512MiB, 2GiB, 2GB, 1.5TB")
 }
 
 /// GB/s.
-pub(crate) fn gigabytes_per_second(text: &str) -> Result<f64, String> {
+pub fn gigabytes_per_second(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let size = text.strip_suffix("/s").unwrap_or(text);
     in_unit(size, &BYTES, 1e9, "GB/s, or 500MB/s, 2GiB/s, 1TB/s")
 }
 
 /// Whole seconds, rounded up, up to ten years.
-pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
+pub fn whole_seconds(text: &str) -> Result<u64, String> {
     let value = seconds(text)?.ceil();
     if !(0.0..=3.2e8).contains(&value) {
         return Err("allowed is 0 s to 10 years".to_owned());
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "whole, and in range"
-    )]
-    let whole = value as u64;
-    Ok(whole)
+    Ok(rounded(value))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "not negative, below 2^63, and what is rounded away is noise"
+)]
+fn rounded(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// A whole number of `what`. A bare one is taken digit by digit.
+fn whole(
+    text: &str,
+    what: &str,
+    parse: impl Fn(&str) -> Result<f64, String>,
+) -> Result<u64, String> {
+    if let Ok(number) = text.trim().parse() {
+        return Ok(number);
+    }
+    let value = parse(text)?;
+    if !(0.0..9.2e18).contains(&value) {
+        let why = if value < 0.0 {
+            "less than 0"
+        } else {
+            "too large"
+        };
+        return Err(format!("it is {why}"));
+    }
+    // A product of a few digits and a unit has no more error than that.
+    if (value - value.round()).abs() > 1e-9 * value.max(1.0) {
+        return Err(format!("it is no whole number of {what}"));
+    }
+    Ok(rounded(value))
+}
+
+/// Bytes.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let write = "bytes, or 64KiB, 512MiB, 2GiB, 2GB";
+    whole(text, "bytes", |text| in_unit(text, &BYTES, 1.0, write))
+}
+
+/// Bytes a second.
+pub fn bytes_per_second(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let size = text.strip_suffix("/s").unwrap_or(text);
+    let write = "bytes a second, or 500MB/s, 2GiB/s";
+    whole(size, "bytes a second", |text| {
+        in_unit(text, &BYTES, 1.0, write)
+    })
+}
+
+/// Milliseconds.
+pub fn milliseconds(text: &str) -> Result<u64, String> {
+    let write = "milliseconds, or 500ms, 30s, 10min, 2h";
+    whole(text, "milliseconds", |text| {
+        in_unit(text, &SECONDS, 1e-3, write)
+    })
+}
+
+/// Whole hours.
+pub fn whole_hours(text: &str) -> Result<u64, String> {
+    whole(text, "hours", hours)
 }
 
 #[cfg(test)]
@@ -136,6 +194,44 @@ mod tests {
         close(gigabytes_per_second("1TB"), 1000.0);
         assert_eq!(whole_seconds("1.2s"), Ok(2));
         assert_eq!(whole_seconds("2min"), Ok(120));
+    }
+
+    #[test]
+    fn settings_are_whole_numbers_in_their_unit() {
+        for (text, found) in [
+            ("4611686018427387904", 1 << 62),
+            ("2GiB", 2 << 30),
+            ("2 GB", 2_000_000_000),
+            ("0.5KiB", 512),
+            ("1PiB", 1 << 50),
+            ("1e3kB", 1_000_000),
+        ] {
+            assert_eq!(bytes(text), Ok(found), "{text}");
+        }
+        assert_eq!(bytes_per_second("500MB/s"), Ok(500_000_000));
+        assert_eq!(milliseconds("90s"), Ok(90_000));
+        assert_eq!(milliseconds("0.1s"), Ok(100));
+        assert_eq!(milliseconds("250"), Ok(250));
+        assert_eq!(whole_hours("5a"), Ok(43_830));
+        assert_eq!(whole_hours("30d"), Ok(720));
+        for (found, says) in [
+            (bytes("0.3KiB"), "no whole number of bytes"),
+            (bytes("-1"), "less than 0"),
+            (bytes("1e30"), "too large"),
+            (
+                bytes("2G"),
+                "\"G\" is no unit here: write bytes, or 64KiB, 512MiB",
+            ),
+            (
+                milliseconds("10m"),
+                "write milliseconds, or 500ms, 30s, 10min",
+            ),
+            (whole_hours("90min"), "no whole number of hours"),
+            (bytes(""), "does not begin with a number"),
+        ] {
+            let error = found.unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]
