@@ -216,6 +216,7 @@ impl Config {
     /// setting is an error.
     pub fn from_environment() -> Result<Self> {
         refuse_near_misses()?;
+        check_loudness()?;
         let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
             Some(path) => read::file(Path::new(&path))?,
             None => toml::Table::new(),
@@ -467,6 +468,18 @@ fn refuse_near_misses() -> Result<()> {
             "{name} in the environment is no setting, and nearly {meant}: set that one, or unset it; names \
              that begin with {FREE_PREFIX} are free"
         ))),
+    }
+}
+
+/// That how much is said is set to what there is.
+fn check_loudness() -> Result<()> {
+    const NAME: &str = "BACKSTAY_LOG";
+    match std::env::var(NAME).as_deref() {
+        Ok("quiet" | "warn" | "info" | "") | Err(std::env::VarError::NotPresent) => Ok(()),
+        Ok(other) => Err(wrong(&format!(
+            "{NAME} is {other:?}: write quiet, warn or info"
+        ))),
+        Err(_) => Err(wrong(&format!("{NAME} is not UTF-8"))),
     }
 }
 

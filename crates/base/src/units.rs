@@ -129,6 +129,24 @@ fn whole(
     Ok(rounded(value))
 }
 
+/// How many of something, at least one.
+pub fn count(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(0) => Err("allowed is 1 and more".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("it is not a whole number, from 1 to 4294967295".to_owned()),
+    }
+}
+
+/// The number of something, from 1 on.
+pub fn number(text: &str) -> Result<u64, String> {
+    match text.trim().parse() {
+        Ok(0) => Err("the first is 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it is not a whole number".to_owned()),
+    }
+}
+
 /// Bytes.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let write = "bytes, or 64KiB, 512MiB, 2GiB, 2GB";
@@ -208,6 +226,8 @@ mod tests {
         ] {
             assert_eq!(bytes(text), Ok(found), "{text}");
         }
+        assert_eq!((count("3"), number("3")), (Ok(3), Ok(3)));
+        assert!(count("0").is_err() && count("-1").is_err() && number("0").is_err());
         assert_eq!(bytes_per_second("500MB/s"), Ok(500_000_000));
         assert_eq!(milliseconds("90s"), Ok(90_000));
         assert_eq!(milliseconds("0.1s"), Ok(100));

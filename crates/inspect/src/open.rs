@@ -9,7 +9,8 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
 use backstay_base::io::file::FileDevice;
 use backstay_base::io::two_slots::Slot;
-use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES};
+use backstay_format::bytes::FRAME_HEAD_BYTES;
+use backstay_format::geometry::{HEAD_BYTES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::width::to_usize;
 use backstay_format::{CheckpointId, Lineage, RankEntry, RevisionEntry, RootSlot, StoreId};
 use backstay_store::control::ControlGlance;
@@ -332,6 +333,18 @@ fn copy_of(error: &Error) -> Error {
     Error::new(error.kind(), context)
 }
 
+/// Whether a root in the head of a store, whichever it is of, lists checkpoints.
+fn lists_checkpoints(head: &[u8]) -> bool {
+    ROOT_OFFSETS.into_iter().any(|offset| {
+        let from = to_usize(offset);
+        let slot = head.get(from..from + ROOT_BYTES);
+        let store = slot.and_then(|slot| slot[FRAME_HEAD_BYTES..].first_chunk());
+        let root = slot.zip(store);
+        let root = root.map(|(slot, store)| RootSlot::decode(slot, StoreId(*store)));
+        root.is_some_and(|root| root.is_ok_and(|root| !root.revisions.is_empty()))
+    })
+}
+
 /// What it means that a file has no good superblock.
 fn explain(path: &Path, error: Error) -> Error {
     if error.kind() != ErrorKind::Corrupt {
@@ -345,6 +358,15 @@ fn explain(path: &Path, error: Error) -> Error {
         let front = head.len().min(ROOT_BYTES);
         device.read_at(head, 0).is_ok() && head[..front].iter().all(|&byte| byte == 0)
     });
+    // Its roots are written before its superblock, and list checkpoints only after it.
+    if empty && lists_checkpoints(&head) {
+        let context = format!(
+            "{}: both copies of its superblock are zeros, though its roots list checkpoints: the head of the \
+             file was written over; they can be had from the archive or from other nodes that protect it",
+            path.display()
+        );
+        return Error::new(ErrorKind::Corrupt, context);
+    }
     if empty {
         let context = format!(
             "{}: the store is not finished: its job is making it just now, or ended while it did; \

@@ -226,7 +226,12 @@ impl StoreReader {
     /// File offset of `length` bytes at `address`.
     pub fn offset_of(&self, address: Address, length: usize) -> Result<u64> {
         let Some(slot) = self.slot_of(address.segment()) else {
-            let what = FormatError::new("segment", "record", 0, "a slot that holds it", "none");
+            let bytes = self.device.length_bytes().unwrap_or(0);
+            let found = format!(
+                "none in the {} slots of a file of {bytes} bytes: it was cut off, or the records are damaged",
+                self.geometry.slots_in(bytes)
+            );
+            let what = FormatError::new("segment", "record", 0, "a slot that holds it", found);
             return Err(Error::malformed(
                 format!("{}: {address}", self.device.name()),
                 what,

@@ -164,6 +164,10 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
             return Err(Failure::new(ErrorKind::VariableMismatch, message));
         }
     }
+    // Of a checkpoint of which nothing can be read there is nothing to show.
+    if checkpoint.ranks.is_empty() {
+        return Err(select::incomplete(&checkpoint));
+    }
     let stored = stored(&stores, &checkpoint, &variables)?;
     if args.json {
         print_json(&Contents {

@@ -31,7 +31,7 @@ pub(crate) struct PruneArgs {
     job: Option<String>,
     /// So many of the newest checkpoints stay. Without it all that can be restored stay, and only
     /// what a later run of the job abandoned goes.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     retained: Option<u32>,
     /// Only what was archived longer ago goes: `7d`, `12h`. Without --retained the newest checkpoint stays,
     /// however old it is.

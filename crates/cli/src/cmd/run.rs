@@ -34,10 +34,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     restarts: u32,
     /// Give up when it died so often with no newer checkpoint, where the store can be read
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = units::count)]
     stalls: u32,
     /// Restore this checkpoint at the first start, and abandon later ones [default: the newest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = units::number)]
     checkpoint: Option<u64>,
     /// Begin anew at the first start, whatever is stored; `BACKSTAY_FRESH=1` does so, too
     #[arg(long, conflicts_with = "checkpoint")]

@@ -356,6 +356,32 @@ fn what_is_no_store_is_said_to_be_none() {
 }
 
 #[test]
+fn a_head_of_zeros_over_checkpoints_is_damage_and_not_a_store_being_made() {
+    let (_folder, path) = one_node(2);
+    let whole = std::fs::read(&path).unwrap();
+    let mut zeroed = whole.clone();
+    zeroed[..8192].fill(0);
+    std::fs::write(&path, &zeroed).unwrap();
+    for ran in all_commands(&path) {
+        assert_eq!(ran.status, 1, "{ran:?}");
+        assert!(ran.err.contains("was written over"), "{ran:?}");
+        assert!(!ran.err.contains("not finished"), "{ran:?}");
+    }
+    // Cut off behind its roots: the file says how much is left of it, and no other nodes are asked for.
+    std::fs::write(&path, &whole[..200_000]).unwrap();
+    let ran = backstay(&["ls"], &[&path]);
+    assert!(
+        ran.status == 1 && ran.err.contains("file of 200000 bytes: it was cut off"),
+        "{ran:?}"
+    );
+    let ran = backstay(&["inspect"], &[&path]);
+    assert!(
+        ran.status == 1 && !ran.err.contains("other nodes"),
+        "{ran:?}"
+    );
+}
+
+#[test]
 fn one_bad_store_does_not_hide_the_others() {
     let folder = tempfile::tempdir().unwrap();
     run_job(folder.path(), 2, 2);
