@@ -24,11 +24,14 @@ pub(crate) fn columns() -> Option<usize> {
 }
 
 /// Whether standard output shows colours: a terminal that can, and nobody said no (<https://no-color.org>).
-fn has_colours() -> bool {
-    let says_no = |name, no: &dyn Fn(&str) -> bool| std::env::var(name).is_ok_and(|text| no(&text));
-    std::io::stdout().is_terminal()
-        && !says_no("NO_COLOR", &|text| !text.is_empty())
-        && !says_no("TERM", &|text| text == "dumb")
+pub(crate) fn has_colours() -> bool {
+    let no_colour = std::env::var("NO_COLOR").is_ok_and(|text| !text.is_empty());
+    std::io::stdout().is_terminal() && !no_colour && !is_dumb()
+}
+
+/// Whether the terminal says that it can do nothing but print.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var("TERM").is_ok_and(|text| text == "dumb")
 }
 
 /// `text` with what must not be overlooked in red, where there are colours.

@@ -194,3 +194,53 @@ fn wrong_usage_is_two_and_json_where_that_is_asked_for() {
         assert_eq!(ran.json()["error"]["kind"], "usage");
     }
 }
+
+/// `status --watch` on a terminal of 80 by 24, which gets `keys` after two looks: what it was sent, and the status.
+fn watched(path: &Path, keys: &[u8], variables: &str) -> (String, i32) {
+    use std::io::Write;
+    use std::process::Stdio;
+    let program = env!("CARGO_BIN_EXE_backstay");
+    let line = format!(
+        "stty cols 80 rows 24; {variables} '{program}' status --watch '{}'",
+        path.display()
+    );
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]);
+    script.env("TERM", "xterm").env_remove("NO_COLOR");
+    let script = script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = script.spawn().expect("script of util-linux");
+    let mut input = running.stdin.take().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    input.write_all(keys).unwrap();
+    let output = running.wait_with_output().unwrap();
+    drop(input);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (text, output.status.code().unwrap())
+}
+
+#[test]
+fn the_dashboard_comes_and_goes_and_leaves_the_terminal_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    run_job(folder.path(), 2, 2);
+    for (keys, status) in [(&b"q"[..], 0), (b"\x03", 130)] {
+        let (text, ended) = watched(folder.path(), keys, "");
+        assert_eq!(ended, status, "{text:?}");
+        assert!(
+            text.contains("timeline") && text.contains("running,"),
+            "{text:?}"
+        );
+        let (begun, left) = (text.find("\x1b[?1049h"), text.find("\x1b[?1049l"));
+        assert!(begun.is_some() && left > begun, "{text:?}");
+        assert!(text.contains("\x1b[38;5;2"), "{text:?}");
+    }
+    let (text, _) = watched(folder.path(), b"q", "NO_COLOR=1");
+    assert!(text.contains("timeline"), "{text:?}");
+    assert!(!text.contains("\x1b[38;5;"), "{text:?}");
+    // Where nothing can be drawn there are lines.
+    let (text, ended) = watched(folder.path(), b"\x03", "TERM=dumb");
+    assert_eq!(ended, 130, "{text:?}");
+    assert!(
+        text.contains("newest checkpoint") && !text.contains("\x1b[?1049h"),
+        "{text:?}"
+    );
+}

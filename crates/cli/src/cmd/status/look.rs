@@ -42,6 +42,9 @@ pub(crate) struct JobView {
     /// When the newest checkpoint was committed.
     #[serde(skip)]
     pub(crate) committed_unix_ns: Option<u64>,
+    /// When checkpoints were committed that some store here has.
+    #[serde(skip)]
+    pub(crate) commits: BTreeMap<CheckpointId, u64>,
     pub(crate) levels: Levels,
     pub(crate) encoding: Option<IdView>,
     pub(crate) archive: Option<DrainView>,
@@ -349,6 +352,7 @@ impl JobView {
                 .unwrap_or(0),
             stores: stores.iter().map(StoreStatus::from).collect(),
             committed_unix_ns: committed(stores, node),
+            commits: commits(stores),
             levels: Levels {
                 node: ids.node.map(IdView::from),
                 protected: ids.protected.map(IdView::from),
@@ -374,6 +378,16 @@ fn committed(stores: &[StoreGlance], checkpoint: Option<CheckpointId>) -> Option
     let revisions = stores.iter().flat_map(|store| store.root.revisions.iter());
     let of_it = revisions.filter(|revision| Some(revision.checkpoint) == checkpoint);
     of_it.map(|revision| revision.committed_unix_ns).max()
+}
+
+/// When each checkpoint that a store here has was committed, on the last node.
+fn commits(stores: &[StoreGlance]) -> BTreeMap<CheckpointId, u64> {
+    let mut commits: BTreeMap<CheckpointId, u64> = BTreeMap::new();
+    for revision in stores.iter().flat_map(|store| &store.root.revisions) {
+        let known = commits.entry(revision.checkpoint).or_default();
+        *known = revision.committed_unix_ns.max(*known);
+    }
+    commits
 }
 
 impl From<&StoreGlance> for StoreStatus {
@@ -496,6 +510,80 @@ impl ArchiveView {
             servers: servers.collect(),
             newest_id: newest.map(|entry| entry.checkpoint),
         }
+    }
+}
+
+/// A job in the middle of a drain, and its archive, for tests of how they are shown.
+#[cfg(test)]
+pub(super) fn sample() -> Snapshot {
+    const SECOND: u64 = 1_000_000_000;
+    let now = 1_764_000_000 * SECOND;
+    let id = |number| CheckpointId::new(2, number);
+    let mut metrics = Metrics {
+        ranks: 128,
+        nodes: 4,
+        checkpoints: 40,
+        checkpoints_failed: 1,
+        changed_share: 0.31,
+        ..Metrics::default()
+    };
+    metrics.checkpoint.blocking_seconds.count = 40;
+    metrics.checkpoint.blocking_seconds.p50 = 0.0023;
+    let store = StoreStatus {
+        path: "/dev/shm/backstay-1000/heat/n0/store.backstay".to_owned(),
+        node: "n0".to_owned(),
+        bytes: 33 << 20,
+        running: true,
+        newest: Some(id(42).into()),
+        metrics: Some(metrics),
+        measured_unix_ns: Some(now - 19 * SECOND),
+    };
+    let ids = Ids {
+        node: Some(id(42)),
+        protected: Some(id(41)),
+        archive: Some(id(38)),
+        encoding: Some(id(42)),
+        draining: Some(id(41)),
+        waiting: None,
+        due: Due {
+            every: Some(1),
+            wanted: None,
+        },
+    };
+    let mut status = ArchiveStatus::default();
+    status.folder = PathBuf::from("/pfs/project/checkpoints/heat");
+    (status.draining_seconds, status.drains, status.last_seconds) = (12.0, 9, 31.4);
+    (status.last_bytes_changed, status.last_bytes_stored) = (9 << 30, 5 << 30);
+    (status.rate_bytes, status.written_unix_ns) = (Some(1 << 30), unix_ns());
+    let mut archive = DrainView::new(&status, true, &ids);
+    archive.bytes_changed = Some(10 << 30);
+    archive.bytes_encoded = Some(43 << 27);
+    archive.bytes_per_second = Some(4.5e8);
+    let commits = [(38, 250), (41, 30), (42, 3)];
+    Snapshot {
+        taken_unix_ns: now,
+        jobs: vec![JobView {
+            job: "heat".to_owned(),
+            running: true,
+            incarnation: 2,
+            stores: vec![store],
+            committed_unix_ns: Some(now - 3 * SECOND),
+            commits: commits
+                .into_iter()
+                .map(|(number, age)| (id(number), now - age * SECOND))
+                .collect(),
+            levels: Levels {
+                node: ids.node.map(IdView::from),
+                protected: ids.protected.map(IdView::from),
+                archive: ids.archive.map(IdView::from),
+            },
+            encoding: ids.encoding.map(IdView::from),
+            archive: Some(archive),
+            ids,
+        }],
+        archives: Vec::new(),
+        unreadable: Vec::new(),
+        errors: Vec::new(),
     }
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay status`: the status of jobs just now, once, again and again, or for a monitoring system.
 
+mod course;
+mod dashboard;
 mod look;
 mod metrics;
 mod serve;
 mod show;
+mod watch;
 
-use crate::output::{Failure, complain, print_json, redraw, results};
+use crate::output::{Failure, complain, print_json, results};
 use crate::select::Places;
-use crate::view::utc;
 use look::Snapshot;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -20,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     places: Places,
-    /// Show it anew every second, until interrupted.
+    /// Show it anew every second: on a terminal as a picture with bars, rates and a timeline, until `q`.
     #[arg(long, short, conflicts_with_all = ["json", "listen"])]
     watch: bool,
     /// Serve it at http://ADDR:PORT/metrics in the text format of Prometheus, until interrupted.
@@ -44,7 +46,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
             };
             Snapshot::take(&args.places).and_then(|_| serve::serve(address, &page))
         }
-        (None, true) => watch(args),
+        (None, true) => watch::watch(&args.places),
         (None, false) => once(args),
     };
     match done {
@@ -63,25 +65,4 @@ fn once(args: &StatusArgs) -> Result<(), Failure> {
     }
     snapshot.unreadable().for_each(complain);
     Ok(())
-}
-
-fn watch(args: &StatusArgs) -> Result<(), Failure> {
-    let mut before: Option<Snapshot> = None;
-    loop {
-        let mut snapshot = Snapshot::take(&args.places)?;
-        if before.is_none() {
-            snapshot.refuse_nothing()?;
-        }
-        if let Some(before) = &before {
-            snapshot.take_rates(before);
-        }
-        let mut lines = vec![utc(snapshot.taken_unix_ns)];
-        lines.extend(show::lines(&snapshot));
-        lines.extend(snapshot.unreadable().map(str::to_owned));
-        if !redraw(&lines) {
-            return Ok(());
-        }
-        before = Some(snapshot);
-        std::thread::sleep(EVERY);
-    }
 }

@@ -24,12 +24,12 @@ pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
-fn named(id: Option<CheckpointId>) -> String {
+pub(super) fn named(id: Option<CheckpointId>) -> String {
     id.map_or_else(|| "none".to_owned(), short)
 }
 
 /// A rate in bytes a second.
-fn rate(bytes: f64) -> String {
+pub(super) fn rate(bytes: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -105,7 +105,7 @@ fn of_costs(store: &StoreStatus, metrics: &Metrics, lines: &mut Vec<String>) {
 }
 
 /// A short time, in a unit that shows some digits of it.
-fn brief(seconds: f64) -> String {
+pub(super) fn brief(seconds: f64) -> String {
     match seconds {
         small if small < 1e-3 => format!("{:.0} us", small * 1e6),
         small if small < 1.0 => format!("{:.0} ms", small * 1e3),
