@@ -105,6 +105,13 @@ impl Fence {
         Self::signed(file).map_err(|error| Error::io(format!("{}", path.display()), error))
     }
 
+    /// Removes the lock of a file that was removed, unless a process holds it.
+    pub fn forget(store: StoreId) {
+        if let Ok(folder) = folder() {
+            remove_unheld(&path(&folder, store));
+        }
+    }
+
     /// Whether a process of this host that lives may write the file.
     pub fn is_held(store: StoreId) -> bool {
         let file = folder().and_then(|folder| {

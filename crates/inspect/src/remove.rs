@@ -415,6 +415,8 @@ pub fn remove(folders: &[RemovalFolder]) -> Result<Removed> {
                 }
             }
         }
+        // Whose files are gone, their locks in the host's memory say nothing any more.
+        folder.stores.iter().for_each(|store| Fence::forget(*store));
         done.folders += remove_empty(folder);
     }
     drop(held);

@@ -172,6 +172,10 @@ mod tests {
                 let bytes = vec![1 + u8::try_from(step % 255).unwrap(); count];
                 model[offset..offset + count].copy_from_slice(&bytes);
                 assert!(shared.write(&bytes, to_u64(offset)));
+                if seeded.chance(1, 4) {
+                    model[offset..offset + count].fill(0);
+                    shared.clear(to_u64(offset), to_u64(count));
+                }
             }
             assert_eq!(shared.to_vec(), model, "step {step}");
             let offset = seeded.index(model.len() + 1);

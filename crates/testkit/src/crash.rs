@@ -574,6 +574,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_back_is_gone_or_not_or_in_part() {
+        let discard = Operation::Discard {
+            offset: 2,
+            bytes: 4,
+        };
+        let found = images(&[discard], &SharedBytes::new(vec![7; 8]), 1);
+        for wanted in [&[7; 8], &[7, 7, 0, 0, 0, 0, 7, 7]] {
+            assert!(found.contains(wanted.as_slice()), "{found:?}");
+        }
+        // Nothing outside it is touched, and what is lost of it is one run from an end.
+        let whole = |bytes: &Vec<u8>| bytes[..2] == [7, 7] && bytes[6..] == [7, 7];
+        assert!(found.iter().all(whole) && found.len() > 2, "{found:?}");
+        let shrink = Operation::Shrink { length_bytes: 3 };
+        let found = images(&[shrink, Operation::Sync], &SharedBytes::new(vec![7; 8]), 1);
+        let wanted: BTreeSet<Vec<u8>> = [vec![7; 8], vec![7; 3]].into();
+        assert_eq!(found, wanted, "a file is cut off in one step");
+    }
+
+    #[test]
     fn a_failed_sync_leaves_doubt_that_a_later_one_does_not_lift() {
         let log = [
             write(0, b"a"),

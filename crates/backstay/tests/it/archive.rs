@@ -402,50 +402,110 @@ fn on_disk(folder: &Path) -> u64 {
         .sum()
 }
 
-/// 9.2 MiB on four nodes, which no codec makes smaller, with nothing set of how much to reserve.
+/// A rank with 2.3 MiB that no codec makes smaller, and nothing set of how much its archive reserves.
+struct Noisy {
+    session: backstay::Session,
+    field: Vec<u64>,
+}
+
+impl Noisy {
+    const WORDS: usize = 300_000;
+
+    fn open(folder: &Path, comm: ThreadComm, retained: u32) -> Self {
+        let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
+        let config = Config {
+            archive_reserve_bytes: None,
+            archive_retained: retained,
+            ..node(folder, place)
+        };
+        let mut session = backstay::Session::open(Box::new(comm), config).unwrap();
+        let mut field = vec![0_u64; Self::WORDS];
+        let length = u64::try_from(Self::WORDS).unwrap();
+        let variable = backstay::Variable::new("field", backstay::ElementType::U64, &[length]);
+        // SAFETY: the words are on the heap, and neither moved nor freed while the session lives.
+        unsafe { session.protect(variable, field.as_mut_ptr().cast()) }.unwrap();
+        Self { session, field }
+    }
+
+    /// What the field is at a step.
+    fn noise(&self, step: u64) -> Vec<u64> {
+        let mut word = (step << 32) | (u64::from(self.session.rank()) + 1);
+        let next = |_| {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word
+        };
+        (0..Self::WORDS).map(next).collect()
+    }
+
+    fn archive(&mut self, step: u64) {
+        let noise = self.noise(step);
+        self.field.copy_from_slice(&noise);
+        let handle = self.session.checkpoint_start().unwrap();
+        self.session.wait(handle, Level::Archive).unwrap();
+    }
+}
+
+/// 9.2 MiB on four nodes.
 #[test]
 fn an_archive_takes_about_as_much_as_what_is_in_it() {
     const MIB: u64 = 1 << 20;
-    const WORDS: usize = 300_000;
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let job = archive(folder).join("test job");
     let sizes = run_ranks(ThreadComm::new(4), |comm| {
-        let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
-        let config = Config {
-            archive_reserve_bytes: None,
-            archive_retained: 2,
-            ..node(folder, place)
-        };
-        let mut session = backstay::Session::open(Box::new(comm), config).unwrap();
-        let mut field = vec![0_u64; WORDS];
-        let length = u64::try_from(WORDS).unwrap();
-        let variable = backstay::Variable::new("field", backstay::ElementType::U64, &[length]);
-        // SAFETY: `field` is not moved or freed while the session lives.
-        unsafe { session.protect(variable, field.as_mut_ptr().cast()) }.unwrap();
-        let mut word = u64::try_from(place).unwrap() + 1;
+        let mut rank = Noisy::open(folder, comm, 2);
         let mut sizes = Vec::new();
-        for _ in 0..8 {
-            for value in &mut field {
-                word ^= word << 13;
-                word ^= word >> 7;
-                word ^= word << 17;
-                *value = word;
-            }
-            let handle = session.checkpoint_start().unwrap();
-            session.wait(handle, Level::Archive).unwrap();
+        for step in 1..=8 {
+            rank.archive(step);
             sizes.push(on_disk(&job));
         }
-        session.close().unwrap();
+        rank.session.close().unwrap();
         sizes
     });
     let sizes = &sizes[0];
-
     // Of one checkpoint: itself, rounded up to MiB in each file, and a catalog of 2 MiB.
     assert!(sizes[0] < 16 * MIB, "{sizes:?}");
     // Of two that are retained and one that is being written, and no more with time.
     assert!(sizes[7] < 36 * MIB, "{sizes:?}");
     assert_eq!(sizes[4], sizes[7], "{sizes:?}");
+}
+
+/// A job that is to retain fewer gives the space of the others back with its next drain, while it runs.
+#[test]
+fn files_become_smaller_when_fewer_are_retained_and_what_stays_is_restored() {
+    const MIB: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let job = archive(folder).join("test job");
+    run_ranks(ThreadComm::new(2), |comm| {
+        let mut rank = Noisy::open(folder, comm, 8);
+        (1..=8).for_each(|step| rank.archive(step));
+        rank.session.close().unwrap();
+    });
+    let before = on_disk(&job);
+    assert!(before > 42 * MIB, "{before}");
+    let after = run_ranks(ThreadComm::new(2), |comm| {
+        let mut rank = Noisy::open(folder, comm, 1);
+        rank.session.restore().unwrap();
+        assert!(rank.field == rank.noise(8));
+        rank.archive(9);
+        let after = on_disk(&job);
+        // Back in what is left, and in space that is had again.
+        (10..=13).for_each(|step| rank.archive(step));
+        rank.session.close().unwrap();
+        after
+    });
+    // Two are there until the catalog has the newer one, and as much and one more is free.
+    assert!(after[0] < 28 * MIB, "{before}, then {after:?}");
+    wipe_nodes(folder, &[0, 1]);
+    run_ranks(ThreadComm::new(2), |comm| {
+        let mut rank = Noisy::open(folder, comm, 1);
+        assert_eq!(rank.session.restore().unwrap().checkpoint.number, 13);
+        assert!(rank.field == rank.noise(13));
+        rank.session.close().unwrap();
+    });
 }
 
 #[test]

@@ -244,7 +244,7 @@ fn show(args: &PruneArgs, plan: &PrunePlan) {
         result(&format!("file {} goes, {bytes}: {}", file.name, file.why));
     }
     result(&format!(
-        "{} inside the files go back to the file system",
+        "{} inside the files are free then",
         human_bytes(plan.bytes_reusable)
     ));
     plan.notes.iter().for_each(|note| complain(note));
