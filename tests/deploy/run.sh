@@ -102,7 +102,7 @@ check "its own name is left alone" '! BACKSTAY_JOB=other deploy/slurm/task-prolo
 pid=$(cat "$work/real/7/pid")
 BACKSTAY_STORES_AT_END=keep deploy/slurm/epilog.sh
 check "the epilog keeps a store where it is told to" 'is_gone $pid && [ -e "$work/stores/slurm-7/$(uname -n)/store.backstay" ]'
-check "the store is found again" 'meet slurm-7 && grep -q "resuming from checkpoint 4" "$work/output"'
+check "the store is found again" 'meet slurm-7 && grep -q "finished with checkpoint 5: this start begins anew" "$work/output"'
 touch "$work/stores/slurm-7/$(uname -n)/mine"
 deploy/slurm/epilog.sh 2>/dev/null
 check "what is not Backstay's stays" '[ "$(find "$work/stores/slurm-7" -type f)" = "$work/stores/slurm-7/$(uname -n)/mine" ]'

@@ -29,6 +29,8 @@ pub struct PruneOptions {
     pub retained: Option<usize>,
     /// What was archived since so long stays, too; and without `retained` the newest one, however old it is.
     pub older: Option<Duration>,
+    /// What programs finished with may go like the others; without `retained` the newest one stays.
+    pub finished: bool,
     /// Numbers of checkpoints to keep from now on.
     pub keep: Vec<u64>,
     /// Numbers of checkpoints that need not be kept any longer.
@@ -108,11 +110,17 @@ pub fn plan(folder: &Path, options: &PruneOptions) -> Result<PrunePlan> {
     for (number, kept) in marks.chain(options.release.iter().map(|&number| (number, false))) {
         mark(&mut state, number, kept)?;
     }
-    let newest = match (options.retained, options.older) {
-        (Some(retained), _) => retained,
-        (None, Some(_)) => 1,
-        (None, None) => usize::MAX,
+    let newest = match options.retained {
+        Some(retained) => retained,
+        None if options.older.is_some() || options.finished => 1,
+        None => usize::MAX,
     };
+    if options.finished {
+        state
+            .checkpoints
+            .iter_mut()
+            .for_each(|entry| entry.finished = false);
+    }
     let now = backstay_base::clock::unix_ns();
     let retention = retention::plan(&state, newest).only(|id| {
         let archived = state.find(id).map_or(0, |entry| entry.archived_unix_ns);

@@ -21,6 +21,7 @@ use std::time::Duration;
 /// Takes checkpoints out of an archive, and files that nothing refers to any more. Shows what goes and
 /// why before anything is done.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct PruneArgs {
     /// The folder of the job in the archive, or the folder above it if that has one job. Without it,
     /// `BACKSTAY_ARCHIVE` or the configuration that `BACKSTAY_CONFIG` names says where the archive is.
@@ -37,6 +38,10 @@ pub(crate) struct PruneArgs {
     /// however old it is.
     #[arg(long, value_name = "AGE", value_parser = units::whole_seconds)]
     older: Option<u64>,
+    /// What programs finished with may go, too: without this it stays. Without --retained the newest
+    /// checkpoint stays.
+    #[arg(long)]
+    finished: bool,
     /// Keep this checkpoint until it is released, whatever goes. May be given several times.
     #[arg(long, value_name = "N")]
     keep: Vec<u64>,
@@ -96,6 +101,7 @@ fn prune(args: &PruneArgs) -> Result<(), Failure> {
     let options = PruneOptions {
         retained: args.retained.map(backstay_format::width::index),
         older: args.older.map(Duration::from_secs),
+        finished: args.finished,
         keep: args.keep.clone(),
         release: args.release.clone(),
     };

@@ -209,3 +209,47 @@ fn prune_older_takes_the_old_ones_and_leaves_the_newest() {
     let ran = backstay(&["prune", "--older", "soon"], &[&archive]);
     assert!(ran.status == 2 && ran.err.contains("2h, 1d"), "{ran:?}");
 }
+
+/// One run that finishes with its second checkpoint.
+fn finished_run(path: &Path) {
+    run_ranks(ThreadComm::new(RANKS), |comm| {
+        let rank = usize::try_from(comm.rank()).unwrap();
+        let mut one = Rank::open(comm, archiving(path, rank, 4));
+        one.compute();
+        let handle = one.session.checkpoint_start().unwrap();
+        one.session.wait(handle, Level::Archive).unwrap();
+        one.compute();
+        one.session.finish().unwrap();
+    });
+}
+
+#[test]
+fn what_a_program_finished_with_goes_only_where_that_is_said() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    finished_run(path);
+    finished_run(path);
+    let archive = folder(path);
+    let listed = || -> Vec<(u64, bool)> {
+        let catalog = Catalog::open_reader(&archive).unwrap();
+        let all = catalog.state().checkpoints.iter();
+        all.map(|entry| (entry.checkpoint.number, entry.finished))
+            .collect()
+    };
+    assert_eq!(listed(), [(1, false), (2, true), (3, false), (4, true)]);
+    let ran = backstay(&["prune", "--yes", "--retained", "1"], &[&archive]);
+    assert_eq!(
+        (ran.status, listed()),
+        (0, vec![(2, true), (4, true)]),
+        "{ran:?}"
+    );
+    let words = ["prune", "--yes", "--finished", "--older", "7d"];
+    let ran = backstay(&words, &[&archive]);
+    assert_eq!((ran.status, listed().len()), (0, 2), "{ran:?}");
+    let ran = backstay(&["prune", "--yes", "--finished"], &[&archive]);
+    assert_eq!((ran.status, listed()), (0, vec![(4, true)]), "{ran:?}");
+    let ran = backstay(&["status"], &[&path.join(JOB)]);
+    assert!(ran.status == 0 && ran.out.contains("finished"), "{ran:?}");
+    let ran = backstay(&["verify"], &[&archive]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+}

@@ -144,7 +144,9 @@ impl Course {
         } else if new.running && !old.running {
             said.push(("it runs again".to_owned(), false));
         }
-        if old.running && !new.running {
+        if new.finished && !old.finished {
+            said.push(("it is finished".to_owned(), false));
+        } else if old.running && !new.running && !new.finished {
             said.push(("it runs no more".to_owned(), false));
         }
         let moved = [
@@ -256,6 +258,11 @@ mod tests {
         ];
         assert_eq!(texts(&course), wanted);
         assert!(course.events[1].is_bad && course.events[2].is_bad);
+        let mut done = sample();
+        (done.jobs[0].running, done.jobs[0].finished) = (false, true);
+        let mut other = Course::default();
+        other.take(Some(&before), &done);
+        assert_eq!(texts(&other), ["it is finished"]);
         let mut none = sample();
         none.jobs.clear();
         course.take(Some(&before), &none);

@@ -161,11 +161,7 @@ fn panels(
 }
 
 fn title(job: &JobView) -> String {
-    let state = if job.running {
-        "running"
-    } else {
-        "not running"
-    };
+    let state = job.state();
     let sizes = job.stores.iter().filter_map(|store| store.metrics.as_ref());
     let sizes = sizes.max_by_key(|metrics| metrics.nodes);
     let sizes = sizes.map_or_else(String::new, |metrics| {

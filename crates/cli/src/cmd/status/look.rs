@@ -37,6 +37,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct JobView {
     pub(crate) job: String,
     pub(crate) running: bool,
+    /// Its program said that it is done, and has not begun anew since.
+    pub(crate) finished: bool,
     pub(crate) incarnation: u64,
     pub(crate) stores: Vec<StoreStatus>,
     /// When the newest checkpoint was committed.
@@ -292,6 +294,15 @@ fn protected_at_rest(stores: &[StoreGlance]) -> Option<CheckpointId> {
 }
 
 impl JobView {
+    /// In a word or two.
+    pub(crate) fn state(&self) -> &'static str {
+        match (self.running, self.finished) {
+            (true, _) => "running",
+            (false, true) => "finished",
+            (false, false) => "not running",
+        }
+    }
+
     fn new(job: String, stores: &[StoreGlance]) -> Self {
         let said = || stores.iter().filter_map(|store| store.running.as_ref());
         let running = said().next().is_some();
@@ -345,6 +356,7 @@ impl JobView {
         Self {
             job,
             running,
+            finished: is_finished(stores),
             incarnation: stores
                 .iter()
                 .map(|store| store.root.incarnation)
@@ -363,6 +375,13 @@ impl JobView {
             ids,
         }
     }
+}
+
+/// Whether the job is finished, by its stores: of several accounts that of the later life counts.
+fn is_finished(stores: &[StoreGlance]) -> bool {
+    let lineages = stores.iter().map(|store| &store.root.lineage);
+    let newest = lineages.max_by_key(|lineage| lineage.order());
+    newest.is_some_and(|lineage| lineage.finished)
 }
 
 /// When `metrics.json` beside a store was written.
@@ -565,6 +584,7 @@ pub(super) fn sample() -> Snapshot {
         jobs: vec![JobView {
             job: "heat".to_owned(),
             running: true,
+            finished: false,
             incarnation: 2,
             stores: vec![store],
             committed_unix_ns: Some(now - 3 * SECOND),

@@ -45,11 +45,7 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
     lines.push(format!(
         "job {}: {}, run {}; {} here{}",
         job.job,
-        if job.running {
-            "running"
-        } else {
-            "not running"
-        },
+        job.state(),
         job.incarnation,
         counted(job.stores.len(), "store"),
         if nodes > 0 {
