@@ -19,7 +19,7 @@ def store(tmp_path, monkeypatch):
             monkeypatch.delenv(name)
     monkeypatch.setenv("BACKSTAY_STORE_PATH", str(tmp_path / "stores"))
     monkeypatch.setenv("BACKSTAY_JOB", "test")
-    monkeypatch.setenv("BACKSTAY_LOG", "error")
+    monkeypatch.setenv("BACKSTAY_LOG", "quiet")
     monkeypatch.setenv("BACKSTAY_TIMEOUT_MS", "20000")
     (tmp_path / "stores").mkdir()
     return tmp_path / "stores"
