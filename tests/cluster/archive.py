@@ -453,10 +453,15 @@ def a_client_is_killed(settings):
 # ---- Damage ---------------------------------------------------------------------------------------------
 
 
-# Copies of superblocks, roots of a store and states of a catalog: where, and how much of it is never empty.
+# Copies of superblocks and roots of a store: where, and how much of it is never empty.
 HEADS = ((0, 64), (4 << 10, (4 << 10) + 64))
 ROOTS = ((16 << 10, (16 << 10) + 64), (32 << 10, (32 << 10) + 64))
-STATES = ((4 << 20, (4 << 20) + 64), (8 << 20, (8 << 20) + 64))
+
+
+def states(catalog):
+    """The same of the two states of a catalog: its slots, which are all there is from 4 MiB on."""
+    second = ((4 << 20) + catalog.stat().st_size) // 2
+    return (4 << 20, (4 << 20) + 64), (second, second + 64)
 
 
 def flip(path, chance, low, high, count):
@@ -504,9 +509,9 @@ def bytes_are_flipped(settings):
                 for place in ROOTS:
                     expect(flip(victim, chance, *place, 1) == 1, "no root there")
             elif what == "a state":
-                expect(flip(catalog, chance, *chance.choice(STATES), 1) == 1, "no state there")
+                expect(flip(catalog, chance, *chance.choice(states(catalog)), 1) == 1, "no state there")
             else:
-                for place in STATES if what == "both states" else HEADS:
+                for place in states(catalog) if what == "both states" else HEADS:
                     expect(flip(catalog, chance, *place, 1) == 1, "nothing there")
             judged = History()
             judged.begun, judged.heard_all = history.begun, history.heard_all
