@@ -7,7 +7,7 @@
 
 use super::course::{Course, JobCourse, Level};
 use super::look::{ArchiveView, JobView, Snapshot};
-use super::show::{brief, named, rate};
+use super::show::{brief, last_drain, named, rate};
 use crate::output::{counted, human_age, human_bytes, percent};
 use crate::terminal::folded;
 use crate::view::{short, utc};
@@ -364,20 +364,7 @@ fn facts(job: &JobView, course: &JobCourse, now_unix_ns: u64) -> Vec<String> {
     if course.rates.iter().any(|&rate| rate > 0) {
         facts.push(format!(" {}", steps(course, 60)));
     }
-    if let (Some(seconds), Some(changed), Some(stored)) = (
-        drain.last_seconds,
-        drain.last_bytes_changed,
-        drain.last_bytes_stored,
-    ) {
-        let ratio = drain
-            .last_ratio
-            .map_or_else(String::new, |r| format!(", ratio {r:.2}"));
-        facts.push(format!(
-            " last drain {seconds:.1} s: {} changed, {} stored{ratio}",
-            human_bytes(changed),
-            human_bytes(stored)
-        ));
-    }
+    facts.extend(last_drain(drain).map(|last| format!(" last drain {last}")));
     facts
 }
 

@@ -178,21 +178,23 @@ fn of_drain(job: &JobView, drain: &DrainView, lines: &mut Vec<String>) {
             ));
         }
     }
-    if let (Some(seconds), Some(changed), Some(stored)) = (
-        drain.last_seconds,
-        drain.last_bytes_changed,
-        drain.last_bytes_stored,
-    ) {
-        let ratio = drain
-            .last_ratio
-            .map_or_else(String::new, |r| format!(", ratio {r:.2}"));
-        lines.push(format!(
-            "             the last drain took {seconds:.1} s: {} changed, {} stored{ratio}",
-            human_bytes(changed),
-            human_bytes(stored)
-        ));
+    if let Some(last) = last_drain(drain) {
+        lines.push(format!("             the last drain took {last}"));
     }
     of_rules(job, drain, lines);
+}
+
+/// How long the last drain took, and for how much.
+pub(super) fn last_drain(drain: &DrainView) -> Option<String> {
+    let ratio = drain
+        .last_ratio
+        .map_or_else(String::new, |r| format!(", ratio {r:.2}"));
+    Some(format!(
+        "{:.1} s: {} changed, {} stored{ratio}",
+        drain.last_seconds?,
+        human_bytes(drain.last_bytes_changed?),
+        human_bytes(drain.last_bytes_stored?)
+    ))
 }
 
 /// What drains, how fast it may, and what does not.
