@@ -79,7 +79,7 @@ impl Program<'_> {
     /// Whether something is, or was lately, done to the network or to files.
     fn is_disturbed(&self, number: usize) -> bool {
         let plan = self.seat.plan();
-        let mut before = plan.steps[..=number].iter();
+        let mut before = plan.steps.iter().take(number + 1);
         self.failed
             || self.seat.world.lost_agent()
             || self.seat.world.was_stopped(number)
@@ -117,8 +117,8 @@ impl Program<'_> {
 
     /// Whether some store was full in this life: a full stripe log, or archive, makes none full.
     fn is_full(&self, number: usize) -> bool {
-        let steps = &self.seat.plan().steps[..=number];
-        let mut faults = steps.iter().filter_map(|step| step.fault);
+        let steps = self.seat.plan().steps.iter().take(number + 1);
+        let mut faults = steps.filter_map(|step| step.fault);
         faults.any(|fault| {
             let full = matches!(fault.how, How::NoSpace | How::Quota | How::Short);
             full && fault.device == Device::Store
@@ -255,6 +255,53 @@ impl Program<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Computes a last step, and says that the program is done.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        let seat = self.seat;
+        let last = seat.plan().steps.len();
+        if seat.rank == 0 {
+            seat.world.at_step(last);
+            seat.world.calm();
+        }
+        self.compute()?;
+        let taken = self.session.take_last_checkpoint();
+        if seat.world.is_dead() {
+            return Ok(());
+        }
+        let may_fail = self.failed;
+        let taken = match taken {
+            Err(error) if may_fail => {
+                return seat.sane("a last checkpoint", &error, self.is_full(last));
+            }
+            taken => seat.ok("a last checkpoint", taken)?,
+        };
+        let Some(taken) = taken else { return Ok(()) };
+        let id = taken.report.checkpoint;
+        seat.event(Event::Started(id, self.step));
+        seat.event(Event::Committed(id, self.step));
+        match taken.level {
+            Level::Protected => seat.event(Event::Protected(id, self.step)),
+            Level::Archive => seat.event(Event::Archived(id, self.step)),
+            Level::Node => {}
+        }
+        seat.ledger.finishing();
+        let Self {
+            session, fields, ..
+        } = self;
+        let finished = session.finish_with(&taken);
+        drop(fields);
+        match finished {
+            Err(error) if may_fail => seat.sane("finishing", &error, true),
+            finished => {
+                if seat.ok("finishing", finished)?.is_some() {
+                    let archived = taken.level == Level::Archive;
+                    seat.ledger.finished(seat.rank, archived);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Restores again in the same session: the newest, or the one than which so many are newer.

@@ -13,6 +13,7 @@
 //! | [`NOTHING_DROPPED`] | at every restore that something kept from what there is, and at the next |
 //! | [`STILL_THERE`] | at every restore, after losses |
 //! | [`NEVER_BACK`] | at every restore |
+//! | [`DONE_IS_DONE`] | at every restore after a job finished |
 //! | [`ONE_NAME`] | at every checkpoint and restore |
 //! | [`GOES_ON`] | at every call that nothing disturbs |
 //! | [`TRULY_PROTECTED`] | after every life: what the stores' own logs say |
@@ -43,6 +44,8 @@ pub(crate) const NOTHING_DROPPED: &str = "nothing is dropped by a read that fail
 pub(crate) const STILL_THERE: &str = "what was told safe survives the losses that this covers";
 /// A checkpoint that a life went back behind is gone.
 pub(crate) const NEVER_BACK: &str = "an abandoned checkpoint never comes back";
+/// A job that finished begins anew, as long as any node that is there, or the archive, knows that it did.
+pub(crate) const DONE_IS_DONE: &str = "a finished job is not gone on from";
 /// A checkpoint's name is given once.
 pub(crate) const ONE_NAME: &str = "a name stands for one checkpoint";
 /// What nothing disturbs is well, in time.

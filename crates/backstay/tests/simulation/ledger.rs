@@ -30,6 +30,19 @@ pub(crate) enum Event {
     Restored(CheckpointId, u64),
 }
 
+/// Whether a job is finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Finish {
+    #[default]
+    No,
+    /// Some nodes may say so.
+    Maybe,
+    Yes {
+        /// And so does the archive.
+        archived: bool,
+    },
+}
+
 /// What the ranks of one life were told.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
@@ -42,6 +55,8 @@ pub(crate) struct Told {
     /// By the number of the call: what each rank was told.
     pub(crate) calls: BTreeMap<u64, BTreeMap<usize, String>>,
     pub(crate) closed: bool,
+    /// The program said that it is done.
+    pub(crate) finish: Finish,
     /// A device failed in this life: what it left may be less than it would have been.
     pub(crate) faults: bool,
     /// An agent died in it while the ranks went on, or all of it was stopped for a while.
@@ -127,6 +142,26 @@ impl Ledger {
     }
     pub(crate) fn closed(&self) {
         self.0.lock().unwrap().closed = true;
+    }
+    /// A rank says that the program is done.
+    pub(crate) fn finishing(&self) {
+        let mut told = self.0.lock().unwrap();
+        if told.finish == Finish::No {
+            told.finish = Finish::Maybe;
+        }
+    }
+    /// It was told that the job is finished, in the archive as well where it is `archived` and this is rank 0.
+    pub(crate) fn finished(&self, rank: usize, archived: bool) {
+        if rank == 0 {
+            counts::one("jobs that finished");
+        }
+        let mut told = self.0.lock().unwrap();
+        let archived = archived && rank == 0 && !told.faults;
+        let known = matches!(told.finish, Finish::Yes { archived: true });
+        told.finish = Finish::Yes {
+            archived: archived || known,
+        };
+        told.closed = true;
     }
     pub(crate) fn take(&self) -> Told {
         std::mem::take(&mut self.0.lock().unwrap())

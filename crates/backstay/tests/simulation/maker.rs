@@ -86,6 +86,7 @@ impl Maker {
             lives,
             halts: Vec::new(),
             agents: Vec::new(),
+            finishes: Vec::new(),
             story: None,
         }
     }

@@ -11,8 +11,8 @@
 //! | protected | not more nodes of that life are wiped, damaged, of an earlier time or left out than the smallest parity of its groups |
 //! | on the nodes | none of them is, and every rank can reach its part |
 
-use crate::invariants::{self, GOES_ON, NOTHING_NEWER, Required, broken};
-use crate::ledger::{Event, Outcome, Told};
+use crate::invariants::{self, DONE_IS_DONE, GOES_ON, NOTHING_NEWER, Required, broken};
+use crate::ledger::{Event, Finish, Outcome, Told};
 use crate::scenario::{Damage, LifePlan, Scenario};
 use backstay::config::Redundancy;
 use backstay::{CheckpointId, ErrorKind};
@@ -88,6 +88,27 @@ impl Promise {
     }
 }
 
+/// A life that finished, or that died while it did.
+#[derive(Debug)]
+struct Done {
+    /// Nodes whose stores say so, where it is certain that they do.
+    nodes: BTreeSet<usize>,
+    /// And so does the catalog.
+    archived: bool,
+    /// A life has begun anew since then, and may have taken a checkpoint without anybody being told.
+    begun: bool,
+}
+
+/// A checkpoint that is not restored any more unless it is named.
+#[derive(Debug)]
+struct Left {
+    /// The nodes whose stores know: those of the life that went back behind it, or began anew, and of later ones that
+    /// had one of them.
+    nodes: BTreeSet<usize>,
+    /// The catalog knows as well, where there is one.
+    catalog: bool,
+}
+
 /// What the job knows over all its lives.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
@@ -95,11 +116,13 @@ pub(crate) struct Model {
     protected: Option<Promise>,
     archived: Option<Promise>,
     steps: BTreeMap<CheckpointId, u64>,
-    /// What lives went back behind, and the nodes whose stores know: those of that life and of later ones that had
-    /// one of them.
-    abandoned: BTreeMap<CheckpointId, BTreeSet<usize>>,
-    /// A catalog knows as well.
+    /// What lives went back behind, or left behind when they began anew.
+    abandoned: BTreeMap<CheckpointId, Left>,
     has_catalog: bool,
+    /// The job finished, or may have.
+    done: Option<Done>,
+    /// Nodes of lives that began anew behind that: their stores know of a lineage that may have no checkpoint yet.
+    anew: BTreeSet<usize>,
     /// Nodes whose stores tell that there were checkpoints.
     telling: BTreeSet<usize>,
     rolled_back: bool,
@@ -203,7 +226,7 @@ impl Model {
             return self.learn(scenario, plan, told).map(|()| Verdict::GoOn);
         };
         self.has_catalog = scenario.archive.is_some();
-        let required = self.required(scenario, plan);
+        let required = self.required_unless_done(scenario, plan, first)?;
         let is_late = scenario.may_be_busy(number);
         let is_busy = is_late && matches!(first, Outcome::Refused(ErrorKind::StoreBusy, _));
         let disturbed = plan.is_disturbed() || is_busy || told.shaken;
@@ -220,7 +243,9 @@ impl Model {
                 Verdict::GoOn
             }
             Outcome::Fresh => {
-                self.begin_anew(plan, number)?;
+                if !self.goes_on_anew(plan, told) {
+                    self.begin_anew(plan, number)?;
+                }
                 Verdict::GoOn
             }
             // Nothing was begun, nothing is known to be lost; what was missing may have been made again before.
@@ -245,6 +270,64 @@ impl Model {
         };
         self.learn(scenario, plan, told)?;
         Ok(verdict)
+    }
+
+    /// What must come back: nothing where the job is done, and nobody knows otherwise.
+    fn required_unless_done(
+        &self,
+        scenario: &Scenario,
+        plan: &LifePlan,
+        first: &Outcome,
+    ) -> Result<Option<Required>, String> {
+        let required = self.required(scenario, plan);
+        let Some(done) = &self.done else {
+            return Ok(required);
+        };
+        let nodes = plan.nodes();
+        let is_known = done.archived || !done.nodes.is_disjoint(&nodes);
+        let is_of_it = |id| !done.begun || self.steps.contains_key(id);
+        if let (true, Outcome::Restored(id, _)) = (is_known, first)
+            && is_of_it(id)
+        {
+            let text = format!("{id} came back, and {done:?} knows");
+            return Err(broken(DONE_IS_DONE, text));
+        }
+        let begins = is_known || *first == Outcome::Fresh;
+        Ok(required.filter(|_| !begins))
+    }
+
+    /// Whether a life that restored nothing is one of the same run, which begins anew since the job is done: what it
+    /// takes no start goes back behind.
+    fn goes_on_anew(&mut self, plan: &LifePlan, told: &Told) -> bool {
+        let nodes = plan.nodes();
+        let known = match &self.done {
+            Some(done) => {
+                let mut here = done.nodes.union(&self.stored);
+                done.archived || here.any(|node| nodes.contains(node))
+            }
+            None => !self.anew.is_disjoint(&nodes) && self.telling.is_disjoint(&nodes),
+        };
+        let has_begun = told.events.iter().any(|e| matches!(e, Event::Started(..)));
+        if known && has_begun {
+            self.leave_behind(&nodes);
+        } else if let (true, Some(done)) = (known, &mut self.done) {
+            done.begun = true;
+        }
+        known
+    }
+
+    /// A life on `nodes` began anew: no start goes back behind that.
+    fn leave_behind(&mut self, nodes: &BTreeSet<usize>) {
+        let done = self.done.take();
+        let catalog = done.is_some_and(|done| done.archived);
+        for id in std::mem::take(&mut self.steps).into_keys() {
+            let nodes = nodes.clone();
+            self.abandoned.insert(id, Left { nodes, catalog });
+        }
+        (self.node, self.protected, self.archived) = (None, None, None);
+        // Until the new lineage has a checkpoint, a start begins anew again.
+        self.telling.clear();
+        self.anew.extend(nodes);
     }
 
     /// A life found nothing.
@@ -275,7 +358,9 @@ impl Model {
         }
         let nodes = plan.nodes();
         let known = self.abandoned.iter();
-        let known = known.filter(|(_, by)| self.has_catalog || !by.is_disjoint(&nodes));
+        let known = known.filter(|(_, left)| {
+            left.catalog && self.has_catalog || !left.nodes.is_disjoint(&nodes)
+        });
         invariants::never_back(id, &known.map(|(id, _)| *id).collect())
     }
 
@@ -288,6 +373,10 @@ impl Model {
             self.tainted.extend(&nodes);
         }
         if let Some(Outcome::Restored(id, step)) = told.outcomes.values().next() {
+            if self.done.take_if(|done| done.begun).is_some() && !self.steps.contains_key(id) {
+                self.leave_behind(&nodes);
+            }
+            self.done = None;
             self.went_back(plan, *id, *step);
             self.telling.extend(&nodes);
         }
@@ -311,6 +400,9 @@ impl Model {
                     }
                 }
                 Event::Archived(id, step) => {
+                    for left in self.abandoned.values_mut() {
+                        left.catalog = true;
+                    }
                     self.archived = Some(self.promise(plan, id, step, usize::MAX));
                 }
                 Event::GoingBack(_, step) => {
@@ -328,6 +420,19 @@ impl Model {
         if committed > 1 || told.closed && committed > 0 {
             self.telling.extend(&nodes);
         }
+        self.done = match told.finish {
+            Finish::No => self.done.take(),
+            Finish::Maybe => Some(Done {
+                nodes: BTreeSet::new(),
+                archived: false,
+                begun: false,
+            }),
+            Finish::Yes { archived } => Some(Done {
+                nodes,
+                archived,
+                begun: false,
+            }),
+        };
         Ok(())
     }
 
@@ -356,13 +461,15 @@ impl Model {
         // Where every store of the lives between is gone, their names are given again.
         let mut newer = self.steps.split_off(&id);
         self.steps.extend(newer.remove_entry(&id));
-        for by in self.abandoned.values_mut() {
-            if !by.is_disjoint(&nodes) {
-                by.extend(&nodes);
+        for left in self.abandoned.values_mut() {
+            if !left.nodes.is_disjoint(&nodes) {
+                left.nodes.extend(&nodes);
             }
         }
-        self.abandoned
-            .extend(newer.into_keys().map(|id| (id, nodes.clone())));
+        for id in newer.into_keys() {
+            let (nodes, catalog) = (nodes.clone(), true);
+            self.abandoned.insert(id, Left { nodes, catalog });
+        }
         self.node = Some(self.promise(plan, id, step, 0));
         if let Some(protected) = &mut self.protected {
             if protected.step > step {
@@ -384,6 +491,10 @@ impl Model {
             promise.lost.insert(node);
         }
         self.telling.remove(&node);
+        self.anew.remove(&node);
+        if let Some(done) = &mut self.done {
+            done.nodes.remove(&node);
+        }
         self.rolled_back |= matches!(damage, Damage::Return(..));
         self.strangers.remove(&node);
         match damage {
@@ -391,8 +502,8 @@ impl Model {
                 self.passed_on |= self.tainted.remove(&node);
                 self.inheriting.remove(&node);
                 self.stored.remove(&node);
-                for by in self.abandoned.values_mut() {
-                    by.remove(&node);
+                for left in self.abandoned.values_mut() {
+                    left.nodes.remove(&node);
                 }
             }
             Damage::Return(_, life) if life < self.run_from => {

@@ -174,6 +174,9 @@ impl Seat {
                 return Ok(());
             }
         }
+        if self.scenario.finishes(self.life) {
+            return program.finish();
+        }
         if self.plan().end == End::Close && !self.world.is_dead() {
             let Program {
                 session,

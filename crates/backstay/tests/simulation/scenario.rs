@@ -309,6 +309,8 @@ pub(crate) struct Scenario {
     pub(crate) halts: Vec<Option<Halt>>,
     /// Of each life: what becomes of its agent processes, where some are started.
     pub(crate) agents: Vec<Option<Fate>>,
+    /// Of each life: whether the program is done behind its last step, and says so.
+    pub(crate) finishes: Vec<bool>,
     /// What it was made to tell, if anything.
     pub(crate) story: Option<&'static str>,
 }
@@ -351,6 +353,10 @@ impl Scenario {
     pub(crate) fn may_be_busy(&self, life: usize) -> bool {
         let stalled = |life: &LifePlan| matches!(life.end, End::Stall(_));
         self.lives[..life].iter().any(stalled) || self.halts.iter().take(life).any(Option::is_some)
+    }
+
+    pub(crate) fn finishes(&self, life: usize) -> bool {
+        self.finishes.get(life).copied().unwrap_or(false)
     }
 
     pub(crate) fn fate(&self, life: usize) -> Option<Fate> {
@@ -433,6 +439,9 @@ impl fmt::Display for Scenario {
             }
             if let Some(halt) = self.halt(number) {
                 writeln!(f, "    stopped: {halt:?}")?;
+            }
+            if self.finishes(number) {
+                writeln!(f, "    is done, and says so")?;
             }
             writeln!(f, "    then {:?}; {:?}", life.end, life.damage)?;
         }

@@ -45,6 +45,7 @@ pub(crate) fn told(scenario: Scenario) -> Scenario {
         teller.scenario.repeats = [20, 100, 300, 1000][twice.index(4)];
     }
     teller.scenario.story = story;
+    teller.finishes();
     teller.scenario
 }
 
@@ -54,6 +55,24 @@ struct Teller {
 }
 
 impl Teller {
+    /// In some seeds programs say that they are done, or die while they do.
+    fn finishes(&mut self) {
+        let mut done = Seeded::of(&[self.scenario.seed, 0x646f_6e65]);
+        let apart = self.scenario.agents.iter().any(Option::is_some);
+        let stopped = self.scenario.halts.iter().any(Option::is_some);
+        if apart || stopped || !done.chance(1, 5) {
+            return;
+        }
+        for life in &mut self.scenario.lives {
+            let finishes = life.end != End::Leave && done.chance(1, 2);
+            self.scenario.finishes.push(finishes);
+            if finishes && done.chance(1, 3) {
+                let late = done.below(20_000);
+                life.end = End::Kill(Trigger::Step(life.steps.len(), late));
+            }
+        }
+    }
+
     fn life(&mut self) -> &mut LifePlan {
         let at = self.random.index(self.scenario.lives.len());
         &mut self.scenario.lives[at]
