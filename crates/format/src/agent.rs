@@ -140,13 +140,13 @@ pub enum Request {
     },
     /// Append this record to the stripe log, durably, when its last part is here.
     Record(RecordPart),
-    /// The round is recorded everywhere; `protected` is the newest checkpoint protected in all groups.
+    /// The round is recorded by all members of the group, which protects `protected` now.
     Settle {
         /// Of the group.
         epoch: u64,
         /// Of the group.
         round: u64,
-        /// For the whole job.
+        /// By the group.
         protected: CheckpointId,
     },
     /// The job's protection failed or is less than asked for: tell those who wait.
@@ -194,6 +194,15 @@ pub enum Request {
         /// The composition of the group.
         epoch: u64,
     },
+    /// All members of the group were told that it protects `protected`: where it is the only one, the job has it.
+    Settled {
+        /// Of the group.
+        epoch: u64,
+        /// Of the group.
+        round: u64,
+        /// By the group.
+        protected: CheckpointId,
+    },
 }
 
 /// An answer.
@@ -237,7 +246,8 @@ impl Request {
             | Self::Encode { epoch, round, .. }
             | Self::Take { epoch, round, .. }
             | Self::Flush { epoch, round }
-            | Self::Settle { epoch, round, .. } => [epoch, round],
+            | Self::Settle { epoch, round, .. }
+            | Self::Settled { epoch, round, .. } => [epoch, round],
             Self::Report { round, .. } => [0, round],
             Self::Survey | Self::Record(_) | Self::SetAside { .. } | Self::Repair { .. } => [0, 0],
         }
@@ -281,7 +291,7 @@ impl Check for Request {
                 within("column", *from, 0, GROUP_MEMBERS_MAX - 1)?;
                 within("length", *length_bytes, 1, SEGMENT_BYTES_MAX)
             }
-            Self::Settle { protected, .. } => protected.check(),
+            Self::Settle { protected, .. } | Self::Settled { protected, .. } => protected.check(),
             Self::Report {
                 checkpoint,
                 kind,

@@ -31,15 +31,15 @@ pub struct Policy {
     pub pinned: BTreeSet<CheckpointId>,
     /// The newest that survives the loss of nodes: kept until a newer one does.
     pub protected: Option<CheckpointId>,
-    /// The one that is being encoded: kept until it is protected.
-    pub encoding: Option<CheckpointId>,
+    /// The oldest and the newest of those that are being encoded: kept until they are protected.
+    pub encoding: BTreeSet<CheckpointId>,
     /// The one that is being drained: kept until it is in the archive.
     pub archiving: Option<CheckpointId>,
 }
 
-/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, the one that is
+/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, the two that are
 /// being encoded, the one that is being drained.
-const LAGGING_MAX: usize = 3;
+const LAGGING_MAX: usize = 4;
 
 impl Policy {
     /// Most checkpoints that may be pinned where the newest `retained` stay: a root has room for them and
@@ -54,10 +54,8 @@ impl Policy {
     pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
         let mut keep: BTreeSet<CheckpointId> = newest.into_iter().collect();
         keep.extend(self.pinned.intersection(&self.complete));
-        for id in [self.protected, self.encoding, self.archiving]
-            .into_iter()
-            .flatten()
-        {
+        keep.extend(self.encoding.intersection(&self.complete));
+        for id in [self.protected, self.archiving].into_iter().flatten() {
             keep.extend(self.complete.get(&id));
         }
         let others = self.retained.saturating_sub(usize::from(newest.is_some()));

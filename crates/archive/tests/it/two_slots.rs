@@ -58,7 +58,7 @@ impl StoreRoot {
             complete: BTreeSet::new(),
             pinned: BTreeSet::new(),
             protected: None,
-            encoding: None,
+            encoding: BTreeSet::new(),
             archiving: None,
         }
     }

@@ -174,10 +174,10 @@ impl Session {
                 self.wait_archived(handle.checkpoint),
             ),
         };
-        let mut lowest = told_of_group(&self.node.control);
-        let outcome = vote_with(&self.comm, what, number, mine, &mut lowest);
+        let mut told = told_of_group(&self.node.control);
+        let outcome = vote_with(&self.comm, what, number, mine, &mut told);
         if self.underway.is_none() {
-            self.all_groups_have(lowest);
+            self.all_groups_have(told);
         }
         outcome?;
         if level == Level::Protected {
@@ -347,14 +347,15 @@ impl Session {
         };
         let what = format!("checkpoint {}", underway.id.number);
         let control = &self.node.control;
-        let [protected, encoding] = told_of_group(control);
+        let [protected, oldest, newest] = told_of_group(control);
         let far = [control.archiving(), control.archived()];
         let [archiving, archived] = far.map(as_number);
         let leave = i64::from(self.leave.is_there());
         let gone = self.node.leads() && self.node.store_is_gone();
         let mut known = [
             protected,
-            encoding,
+            oldest,
+            newest,
             leave,
             archiving,
             archived,
@@ -362,7 +363,7 @@ impl Session {
         ];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
-        self.leaving |= known[2] > 0;
+        self.leaving |= known[3] > 0;
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
@@ -386,11 +387,11 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
-        self.all_groups_have([known[0], known[1]]);
-        let archived = known[3] <= known[4];
-        self.policy.archiving = as_checkpoint(known[3]).filter(|_| !archived);
+        self.all_groups_have([known[0], known[1], known[2]]);
+        let archived = known[4] <= known[5];
+        self.policy.archiving = as_checkpoint(known[4]).filter(|_| !archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);
-        let back = if known[5] > 0 {
+        let back = if known[6] > 0 {
             self.put_stores_back(gone)
         } else {
             Ok(())

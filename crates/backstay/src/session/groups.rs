@@ -24,6 +24,7 @@ use backstay_parity::agent::coordinate::{GroupPlan, own_store};
 use backstay_parity::group::Scheme;
 use backstay_store::control::Control;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 const GROUPS: &str = "groups";
@@ -294,20 +295,38 @@ fn decode_seats(bytes: &[u8]) -> std::result::Result<Vec<Seat>, FormatError> {
     Ok(seats)
 }
 
-/// What a node tells in votes of its group's protection, so that the highest of all says the lowest: what it
-/// has protected in this life, and what it encodes.
-pub(super) fn told_of_group(control: &Control) -> [i64; 2] {
-    let encoding = as_number(control.encoding());
-    let encoding = if encoding > 0 { -encoding } else { i64::MIN };
-    [-as_number(control.protected_in_group()), encoding]
+/// What a node tells in votes of its group's protection, so that the highest of all says the lowest: what it has
+/// protected in this life, and what it encodes; and the highest of that.
+///
+/// A group that begins to encode the newest checkpoint says so before it looks whether it is the newest yet, and
+/// this looks when the next one is committed: so either it is told here, or the next one is taken instead. And what
+/// is encoded is looked at first: where that is the next one, the one before is protected.
+pub(super) fn told_of_group(control: &Control) -> [i64; 3] {
+    fence(Ordering::SeqCst);
+    let encoding = control.encoding();
+    let protected = control.protected_in_group();
+    let encoding = as_number(
+        Some(encoding)
+            .filter(|id| *id > protected)
+            .unwrap_or_default(),
+    );
+    let (lowest, highest) = match encoding {
+        0 => (i64::MIN, i64::MIN),
+        encoding => (-encoding, encoding),
+    };
+    [-as_number(protected), lowest, highest]
 }
 
 impl Session {
-    /// All groups have protected what `lowest`, of a vote over [`told_of_group`], says; the job has what of it
+    /// All groups have protected what a vote over [`told_of_group`] says; the job has what of it
     /// every node retains. Not while a checkpoint is under way, which was begun by what was known before.
-    pub(super) fn all_groups_have(&mut self, lowest: [i64; 2]) {
-        let [protected, encoding] = lowest.map(|lowest| lowest.checked_neg().unwrap_or(0));
-        self.policy.encoding = as_checkpoint(encoding);
+    pub(super) fn all_groups_have(&mut self, [protected, lowest, highest]: [i64; 3]) {
+        let lowest = lowest.checked_neg().unwrap_or(0);
+        self.policy.encoding = [lowest, highest]
+            .into_iter()
+            .filter_map(as_checkpoint)
+            .collect();
+        let protected = protected.checked_neg().unwrap_or(0);
         let Some(covered) = as_checkpoint(protected) else {
             return;
         };

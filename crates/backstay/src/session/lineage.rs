@@ -223,8 +223,9 @@ impl Session {
     /// checkpoint only where somebody names it ([`Session::restore_from`], `restore_checkpoint`). Where
     /// protection or the archive fail, the job is finished on its nodes, and rank 0 says so.
     ///
-    /// On an error the session is closed as by [`Session::close`] and the job is not known to be finished: its
-    /// next start goes on from the newest checkpoint. Collective.
+    /// On an error the session is closed as by [`Session::close`]. Where the last checkpoint failed, the next start
+    /// goes on from the newest one; where closing did, some nodes may know that the job is finished, and the next
+    /// start says what it does. Collective.
     pub fn finish(mut self) -> Result<Finished> {
         match self.take_last_checkpoint() {
             Ok(last) => self.finish_with(&last).map(|()| last),

@@ -205,7 +205,7 @@ impl Session {
                 complete: BTreeSet::new(),
                 pinned: BTreeSet::new(),
                 protected: None,
-                encoding: None,
+                encoding: BTreeSet::new(),
                 archiving: None,
             },
             process: Process::this(),

@@ -2,7 +2,7 @@
 //! Groups that run rounds of their own, and what the job has of them.
 
 use crate::rounds::{life, request};
-use backstay::{Config, Level};
+use backstay::{CheckpointId, Config, Level};
 use backstay_format::agent::Request;
 use backstay_testkit::network::{Fault, SimNetwork};
 use std::sync::Arc;
@@ -85,4 +85,103 @@ fn a_job_of_one_group_knows_what_it_has_without_a_vote() {
             }
         },
     );
+}
+
+/// Waits until `is_so`, of what all ranks share.
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Members that have not heard yet of the round that has begun say in votes what they protected last: that is no word
+/// of what is encoded.
+#[test]
+fn what_is_encoded_stays_though_some_members_have_not_heard_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let [hold_collect, hold_flush] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let [collecting, flushing] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let held = (Arc::clone(&hold_collect), Arc::clone(&hold_flush));
+    let seen = (Arc::clone(&collecting), Arc::clone(&flushing));
+    network.set_hook(move |attempt| {
+        let (hold, seen) = match request(&attempt.action)? {
+            Request::Collect { .. } => (&held.0, &seen.0),
+            Request::Flush { .. } => (&held.1, &seen.1),
+            _ => return None,
+        };
+        if hold.load(Ordering::SeqCst) {
+            seen.fetch_add(1, Ordering::SeqCst);
+            await_that("it is let go", || !hold.load(Ordering::SeqCst));
+        }
+        None
+    });
+    let change = |config: &mut Config| config.retained = 2;
+    life(folder.path(), &network, change, |rank| {
+        rank.take_protected();
+        let says = |what: &AtomicBool, on| {
+            if rank.session.rank() == 0 {
+                what.store(on, Ordering::SeqCst);
+            }
+        };
+        says(&hold_collect, true);
+        says(&hold_flush, true);
+        rank.take();
+        let others = 3;
+        await_that("a round begins", || {
+            collecting.load(Ordering::SeqCst) >= others
+        });
+        let encoded = rank.session.stored_checkpoints().unwrap();
+        let encoded: CheckpointId = *encoded.last().unwrap();
+        rank.take();
+        hold_collect.store(false, Ordering::SeqCst);
+        await_that("all have collected", || {
+            flushing.load(Ordering::SeqCst) >= others
+        });
+        rank.take();
+        let stored = rank.session.stored_checkpoints().unwrap();
+        assert!(stored.contains(&encoded), "{encoded} of {stored:?}");
+        hold_flush.store(false, Ordering::SeqCst);
+        await_that("it is protected", || {
+            let protected = rank.session.protected_checkpoint();
+            protected.is_some_and(|protected| protected >= encoded)
+        });
+    });
+}
+
+/// Where one member was not told of a round, no node says that the job has what it protects.
+#[test]
+fn what_one_member_was_not_told_no_node_says_of_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let refuse = Arc::new(AtomicBool::new(false));
+    let refused = Arc::new(AtomicUsize::new(0));
+    let (is_refused, count) = (Arc::clone(&refuse), Arc::clone(&refused));
+    network.set_hook(move |attempt| match request(&attempt.action)? {
+        Request::Settle { .. } if attempt.to == "n3" && is_refused.load(Ordering::SeqCst) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Some(Fault::Unreachable)
+        }
+        _ => None,
+    });
+    let change = |config: &mut Config| config.retained = 2;
+    life(folder.path(), &network, change, |rank| {
+        let first = rank.take_protected().checkpoint();
+        if rank.session.rank() == 0 {
+            refuse.store(true, Ordering::SeqCst);
+        }
+        for _ in 0..4 {
+            let before = refused.load(Ordering::SeqCst);
+            rank.take();
+            await_that("a round ends", || refused.load(Ordering::SeqCst) > before);
+            assert_eq!(rank.session.protected_checkpoint(), Some(first));
+            let stored = rank.session.stored_checkpoints().unwrap();
+            assert!(stored.contains(&first), "{first} of {stored:?}");
+        }
+        refuse.store(false, Ordering::SeqCst);
+        let last = rank.take_protected().checkpoint();
+        assert_eq!(rank.session.protected_checkpoint(), Some(last));
+    });
 }

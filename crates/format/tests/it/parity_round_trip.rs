@@ -274,6 +274,31 @@ fn rebuild() -> impl Strategy<Value = Request> {
     )
 }
 
+/// That a round is over, for the first and for the second time.
+fn settle() -> impl Strategy<Value = Request> {
+    let parts = (
+        any::<bool>(),
+        0..=COUNTER_MAX,
+        0..=COUNTER_MAX,
+        checkpoint(),
+    );
+    parts.prop_map(|(again, epoch, round, protected)| {
+        if again {
+            Request::Settled {
+                epoch,
+                round,
+                protected,
+            }
+        } else {
+            Request::Settle {
+                epoch,
+                round,
+                protected,
+            }
+        }
+    })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let counters = || (0..=COUNTER_MAX, 0..=COUNTER_MAX);
     let take = (
@@ -329,11 +354,7 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         counters().prop_map(|(epoch, round)| Request::Flush { epoch, round }),
         part().prop_map(Request::Record),
-        (counters(), checkpoint()).prop_map(|((epoch, round), protected)| Request::Settle {
-            epoch,
-            round,
-            protected,
-        }),
+        settle(),
         (0..=COUNTER_MAX, checkpoint(), 0..=i32::MAX, "\\PC{0,1000}").prop_map(
             |(round, checkpoint, kind, text)| Request::Report {
                 round,

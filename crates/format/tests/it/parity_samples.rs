@@ -164,7 +164,7 @@ fn of_a_beginning() -> [Named<Request>; 3] {
     ]
 }
 
-fn of_a_round() -> [Named<Request>; 5] {
+fn of_a_round() -> [Named<Request>; 6] {
     let (epoch, round) = (2, 42);
     let plan = StripePlan {
         id: StripeId(9),
@@ -211,6 +211,15 @@ fn of_a_round() -> [Named<Request>; 5] {
             "agent_request_settle",
             "a checkpoint of a later life",
             Request::Settle {
+                epoch,
+                round,
+                protected: id(18),
+            },
+        ),
+        (
+            "agent_request_settled",
+            "the last of a round",
+            Request::Settled {
                 epoch,
                 round,
                 protected: id(18),

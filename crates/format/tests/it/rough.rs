@@ -311,6 +311,7 @@ variants! {
         SetAside { store },
         Repair { seats },
         Follow { from, epoch },
+        Settled { epoch, round, protected },
     }
     Answer {
         Done,;

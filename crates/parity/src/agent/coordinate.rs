@@ -23,7 +23,7 @@ use backstay_store::control::{Control, wait_until};
 use backstay_store::stripe_log::StripeTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -172,7 +172,7 @@ impl RoundCoordinator {
         outcome
     }
 
-    /// Tells the members that all of them have recorded the round.
+    /// Tells the members that all of them have recorded the round, and then that all were told.
     fn settle(&self, group: &GroupState, protected: CheckpointId) -> Result<()> {
         let request = Request::Settle {
             epoch: group.epoch,
@@ -183,7 +183,17 @@ impl RoundCoordinator {
             self.agent.ask(&peer(seat), &request, self.within())
         });
         // It is recorded; who was not told is told with the next round.
-        all(told).map(drop)
+        all(told)?;
+        let request = Request::Settled {
+            epoch: group.epoch,
+            round: group.round,
+            protected,
+        };
+        // The next vote says the same.
+        each(&group.seats, |_, seat| {
+            self.agent.ask(&peer(seat), &request, self.within())
+        });
+        Ok(())
     }
 
     /// What every member's own store is; waits for those that are still making theirs.
@@ -364,6 +374,21 @@ struct Ending {
     now: AtomicBool,
 }
 
+/// Says that the newest committed checkpoint is being encoded, and which that is. Of one that was overtaken while
+/// this was said a vote may not have heard, so that it would be dropped before it is protected.
+fn begin_encoding(control: &Control, committed: CheckpointId) -> CheckpointId {
+    let mut newest = committed;
+    loop {
+        control.set_encoding(newest);
+        fence(Ordering::SeqCst);
+        let now = control.committed();
+        if now == newest {
+            return newest;
+        }
+        newest = now;
+    }
+}
+
 /// Protects what is committed, until it is told to end.
 fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
     // And with it all threads that it starts.
@@ -373,14 +398,14 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
     let mut since = Stopwatch::start();
     while !ending.now.load(Ordering::Acquire) {
         let control = agent.control();
-        let committed = control.as_ref().map_or(done, Control::committed);
+        let mut committed = control.as_ref().map_or(done, Control::committed);
         let waits = failed.as_ref().is_some_and(|failed| {
             failed.checkpoint == committed && failed.since.elapsed() < failed.pause
         });
         // After a return to an older one it is another, and not a newer one.
         if committed != done && committed.number > 0 && !waits {
             if let Some(control) = &control {
-                control.set_encoding(committed);
+                committed = begin_encoding(control, committed);
             }
             since = Stopwatch::start();
             let outcome = fanout::catch(|| {

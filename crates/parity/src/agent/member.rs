@@ -8,7 +8,6 @@
 
 use self::former::Former;
 use self::log::MemberLog;
-use super::{Agent, AgentSettings, lock};
 use backstay_base::clock::Stopwatch;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
@@ -18,17 +17,13 @@ use backstay_format::width::index;
 use backstay_format::{
     Address, CheckpointId, Digest, Extent, Round, SegmentClass, SegmentId, StoreId, Stripe,
 };
-use backstay_net::ExposureId;
-use backstay_store::control::{Owner, wait_until};
-use backstay_store::lock::StoreLock;
+use backstay_store::control::Owner;
 use backstay_store::reserve::Reserve;
 use backstay_store::space::Space;
-use backstay_store::stripe_log::{LOG_FILES, LogFiles, StripeLog, StripeTable, look_beside};
+use backstay_store::stripe_log::{LOG_FILES, LogFiles, StripeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// How much of a segment stripes cover, and how many of them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -282,6 +277,11 @@ impl Member {
                 round,
                 protected,
             } => self.settle(*epoch, *round, *protected),
+            Request::Settled {
+                epoch,
+                round,
+                protected,
+            } => self.settled(*epoch, *round, *protected),
             _ => Err(Error::new(ErrorKind::Internal, "not a member's request")),
         }
     }
@@ -400,21 +400,43 @@ impl Member {
         self.newest_up_to(id) == Some(id)
     }
 
-    /// Tells the node's ranks what the group protects; a checkpoint that was abandoned meanwhile protects nothing.
-    fn publish_protected(&self, protected: CheckpointId) {
+    /// Tells the node's ranks what the group protects; whether the node retains it: a checkpoint that was abandoned
+    /// meanwhile protects nothing.
+    fn publish_protected(&self, protected: CheckpointId) -> bool {
         let control = self.reserve.control();
-        if protected <= control.protected_in_group() || !self.retains(protected) {
-            return;
+        if protected <= control.protected_in_group() {
+            return true;
+        }
+        if !self.retains(protected) {
+            return false;
         }
         control.set_protected_in_group(protected);
         if control.one_group() {
-            control.set_protected(protected);
             control.set_all_recorded();
         }
-        // A restore that abandons it may have come between.
-        if !self.retains(protected) {
+        self.still_retains(protected)
+    }
+
+    /// A restore that abandons what was published just now may have come between.
+    fn still_retains(&self, protected: CheckpointId) -> bool {
+        let retains = self.retains(protected);
+        if !retains {
+            let control = self.reserve.control();
             control.forget_protection_after(CheckpointId::default());
         }
+        retains
+    }
+
+    /// All members were told of the round: what they tell in votes keeps the checkpoint from now on, so that the job
+    /// has it where this group is all of it.
+    fn settled(&mut self, epoch: u64, round: u64, protected: CheckpointId) -> Result<()> {
+        self.check(epoch, Some(round))?;
+        let control = self.reserve.control();
+        if control.one_group() && protected > control.protected() && self.retains(protected) {
+            control.set_protected(protected);
+            self.still_retains(protected);
+        }
+        Ok(())
     }
 
     /// What waits for protection. The root goes first: what it refers to was sealed before it.
@@ -596,7 +618,7 @@ impl Member {
             self.give_up(&extent);
         }
         self.unsettled.clear();
-        self.publish_protected(protected);
+        let is_kept = self.publish_protected(protected);
         let control = self.reserve.control();
         if let Some((_, since)) = self.wanted.take().filter(|(id, _)| *id == protected) {
             control.set_protect_seconds(since.seconds());
@@ -608,6 +630,10 @@ impl Member {
             tracing::debug!("what protected before is kept: {error}");
         }
         self.release();
+        if !is_kept {
+            let context = format!("checkpoint {protected} was given up while it was encoded");
+            return Err(Error::new(ErrorKind::NotRetained, context));
+        }
         let control = self.reserve.control();
         control.set_round(control.round().0, 0);
         Ok(())
@@ -638,164 +664,7 @@ impl Member {
     }
 }
 
-impl Agent {
-    /// Begins a round here once `want` is committed.
-    pub(super) fn collect(
-        &self,
-        (epoch, round): (u64, u64),
-        known_from: u64,
-        want: CheckpointId,
-        within: Duration,
-    ) -> Result<Collected> {
-        let control = self.with_member(|member| {
-            member.begin((epoch, round), known_from)?;
-            member.want(want);
-            Ok(member.reserve().control().clone())
-        })?;
-        control.set_encoding(want);
-        // A little before the asker gives up.
-        let limit = within.mul_f64(0.9);
-        let directory = self.directory();
-        let looked = std::cell::RefCell::new(Stopwatch::start());
-        // What a dead application has not committed it never will.
-        let dead = || {
-            let due = looked.borrow().elapsed() > Duration::from_millis(50);
-            due && {
-                looked.replace(Stopwatch::start());
-                !StoreLock::is_held(&directory)
-            }
-        };
-        // In a later life it is there or abandoned.
-        let is_due = || want.is_covered_by(control.committed()) || !control.may_commit(want);
-        wait_until("the node to commit", limit, || is_due() || dead())?;
-        self.with_member(|member| {
-            member.check(epoch, Some(round))?;
-            let (root, _) = member.reserve().reader().newest_root()?;
-            if root.revisions.iter().any(|r| r.checkpoint == want) {
-                return member.collect();
-            }
-            let context = format!("node {} retains checkpoint {want} no longer", self.node);
-            Err(Error::new(ErrorKind::NotRetained, context))
-        })
-    }
-
-    /// Takes a parity extent of this round from the member that encoded it.
-    pub(super) fn take(
-        &self,
-        (epoch, round): (u64, u64),
-        from: u8,
-        (exposure, length_bytes, digest): (ExposureId, u32, Digest),
-        within: Duration,
-    ) -> Result<Extent> {
-        let (mut extent, offset, reserve, seat) = self.with_member(|member| {
-            member.check(epoch, Some(round))?;
-            let most = member.reserve().geometry().segment_bytes;
-            let seat = member.seats().get(usize::from(from)).cloned();
-            let Some(seat) = seat.filter(|_| (1..=most).contains(&length_bytes)) else {
-                let context = format!("{length_bytes} bytes of parity from member {from}");
-                return Err(Error::new(ErrorKind::InvalidArgument, context));
-            };
-            let (extent, offset) = member.allocate(length_bytes)?;
-            Ok((extent, offset, member.reserve().clone(), seat))
-        })?;
-        let peer = super::peer(&seat);
-        let mut buffer = self.buffers.take(index(length_bytes));
-        let bytes = &mut buffer[..index(length_bytes)];
-        let pulled = self.endpoint.pull(&peer, exposure, 0, bytes, within);
-        let written = pulled.and_then(|()| {
-            let pulled = Digest::of(bytes);
-            if digest != Digest::default() && pulled != digest {
-                let context = format!("parity from {peer}: expected {digest}, found {pulled}");
-                return Err(Error::new(ErrorKind::Corrupt, context));
-            }
-            reserve.write_at(bytes, offset).map(|()| pulled)
-        });
-        self.buffers.give(buffer);
-        // Until now nobody else was given its place, whatever became of the round.
-        self.with_member(|member| member.arrived((epoch, round), &extent))?;
-        extent.digest = written?;
-        Ok(extent)
-    }
-
-    /// Records a round, or, while no store is attached, brings the log of the node's store to the
-    /// state of its group.
-    pub(super) fn record(&self, round: &Round) -> Result<()> {
-        // Held to the end: nobody attaches the store meanwhile, and writes the same log.
-        let mut attached = lock(&self.member);
-        if let Some(member) = attached.as_mut() {
-            return member.record(round);
-        }
-        let own = self.store_of_group(round);
-        let Some(store) = own.filter(|_| round.whole && !self.was_opened()) else {
-            let context = format!("node {} has no store of that group", self.node);
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
-        };
-        let files = log_files(&self.directory());
-        let is_old = |table: &StripeTable| (table.epoch, table.round) >= (round.epoch, round.round);
-        match files.and_then(|files| StripeLog::open(files, store)) {
-            Ok((_, table)) if is_old(&table) => Ok(()),
-            Ok((mut log, mut table)) => {
-                self.logged.fetch_add(1, Ordering::AcqRel);
-                table.apply(round);
-                log.append(round, &table)
-            }
-            Err(error) if error.kind().leaves_open() => {
-                if self.told(store).is_some_and(|table| is_old(&table)) {
-                    return Ok(());
-                }
-                // It may be newer, and is left as it is. What is told counts as long as it cannot be read.
-                self.logged.fetch_add(1, Ordering::AcqRel);
-                let mut table = StripeTable::default();
-                table.apply(round);
-                *lock(&self.told) = Some((store, table));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// What the group of a store, whose own log could not be read, says of it.
-    pub(super) fn told(&self, store: StoreId) -> Option<StripeTable> {
-        let told = lock(&self.told);
-        let told = told.as_ref().filter(|(of, _)| *of == store);
-        told.map(|(_, table)| table.clone())
-    }
-
-    /// The store on this node that is in the group of a record.
-    fn store_of_group(&self, round: &Round) -> Option<StoreId> {
-        let stores: Vec<StoreId> = round.members.iter().map(|member| member.store).collect();
-        lock(&self.stores)
-            .iter()
-            .filter(|found| !found.survey.rebuilt)
-            .map(|found| found.survey.store)
-            .find(|store| stores.contains(store))
-    }
-
-    /// Whether a record is in the log already; an error for one that is not of the round under way.
-    pub(super) fn is_recorded(&self, round: &Round) -> Result<bool> {
-        let attached = lock(&self.member);
-        if let Some(member) = attached.as_ref() {
-            member.check(round.epoch, Some(round.round))?;
-            let table = member.table();
-            return Ok((table.epoch, table.round) == (round.epoch, round.round));
-        }
-        let Some(store) = self.store_of_group(round) else {
-            return Ok(false);
-        };
-        let known = match look_beside(&self.directory(), store) {
-            Err(error) if error.kind().leaves_open() => self.told(store),
-            known => known?,
-        };
-        drop(attached);
-        Ok(known.is_some_and(|table| (table.epoch, table.round) >= (round.epoch, round.round)))
-    }
-
-    /// The settings of its work.
-    pub(super) fn settings(&self) -> &AgentSettings {
-        &self.settings
-    }
-}
-
+mod answers;
 mod former;
 mod log;
 #[cfg(test)]

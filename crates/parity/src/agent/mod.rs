@@ -340,32 +340,41 @@ impl Agent {
                 self.take_report(*round, *checkpoint, *kind, text);
                 Ok(Answer::Done)
             }
-            Request::Rebuild {
-                lost,
-                seats,
-                authority,
-                epoch,
-                checkpoint,
-                own,
-                named,
-            } => {
-                let whom = rebuild::Lost {
-                    store: *lost,
-                    authority: *authority,
-                    epoch: *epoch,
-                    checkpoint: *checkpoint,
-                    own: *own,
-                    named: *named,
-                };
-                self.rebuild(&whom, seats, within)
-            }
+            Request::Rebuild { .. } => self.answer_rebuild(request, within),
             Request::Repair { seats } => self.repair(seats, within),
             Request::SetAside { store } => self.set_aside(*store).map(done),
             Request::Join { .. }
             | Request::MakeRoom { .. }
             | Request::Flush { .. }
-            | Request::Settle { .. } => self.with_member(|member| member.answer(request)).map(done),
+            | Request::Settle { .. }
+            | Request::Settled { .. } => {
+                self.with_member(|member| member.answer(request)).map(done)
+            }
         }
+    }
+
+    fn answer_rebuild(&self, request: &Request, within: Duration) -> Result<Answer> {
+        let Request::Rebuild {
+            lost: store,
+            seats,
+            authority,
+            epoch,
+            checkpoint,
+            own,
+            named,
+        } = request
+        else {
+            return Err(Error::new(ErrorKind::Internal, "no request to rebuild"));
+        };
+        let lost = rebuild::Lost {
+            store: *store,
+            authority: *authority,
+            epoch: *epoch,
+            checkpoint: *checkpoint,
+            own: *own,
+            named: *named,
+        };
+        self.rebuild(&lost, seats, within)
     }
 
     fn take_report(&self, round: u64, checkpoint: CheckpointId, kind: i32, text: &str) {

@@ -94,7 +94,7 @@ fn policy(complete: BTreeSet<CheckpointId>) -> Policy {
         complete,
         pinned: BTreeSet::new(),
         protected: None,
-        encoding: None,
+        encoding: BTreeSet::new(),
         archiving: None,
     }
 }

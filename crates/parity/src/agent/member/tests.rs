@@ -7,6 +7,8 @@ use backstay_format::{StripeId, StripePiece, Superblock};
 use backstay_store::control::Control;
 use backstay_store::place::STORE_FILE;
 use backstay_store::reserve::ReserveSettings;
+use backstay_store::stripe_log::StripeLog;
+use std::time::Duration;
 
 pub(in crate::agent) const STORE: StoreId = StoreId(*b"a group's member");
 const PARITY_BYTES: u32 = 16 << 10;
