@@ -377,6 +377,13 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
+def shown(place, mpi, store, number, around, text):
+    """Lines of the guide in a program around them, which two processes run."""
+    source = place.folder / f"shown{number}.f90"
+    source.write_text((HERE / f"guide_{around}.f90").read_text().replace("! BLOCK\n", text))
+    place.go(place.mpirun(mpi, 2, place.build(mpi, source)), store, BACKSTAY_JOB=f"shown{number}")
+
+
 def guide(place, mpi):
     """The commands of the guide as they stand there, its rule of make, and its lines of CMake."""
     tools = place.folder / "tools"
@@ -403,6 +410,16 @@ def guide(place, mpi):
     run(["make", "-C", rule, "shallow"], env=surroundings)
     output = run(["mpirun", "-n", "2", rule / "shallow", "300"], env=surroundings)
     expect("goes on from" not in output and "finished at step 300" in output, output)
+
+    programs, lines = blocks("fortran")[:1], blocks("fortran")[1:]
+    for number, text in enumerate(programs):
+        shown(place, mpi, store, number, "calls", text.replace(
+            "call backstay_open(", "allocate (cell(4, 4))\ncell = 0\ncall MPI_Init()\ncall backstay_open(", 1))
+    for number, text in enumerate(lines, 1):
+        shown(place, mpi, store, number, "lines", text)
+    every = re.findall(r"^```(\w+)$", (ROOT / "docs/guide/fortran.md").read_text(), re.M)
+    expect(sorted(set(every)) == ["cmake", "fortran", "make", "sh"] and every.count("cmake") == every.count("make") == 1,
+           f"the guide has blocks that nobody runs: {every}")
 
     project = (HERE / "CMakeLists.txt").read_text().splitlines()
     for line in blocks("cmake")[0].splitlines():

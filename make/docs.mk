@@ -1,0 +1,10 @@
+# The code blocks of README.md and docs/guide, run from an installation as a reader would: tests/docs.
+
+DOCS_ARGUMENTS ?=
+
+.PHONY: test-docs
+test-docs: setup library program ## Every code block of README and guides is run, or says why not
+	@python3 tests/docs/selftest.py
+	@python3 tests/docs/run.py $(DOCS_ARGUMENTS)
+
+test: test-docs

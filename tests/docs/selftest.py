@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What tests/docs finds: pages that are wrong fail, and those that are right do not."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+import unittest
+
+import pages
+import run
+from job import Failure
+
+
+class Bare:
+    """What a page needs of its place, without an installation."""
+
+    def __init__(self, folder):
+        self.folder, self.environment = pathlib.Path(folder), dict(os.environ)
+
+
+class Pages(unittest.TestCase):
+    def page(self, text):
+        """What becomes of a page of this text."""
+        with tempfile.TemporaryDirectory() as folder:
+            page = run.Page(Bare(folder), "page.md")
+            with contextlib.closing(page):
+                for block in pages.blocks(text):
+                    page.block(block)
+        return page
+
+    def wrong(self, text, words):
+        with self.assertRaisesRegex(Failure, words):
+            self.page(text)
+
+    def test_a_block_is_run_where_the_one_before_left_folder_and_environment(self):
+        page = self.page("```sh\nmkdir here\ncd here\nexport WORD=said\n```\nand\n```console\n$ echo $WORD $(basename $PWD)\n"
+                         "said here\n```\n")
+        self.assertEqual(page.count, 2)
+
+    def test_a_command_that_fails_and_one_that_should_have(self):
+        self.wrong("```sh\nfalse\n```\n", "ended with 1")
+        self.wrong("<!-- fails: 1 -->\n```console\n$ true\n```\n", "ended with 0")
+        self.page("<!-- fails: 1 -->\n```console\n$ false\n```\n")
+
+    def test_output_that_is_another(self):
+        self.wrong("```console\n$ echo one two three\none ... four\n```\n", "is not in what")
+        self.page("```console\n$ echo one two three\none ... three\n```\n")
+
+    def test_a_question_is_answered(self):
+        self.page("```console\n$ read word && echo got $word\ngot y\n```\n")
+
+    def test_a_block_that_is_neither_run_nor_marked(self):
+        self.wrong("```json\n{}\n```\n", "neither run nor marked")
+        self.wrong("words\n\n    backstay ls\n", "neither run nor marked")
+        self.wrong("<!-- not run: far above -->\n\nwords between\n\n```json\n{}\n```\n", "neither run nor marked")
+        self.assertEqual(self.page("<!-- not run: a reason -->\n```json\n{}\n```\n").not_run, [(2, "a reason")])
+
+    def test_what_is_not_run_is_a_script_all_the_same(self):
+        self.wrong("<!-- not run: a reason -->\n```sh\nif true\n```\n", "bash -n")
+
+    def test_lines_that_belong_to_a_list_are_no_block(self):
+        self.assertEqual(pages.blocks("- one\n\n    and more of it\n"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
