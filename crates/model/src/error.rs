@@ -92,17 +92,17 @@ pub(crate) fn check_range(field: &str, value: f64, low: f64, high: f64) -> Resul
     }
     Err(ModelError::field(
         field,
-        format!("{value:?}"),
+        plain(value),
         format!("{} to {}", plain(low), plain(high)),
     ))
 }
 
-/// A bound as people write it.
-fn plain(bound: f64) -> String {
-    if bound == 0.0 || (1e-3..1e9).contains(&bound.abs()) {
-        return format!("{bound}");
+/// A number as people write it.
+fn plain(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() || (1e-3..1e9).contains(&number.abs()) {
+        return format!("{number}");
     }
-    format!("{bound:e}")
+    format!("{number:e}")
 }
 
 /// Checks every number of a list; the error names the index.
@@ -124,15 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_written_as_people_do() {
+    fn numbers_are_written_as_people_do() {
         let text = |low, high| {
             check_range("nodes", -1.0, low, high)
                 .unwrap_err()
                 .to_string()
         };
-        assert_eq!(text(1.0, 1e8), "nodes = -1.0: allowed is 1 to 100000000");
-        assert_eq!(text(0.05, 20.0), "nodes = -1.0: allowed is 0.05 to 20");
-        assert_eq!(text(1e-6, 1e12), "nodes = -1.0: allowed is 1e-6 to 1e12");
-        assert_eq!(text(0.0, 1.0), "nodes = -1.0: allowed is 0 to 1");
+        assert_eq!(text(1.0, 1e8), "nodes = -1: allowed is 1 to 100000000");
+        assert_eq!(text(0.05, 20.0), "nodes = -1: allowed is 0.05 to 20");
+        assert_eq!(text(1e-6, 1e12), "nodes = -1: allowed is 1e-6 to 1e12");
+        assert_eq!(text(0.0, 1.0), "nodes = -1: allowed is 0 to 1");
+        let none = check_range("nodes", 0.0, 1.0, 1e8).unwrap_err().to_string();
+        assert_eq!(none, "nodes = 0: allowed is 1 to 100000000");
     }
 }

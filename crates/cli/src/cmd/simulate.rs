@@ -25,8 +25,8 @@ pub(crate) struct SimulateArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Runs of the job to simulate
-    #[arg(long, default_value_t = 2000)]
-    lives: u64,
+    #[arg(long, alias = "lives", default_value_t = 2000)]
+    runs: u64,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -101,8 +101,8 @@ pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
 
 fn simulate(args: &SimulateArgs) -> Result<Report, String> {
     let job = args.job.resolve()?;
-    if args.lives == 0 || args.lives > 10_000_000 {
-        return Err(format!("lives = {}: allowed is 1 to 10000000", args.lives));
+    if args.runs == 0 || args.runs > 10_000_000 {
+        return Err(format!("runs = {}: allowed is 1 to 10000000", args.runs));
     }
     let problem = job.problem_of(&job.inputs).map_err(|e| e.to_string())?;
     let mut best = optimize(&problem).map_err(|e| e.to_string())?;
@@ -123,9 +123,8 @@ fn simulate(args: &SimulateArgs) -> Result<Report, String> {
         seed: args.seed,
         interval_budget: whole(patience),
     };
-    let played =
-        lives(&best.case, &settings, job_seconds, args.lives).map_err(|e| e.to_string())?;
-    report(&best, &played, job_seconds, args.lives)
+    let played = lives(&best.case, &settings, job_seconds, args.runs).map_err(|e| e.to_string())?;
+    report(&best, &played, job_seconds, args.runs)
 }
 
 fn failures(args: &SimulateArgs, best: &Best) -> Result<Failures, String> {

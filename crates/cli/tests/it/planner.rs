@@ -214,7 +214,7 @@ fn plan_names_bad_values_and_asks_about_units() {
     for (flag, value, message) in [
         ("--nodes", "-3", "nodes = -3"),
         ("--nodes", "nan", "nodes = NaN"),
-        ("--state-gb-per-node", "0", "state-gb-per-node = 0.0"),
+        ("--state-gb-per-node", "0", "state-gb-per-node = 0:"),
         ("--nodes", "0", "allowed is 1 to 100000000"),
         ("--changed-share", "2", "changed-share = 2"),
         ("--failure-shares", "0.5,0.6", "failure-shares"),
@@ -320,7 +320,12 @@ fn a_plan_ends_in_settings_that_a_job_reads() {
 }
 
 #[test]
-fn simulate_plays_lives_and_logs() {
+fn simulate_runs_jobs_and_logs() {
+    assert_eq!(
+        code(&backstay(&["simulate", "--lives", "10"])),
+        0,
+        "the old name"
+    );
     let common = [
         "simulate",
         "--nodes",
@@ -328,7 +333,7 @@ fn simulate_plays_lives_and_logs() {
         "--state-gb-per-node",
         "29",
         "--json",
-        "--lives",
+        "--runs",
         "200",
     ];
     let run = |more: &[&str]| {
