@@ -52,7 +52,7 @@ module backstay
   ! BACKSTAY_CONFIG names, or the default has it. docs/reference/config.md explains each.
   type, public :: backstay_options
     character(len=:), allocatable :: job, node, store_path, cpu_set, interval
-    character(len=:), allocatable :: redundancy, failure_domain, archive
+    character(len=:), allocatable :: redundancy, failure_domain, archive, settings  ! settings: others, as in a file
     integer(i8) :: node_mtbf_hours = 0, reserve_bytes = 0, timeout_ms = 0, watchdog_ms = 0
     integer(i8) :: metrics_interval_ms = 0, encode_rate_bytes = 0, archive_rate_bytes = 0
     integer(i8) :: segment_bytes = 0, block_bytes = 0, retained = 0, capture_threads = 0
@@ -171,7 +171,7 @@ module backstay
       character(len=*, kind=c_char), intent(inout), optional :: errmsg
     end subroutine
 
-    ! Fills x from what a rank, from 0, stored under the name: a variable of one process, of the life
+    ! Fills x from what a rank, from 0, stored under the name: a variable of one process, of the start
     ! that took the checkpoint. Local.
     subroutine backstay_read_rank(session, name, rank, x, stat, errmsg) &
       bind(c, name="backstay_fortran_read_rank")
@@ -415,7 +415,7 @@ contains
     call finish(status, stat, errmsg)
   end subroutine
 
-  ! Ends a session: all processes together, before MPI_Finalize. The next start goes on from the newest checkpoint.
+  ! Ends a session: all processes together, before MPI_Finalize. The next start resumes from the newest checkpoint.
   subroutine backstay_close(session, stat, errmsg)
     type(backstay_session), intent(inout) :: session
     integer(i4), intent(out), optional :: stat
@@ -773,7 +773,7 @@ contains
     settings = c_null_ptr
     if (.not. present(options)) return
     settings = f_options()
-    call set_text("job", options%job); call set_text("node", options%node)
+    call set_text("job", options%job); call set_text("node", options%node); call set_text("settings", options%settings)
     call set_text("store_path", options%store_path); call set_text("cpu_set", options%cpu_set)
     call set_text("interval", options%interval); call set_text("redundancy", options%redundancy)
     call set_text("failure_domain", options%failure_domain); call set_text("archive", options%archive)

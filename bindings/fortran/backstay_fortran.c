@@ -579,6 +579,7 @@ static const struct {
     SETTING(redundancy, TEXT),
     SETTING(failure_domain, TEXT),
     SETTING(archive, TEXT),
+    SETTING(settings, TEXT),
     SETTING(node_mtbf_hours, U64),
     SETTING(reserve_bytes, U64),
     SETTING(timeout_ms, U64),

@@ -22,7 +22,10 @@ static void compute_something(void)
 
 static int block(void)
 {
+    {
 BLOCK
+    }
+    compute_something();
     return backstay_message(session)[0] == '\0' ? 0 : failed();
 }
 

@@ -138,6 +138,10 @@ contains
     options%tracking = 77
     call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
     call expect(BACKSTAY_INVALID_ARGUMENT, "tracking is 77")
+    options%tracking = BACKSTAY_TRACKING_DEFAULT
+    options%settings = "encode_threads = 1" // new_line("a") // "retaned = 3"
+    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
+    call expect(BACKSTAY_CONFIGURATION, "retaned is no setting, and nearly retained")
   end subroutine
 
   subroutine wrong_variables()

@@ -50,7 +50,7 @@ pub struct Options {
     pub watchdog_ms: u64,
     /// Least time between two writings of metrics.json, in milliseconds.
     pub metrics_interval_ms: u64,
-    /// Share of the state expected to change between checkpoints, for the rule above.
+    /// Fraction of the state expected to change between checkpoints, for the rule above.
     pub changed_share: f64,
     /// Bytes of a segment, a power of two.
     pub segment_bytes: u32,
@@ -82,6 +82,9 @@ pub struct Options {
     pub archive_every: u32,
     /// Checkpoints that the archive keeps.
     pub archive_retained: u32,
+    /// Any other settings, as a file of settings has them: "fresh = 1\nencode_threads = 4". What a field above
+    /// sets counts more. NULL for none.
+    pub settings: *const c_char,
 }
 
 // SAFETY: repr(C), begins with its size; zero is NULL for pointers and a number otherwise.
@@ -95,9 +98,8 @@ unsafe impl sized::Sized for Options {
 /// # Safety
 /// `from` is NULL or points to a `backstay_options` as the header describes it.
 pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
-    let mut config = Config::from_environment()?;
     if from.is_null() {
-        return Ok(config);
+        return Config::from_environment();
     }
     // SAFETY: not NULL, so it is a struct as long as it says.
     let options: Options = unsafe { sized::read(from) }?;
@@ -105,6 +107,10 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
         // SAFETY: the strings of the struct are C strings or NULL, as the header asks.
         let text = unsafe { pointer::text_or_none(from, argument) }?;
         Ok(text.map(str::to_owned))
+    };
+    let mut config = match text(options.settings, "settings")? {
+        Some(text) => Config::from_environment_and(&text, "settings of backstay_options")?,
+        None => Config::from_environment()?,
     };
     over(&mut config.job, text(options.job, "job")?);
     over(&mut config.node, text(options.node, "node")?);

@@ -70,7 +70,7 @@ pub struct Config {
     pub tracking: Tracking,
     /// Newest checkpoints to keep, at least 2.
     pub retained: u32,
-    /// Share of the state expected to change between checkpoints, for the reserve rule.
+    /// Fraction of the state expected to change between checkpoints, for the reserve rule.
     pub changed_share: f64,
     /// Threads of each rank that capture changed blocks.
     pub capture_threads: u32,
@@ -211,28 +211,43 @@ fn form(key: &str) -> Form {
     found.map_or(Form::Text, |setting| setting.form)
 }
 
+/// What configuration file and environment of this process have.
+fn environment() -> Result<toml::Table> {
+    refuse_near_misses()?;
+    check_loudness()?;
+    let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
+        Some(path) => read::file(Path::new(&path))?,
+        None => toml::Table::new(),
+    };
+    for setting in &REFERENCE {
+        let variable = setting.variable();
+        let Some(text) = std::env::var_os(&variable) else {
+            continue;
+        };
+        let Some(text) = text.to_str() else {
+            return Err(wrong(&format!("{variable} is not UTF-8")));
+        };
+        let value = read::of_variable(setting, text, &variable)?;
+        table.insert(setting.key.to_owned(), value);
+    }
+    Ok(table)
+}
+
 impl Config {
     /// Defaults, configuration file and environment of this process. A variable whose name is nearly that of a
     /// setting is an error.
     pub fn from_environment() -> Result<Self> {
-        refuse_near_misses()?;
-        check_loudness()?;
-        let mut table = match std::env::var_os("BACKSTAY_CONFIG") {
-            Some(path) => read::file(Path::new(&path))?,
-            None => toml::Table::new(),
-        };
-        for setting in &REFERENCE {
-            let variable = setting.variable();
-            let Some(text) = std::env::var_os(&variable) else {
-                continue;
-            };
-            let Some(text) = text.to_str() else {
-                return Err(wrong(&format!("{variable} is not UTF-8")));
-            };
-            let value = read::of_variable(setting, text, &variable)?;
-            table.insert(setting.key.to_owned(), value);
-        }
-        Self::from_table(table, "BACKSTAY_CONFIG and BACKSTAY_* variables")
+        Self::from_table(environment()?, "BACKSTAY_CONFIG and BACKSTAY_* variables")
+    }
+
+    /// The same with the settings of `text` over them, a text as a file has it; `place` names it in errors.
+    pub fn from_environment_and(text: &str, place: &str) -> Result<Self> {
+        let program = read::text(text, place)?;
+        read::settings(program.clone(), place)?;
+        let mut table = environment()?;
+        table.extend(program);
+        let all = format!("BACKSTAY_CONFIG, BACKSTAY_* variables and {place}");
+        Self::from_table(table, &all)
     }
 
     /// The settings in a TOML file over the defaults.
@@ -355,7 +370,7 @@ impl Config {
         }
         if let (Some(1..), Some(number)) = (self.fresh, self.restore_checkpoint) {
             return Err(wrong(&format!(
-                "fresh begins anew and restore_checkpoint goes on from {number}: set one of them"
+                "fresh begins anew and restore_checkpoint resumes from {number}: set one of them"
             )));
         }
         for (key, label) in [("job", &self.job), ("node", &self.node)] {
@@ -548,6 +563,18 @@ fn in_range(key: &str, value: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_gives_settings_as_a_file_has_them() {
+        let given = |text| Config::from_environment_and(text, "settings of a program");
+        let config = given("encode_threads = 7\nreserve_bytes = \"2MiB\"\nfresh = 1").unwrap();
+        let has = (config.encode_threads, config.reserve_bytes, config.fresh);
+        assert_eq!(has, (7, Some(2 << 20), Some(1)));
+        let error = given("retaned = 3").unwrap_err().to_string();
+        let words = "settings of a program: retaned is no setting, and nearly retained";
+        assert!(error.contains(words), "{error}");
+        assert!(given("retained = ").is_err());
+    }
 
     #[test]
     fn a_variable_that_is_no_setting_is_named() {

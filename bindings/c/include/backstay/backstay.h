@@ -38,7 +38,7 @@
 /// The call did what it was asked for.
 #define BACKSTAY_OK 0
 
-/// There is nothing to restore: this is the first life of the job. Not a failure.
+/// There is nothing to restore: this is the first start of the job. Not a failure.
 #define BACKSTAY_NO_CHECKPOINT 1
 
 /// An argument of the call is wrong.
@@ -245,7 +245,7 @@ typedef struct backstay_options {
     uint64_t watchdog_ms;
     /// Least time between two writings of metrics.json, in milliseconds.
     uint64_t metrics_interval_ms;
-    /// Share of the state expected to change between checkpoints, for the rule above.
+    /// Fraction of the state expected to change between checkpoints, for the rule above.
     double changed_share;
     /// Bytes of a segment, a power of two.
     uint32_t segment_bytes;
@@ -277,6 +277,9 @@ typedef struct backstay_options {
     uint32_t archive_every;
     /// Checkpoints that the archive keeps.
     uint32_t archive_retained;
+    /// Any other settings, as a file of settings has them: "fresh = 1\nencode_threads = 4". What a field above
+    /// sets counts more. NULL for none.
+    const char *settings;
 } backstay_options;
 
 /// An array of one process, or its part of an array that all processes share. Row-major.
@@ -304,9 +307,9 @@ typedef struct backstay_array {
     uint32_t block_bytes;
 } backstay_array;
 
-/// Which checkpoint: one life of the job, and a number that grows over all its lives.
+/// Which checkpoint: one start of the job, and a number that grows over all its starts.
 typedef struct backstay_checkpoint_id {
-    /// Which life of the job took it, from 1.
+    /// Which start of the job took it, from 1.
     uint64_t incarnation;
     /// Its number, from 1.
     uint64_t number;
@@ -383,7 +386,7 @@ typedef struct backstay_restored {
     double seconds;
     /// Number of processes that took the checkpoint.
     uint32_t ranks_then;
-    /// Newer checkpoints that were damaged or incomplete and had to be passed over.
+    /// Newer checkpoints that were damaged or incomplete and had to be skipped.
     uint32_t fell_back;
     /// Stored variables that nobody protects.
     uint32_t unclaimed;
@@ -412,7 +415,7 @@ int32_t backstay_refuse(int32_t status,
                         const char *text);
 
 /// Opens a session: all processes of `comm` together. The store is found or made, and what earlier
-/// lives of the job left in it; nothing of the program's memory is touched.
+/// starts of the job left in it; nothing of the program's memory is touched.
 ///
 /// `comm` is NULL for a program of one process. Otherwise it belongs to the session from here on: its
 /// `release` is called once, by backstay_close or, if this call fails, before it returns.
@@ -422,7 +425,7 @@ int32_t backstay_open(const struct backstay_comm *comm,
                       struct backstay_session **session);
 
 /// Ends a session: all processes together. Checkpoints under way are waited for. The next start of the program
-/// goes on from the newest checkpoint; one that is done calls backstay_finish. The session is gone
+/// resumes from the newest checkpoint; one that is done calls backstay_finish. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
 /// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 int32_t backstay_close(struct backstay_session *session);
@@ -431,7 +434,7 @@ int32_t backstay_close(struct backstay_session *session);
 /// protected still in place. A last checkpoint is taken, and waited for until it is protected and in the archive
 /// where the job is set to. The next start begins anew; backstay_restore_from and the setting restore_checkpoint
 /// still take the checkpoints of this one. Where protection or the archive fail, the job is finished on its nodes,
-/// and process 0 says so. On an error it is not known to be finished, and its next start goes on from the newest
+/// and process 0 says so. On an error it is not known to be finished, and its next start resumes from the newest
 /// checkpoint.
 int32_t backstay_finish(struct backstay_session *session);
 
@@ -545,7 +548,7 @@ int32_t backstay_stored_shape(struct backstay_session *session,
                               size_t *ndim);
 
 /// Reads `bytes` bytes of `name` as `rank` stored it: a variable of one process, of any process of the
-/// life that took the checkpoint, so that another number of processes can share them out. Local.
+/// start that took the checkpoint, so that another number of processes can share them out. Local.
 int32_t backstay_read_rank(struct backstay_session *session,
                            const char *name,
                            uint32_t rank,

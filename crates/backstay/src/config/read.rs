@@ -15,6 +15,11 @@ pub(super) fn file(path: &Path) -> Result<Table> {
     let place = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::caused(ErrorKind::Configuration, place.clone(), error))?;
+    self::text(&text, &place)
+}
+
+/// The table in a text.
+pub(super) fn text(text: &str, place: &str) -> Result<Table> {
     text.parse()
         .map_err(|error: toml::de::Error| Error::caused(ErrorKind::Configuration, place, error))
 }
