@@ -46,6 +46,8 @@ pub struct Place {
     pub free_bytes: u64,
     /// Whether it is memory: then a control group's limit counts as well.
     pub is_memory: bool,
+    /// Whether nothing before it was refused.
+    pub first: bool,
 }
 
 /// The folder for the store of `node` in `job`, made where it is missing: below
@@ -294,6 +296,7 @@ impl Surroundings {
             match self.try_candidate(&candidate, job, node, needed_bytes) {
                 Ok(mut place) => {
                     place.why = reason_of(&place, &refused);
+                    place.first = refused.is_empty();
                     return Ok(place);
                 }
                 Err(refusal) => {
@@ -475,6 +478,7 @@ impl Surroundings {
             why: String::new(),
             free_bytes,
             is_memory,
+            first: true,
         })
     }
 

@@ -167,7 +167,7 @@ impl Node {
             let device = self.device(false)?;
             if is_blank(&*device) {
                 notice::info(&format!(
-                    "{} never held a checkpoint, and is made anew",
+                    "{} never held a checkpoint, and is rebuilt",
                     self.store_path().display()
                 ));
                 return Ok(None);
@@ -411,6 +411,7 @@ impl Node {
         } else {
             0.0
         };
+        self.check_reserve(config, need, parity)?;
         let sizes = sizes(config, need, self.ranks.len(), parity);
         let (place, segment_bytes, slots) = self.find_room(config, &sizes)?;
         let bytes = Geometry { segment_bytes }.file_bytes(slots);
@@ -446,8 +447,44 @@ impl Node {
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
         }
         let made = made?;
-        notice::info(&format!("{} MiB reserved: {}", bytes >> 20, place.why));
+        // One line of a job: other nodes say only what they chose otherwise.
+        if self.ranks.contains(&0) || !place.first {
+            let others = match self.nodes - 1 {
+                0 => String::new(),
+                others => format!(
+                    " on node {}, as much as each needs on {others} more",
+                    self.name
+                ),
+            };
+            notice::info(&format!(
+                "{} MiB reserved{others}: {}",
+                bytes >> 20,
+                place.why
+            ));
+        }
         Ok(made)
+    }
+
+    /// Refuses a `reserve_bytes` that has no room for one checkpoint of `need` bytes.
+    fn check_reserve(&self, config: &Config, need: u64, parity: f64) -> Result<()> {
+        let Some(bytes) = config.reserve_bytes.filter(|&bytes| bytes < need) else {
+            return Ok(());
+        };
+        let unset = Config {
+            reserve_bytes: None,
+            ..config.clone()
+        };
+        let rule = sizes(&unset, need, self.ranks.len(), parity);
+        let of_rule = rule.first().map_or(need, |&(segment_bytes, slots)| {
+            Geometry { segment_bytes }.file_bytes(slots)
+        });
+        let context = format!(
+            "reserve_bytes is {bytes}, and the ranks of node {} protect {need} bytes: short by {} for one \
+             checkpoint; set it to {of_rule}, which the rule would reserve, or do not set it",
+            self.name,
+            need - bytes
+        );
+        Err(Error::new(ErrorKind::StoreFull, context))
     }
 }
 

@@ -217,6 +217,30 @@ fn a_checkpoint_that_fails_under_way_keeps_no_restore_from_an_older_one() {
 }
 
 #[test]
+fn a_reserve_below_one_checkpoint_is_refused_with_what_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = backstay::Config {
+        reserve_bytes: Some(9_500_000),
+        ..config(folder.path())
+    };
+    life(2, &config, |rank| {
+        let mut huge = vec![1u8; 8_000_000];
+        let variable = backstay::Variable::new("huge", backstay::ElementType::U8, &[8_000_000]);
+        // SAFETY: `huge` outlives its protection.
+        unsafe { rank.session.protect(variable, huge.as_mut_ptr()).unwrap() };
+        let error = rank.session.checkpoint().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("reserve_bytes is 9500000") && text.contains("protect 16"),
+            "{text}"
+        );
+        rank.session.unprotect("huge").unwrap();
+        rank.session.checkpoint().unwrap();
+    });
+}
+
+#[test]
 fn what_newer_ones_took_the_place_of_was_durable() {
     let folder = tempfile::tempdir().unwrap();
     let config = backstay::Config {
