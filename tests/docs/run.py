@@ -62,9 +62,9 @@ class Place:
         self.prefix = self.folder / "prefix"
         for name in ("home", "tmp", "pfs/project"):
             (self.folder / name).mkdir(parents=True)
-        # What it was built from is built: pages that install do so again, and build nothing.
+        # What is installed was built before (make test-docs): neither this nor pages that install build anything.
         release = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
-        done = subprocess.run(["make", "--no-print-directory", "install", f"PREFIX={self.prefix}", "DESTDIR="],
+        done = subprocess.run(["make", "--no-print-directory", "install", "CARGO=true", f"PREFIX={self.prefix}", "DESTDIR="],
                               cwd=ROOT, capture_output=True, text=True, check=False)
         expect(done.returncode == 0, f"make install: {done.stderr}")
         self.environment = {key: value for key, value in os.environ.items()

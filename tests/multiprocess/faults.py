@@ -366,7 +366,7 @@ def a_rank_that_survives_its_job(place):
     for rank in (0, 1, 2):
         job.signal(rank, signal.SIGKILL)
     second = place.job(life=2)
-    second.refused("open", STORE_BUSY, "earlier life")
+    second.refused("open", STORE_BUSY, "earlier start")
     job.kill()
     history = History()
     history.judge(job)

@@ -175,7 +175,7 @@ fn config_page() -> String {
          of the table.\n\nAll ranks of a job must have the same of what says so in the last column: opening a \
          session compares them,\nand all ranks get one error that names the setting. `BACKSTAY_LOG` \
          (`quiet`, `warn` or `info`, which is\nthe default) is no setting of a session: it says how \
-         much is written to standard error.\n\n| key | what it sets | default | least | most | unit \
+         much is written to standard error.\n\n| key | what it sets | default | min | max | unit \
          | variable | on all ranks |\n|---|---|---|---|---|---|---|---|\n"
     );
     for setting in &REFERENCE {

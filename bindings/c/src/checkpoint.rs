@@ -20,11 +20,11 @@ pub const BACKSTAY_LEVEL_PROTECTED: i32 = 2;
 /// The checkpoint is in the archive: it survives the loss of all nodes.
 pub const BACKSTAY_LEVEL_ARCHIVE: i32 = 3;
 
-/// Which checkpoint: one life of the job, and a number that grows over all its lives.
+/// Which checkpoint: one start of the job, and a number that grows over all its starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Id {
-    /// Which life of the job took it, from 1.
+    /// Which start of the job took it, from 1.
     pub incarnation: u64,
     /// Its number, from 1.
     pub number: u64,

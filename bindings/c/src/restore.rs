@@ -25,7 +25,7 @@ pub struct Restored {
     pub seconds: f64,
     /// Number of processes that took the checkpoint.
     pub ranks_then: u32,
-    /// Newer checkpoints that were damaged or incomplete and had to be passed over.
+    /// Newer checkpoints that were damaged or incomplete and had to be skipped.
     pub fell_back: u32,
     /// Stored variables that nobody protects.
     pub unclaimed: u32,
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn backstay_stored_shape(
 }
 
 /// Reads `bytes` bytes of `name` as `rank` stored it: a variable of one process, of any process of the
-/// life that took the checkpoint, so that another number of processes can share them out. Local.
+/// start that took the checkpoint, so that another number of processes can share them out. Local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_read_rank(
     session: *mut Session,

@@ -66,7 +66,7 @@ impl State {
 }
 
 /// Opens a session: all processes of `comm` together. The store is found or made, and what earlier
-/// lives of the job left in it; nothing of the program's memory is touched.
+/// starts of the job left in it; nothing of the program's memory is touched.
 ///
 /// `comm` is NULL for a program of one process. Otherwise it belongs to the session from here on: its
 /// `release` is called once, by backstay_close or, if this call fails, before it returns.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn backstay_open(
 }
 
 /// Ends a session: all processes together. Checkpoints under way are waited for. The next start of the program
-/// goes on from the newest checkpoint; one that is done calls backstay_finish. The session is gone
+/// resumes from the newest checkpoint; one that is done calls backstay_finish. The session is gone
 /// afterwards whatever is returned, unless another thread is inside one of its calls; NULL is allowed.
 /// Call it before MPI_Finalize. In a child made by fork it is refused, as all calls of the session are.
 #[unsafe(no_mangle)]
@@ -117,7 +117,7 @@ pub extern "C" fn backstay_close(session: *mut Session) -> i32 {
 /// protected still in place. A last checkpoint is taken, and waited for until it is protected and in the archive
 /// where the job is set to. The next start begins anew; backstay_restore_from and the setting restore_checkpoint
 /// still take the checkpoints of this one. Where protection or the archive fail, the job is finished on its nodes,
-/// and process 0 says so. On an error it is not known to be finished, and its next start goes on from the newest
+/// and process 0 says so. On an error it is not known to be finished, and its next start resumes from the newest
 /// checkpoint.
 #[unsafe(no_mangle)]
 pub extern "C" fn backstay_finish(session: *mut Session) -> i32 {

@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char};
 
 /// The call did what it was asked for.
 pub const BACKSTAY_OK: i32 = 0;
-/// There is nothing to restore: this is the first life of the job. Not a failure.
+/// There is nothing to restore: this is the first start of the job. Not a failure.
 pub const BACKSTAY_NO_CHECKPOINT: i32 = 1;
 /// An argument of the call is wrong.
 pub const BACKSTAY_INVALID_ARGUMENT: i32 = 10;

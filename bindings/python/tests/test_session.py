@@ -93,7 +93,7 @@ def test_reports_print_in_one_line():
     with backstay.open() as session:
         session.protect("cells", cells)
         restored = session.restore()
-    assert str(restored).startswith("restored checkpoint 1 of life 1: 7.8 KiB in ")
+    assert str(restored).startswith("restored checkpoint 1 of start 1: 7.8 KiB in ")
 
 
 def test_a_checkpoint_goes_on_in_the_background():

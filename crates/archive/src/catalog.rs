@@ -331,7 +331,7 @@ impl Catalog {
         make::same_job(&what, (&superblock.job, superblock.run), identity)?;
         if let Some(damaged) = &found.damaged {
             notice::warn(&format!(
-                "{damaged}; the archive goes on from state {} in {what}",
+                "{damaged}; the archive resumes from state {} in {what}",
                 found.state.sequence
             ));
         }
@@ -586,7 +586,7 @@ impl Catalog {
         let known = self.lock().state().incarnation;
         if known > incarnation || new && known == incarnation {
             let context = format!(
-                "{}: life {known} of this job writes the archive; this is life {incarnation}, which has to \
+                "{}: start {known} of this job writes the archive; this is start {incarnation}, which has to \
                  end, or to be started again if it just began",
                 self.device.name()
             );
@@ -607,7 +607,7 @@ impl Catalog {
         self.change(|state| {
             let id = checkpoint.checkpoint;
             if state.is_abandoned(id) {
-                let context = format!("checkpoint {id}: a later life went on from an older one");
+                let context = format!("checkpoint {id}: a later start resumed from an older one");
                 return Err(Error::new(ErrorKind::NotRetained, context));
             }
             let ranges = checkpoint.parts.iter().flat_map(|part| part.ranks.clone());
@@ -687,7 +687,7 @@ impl Catalog {
         self.change(|state| {
             let newest = state.lives.last().map_or(0, |last| last.incarnation);
             if incarnation <= newest {
-                let context = format!("life {incarnation} after life {newest}");
+                let context = format!("start {incarnation} after start {newest}");
                 return Err(Error::new(ErrorKind::InvalidArgument, context));
             }
             state.incarnation = state.incarnation.max(incarnation);
@@ -704,7 +704,7 @@ impl Catalog {
                     })
                 };
                 let Some(spare) = state.lives.iter().position(|life| !abandons(life)) else {
-                    let context = "the catalog remembers too many lives; drop what they abandoned";
+                    let context = "the catalog remembers too many starts; drop what they abandoned";
                     return Err(Error::new(ErrorKind::StoreFull, context));
                 };
                 state.lives.remove(spare);

@@ -282,7 +282,7 @@ impl ArchiveDevice {
             let entry = self.find(of)?;
             if entry.difference {
                 let found = format!("segment {}, which has bases itself", of.0);
-                return Err(refused("segment", "a key".to_owned(), found));
+                return Err(refused("segment", "a base".to_owned(), found));
             }
             let from = index(run.base.offset_bytes());
             let length = index(run.length_bytes);

@@ -76,10 +76,10 @@ impl Watch {
         }
         let who = match Heir::decode(&page) {
             Ok(heir) => format!(
-                "a file of epoch {}, written by {}, goes on from it",
+                "a file of epoch {}, written by {}, took over from it",
                 heir.epoch, heir.host
             ),
-            Err(_) => "another file goes on from it".to_owned(),
+            Err(_) => "another file took over from it".to_owned(),
         };
         let context = format!("{name}: {who}; what this process writes there counts no more");
         Err(Error::new(ErrorKind::StoreBusy, context))

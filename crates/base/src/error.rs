@@ -32,7 +32,7 @@ pub enum Advice {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is nothing to restore: this is the first life of the job.
+    /// There is nothing to restore: this is the first start of the job.
     NoCheckpoint = 1,
     /// An argument of the call is wrong.
     InvalidArgument = 10,

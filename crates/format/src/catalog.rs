@@ -253,7 +253,7 @@ impl CatalogState {
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
         let lineage = Lineage::decode(&mut body)?;
         let store_count = body.u32_in("stores", 0, CATALOG_STORES_MAX)?;
-        let life_count = body.u32_in("lives", 0, CATALOG_LIVES_MAX)?;
+        let life_count = body.u32_in("starts", 0, CATALOG_LIVES_MAX)?;
         let checkpoint_count = body.u32_in("checkpoints", 0, CATALOG_CHECKPOINTS_MAX)?;
         let set_count = body.u32_in("rank sets", 0, CATALOG_RANK_SETS_MAX)?;
         let mut state = Self {

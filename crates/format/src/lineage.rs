@@ -60,9 +60,9 @@ impl Lineage {
     /// The next lineage.
     pub fn decode(body: &mut Decoder<'_>) -> Result<Self, FormatError> {
         let began = body.u64_max("began", COUNTER_MAX)?;
-        let life = body.u64_max("written by life", COUNTER_MAX)?;
+        let life = body.u64_max("written by start", COUNTER_MAX)?;
         if life < began {
-            return Err(body.refuse("written by life", 8, "a life that is not older", life));
+            return Err(body.refuse("written by start", 8, "a start that is not older", life));
         }
         let finished = body.u32_in("lineage flags", 0, FLAG_FINISHED)? == FLAG_FINISHED;
         body.zeros("reserved", 4)?;

@@ -220,7 +220,7 @@ impl Stores {
                 }
                 // A drain may just be making it.
                 Err(error) if archive.catalog.is_some() && !archive.is_listed(&file) => {
-                    tracing::debug!("{}: passed over: {error}", path.display());
+                    tracing::debug!("{}: skipped: {error}", path.display());
                 }
                 Err(error) => {
                     archive.broken.insert(file, error.to_string());

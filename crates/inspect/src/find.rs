@@ -134,7 +134,7 @@ fn look_into(
         if !is_folder {
             found.push(Found::Store(path));
         } else if let Err(error) = look_into(&path, depth + 1, entries, found) {
-            tracing::debug!("{}: passed over: {error}", path.display());
+            tracing::debug!("{}: skipped: {error}", path.display());
         }
     }
     Ok(())

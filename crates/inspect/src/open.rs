@@ -370,7 +370,7 @@ fn explain(path: &Path, error: Error) -> Error {
     if empty {
         let context = format!(
             "{}: the store is not finished: its job is making it just now, or ended while it did; \
-             the next life of the job makes it anew",
+             the next start of the job rewrites it",
             path.display()
         );
         return Error::new(ErrorKind::NoCheckpoint, context);

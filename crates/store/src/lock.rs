@@ -65,7 +65,7 @@ impl StoreLock {
             return Ok(());
         };
         wait_for(&file, path, || {
-            "a process of an earlier life of this job that still runs".to_owned()
+            "a process of an earlier start of this job that still runs".to_owned()
         })
     }
 }

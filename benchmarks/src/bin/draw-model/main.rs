@@ -581,7 +581,7 @@ fn own_costs(file: Option<&Path>) -> Result<(Costs, String), String> {
         compression_ratio: number("compression_ratio")?,
     };
     let source = format!(
-        "Measured, from {}: changed share {}, hashing {} GB/s, compression {} times.",
+        "Measured, from {}: changed fraction {}, hashing {} GB/s, compression {} times.",
         path.display(),
         costs.changed_share,
         costs.hash_gb_per_second,

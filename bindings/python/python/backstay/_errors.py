@@ -18,7 +18,7 @@ class Error(Exception):
 
 
 class NoCheckpoint(Error):
-    """There is nothing to restore: this is the first life of the job. The memory was not touched."""
+    """There is nothing to restore: this is the first start of the job. The memory was not touched."""
 
     code = 1
 

@@ -251,7 +251,7 @@ class Stores(Mapping[int, StoredCheckpoint]):
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [
-            ("job", "checkpoint", "life", "ranks", "bytes", "changed", "committed (UTC)", "where", "state")]
+            ("job", "checkpoint", "start", "ranks", "bytes", "changed", "committed (UTC)", "where", "state")]
         for one in self.checkpoints:
             state = "abandoned" if one.abandoned else "complete" if one.complete else "incomplete"
             share = one.bytes_changed / one.bytes_total if one.bytes_total else 0.0

@@ -25,13 +25,13 @@ def duration(seconds: float) -> str:
 
 
 class CheckpointId(NamedTuple):
-    """Which checkpoint: its number, and which life of the job took it, both from 1."""
+    """Which checkpoint: its number, and which start of the job took it, both from 1."""
 
     number: int
     incarnation: int
 
     def __str__(self) -> str:
-        return f"{self.number} of life {self.incarnation}"
+        return f"{self.number} of start {self.incarnation}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +90,15 @@ class Restored:
     ranks_then: int
     """Ranks of the job that took the checkpoint."""
     fell_back: int
-    """Newer checkpoints that were passed over because they were damaged."""
+    """Newer checkpoints that were skipped because they were damaged."""
     unclaimed: int
     """Stored variables of this rank that the program does not protect."""
     level: str
     """What it took: ``node``, ``protected`` or ``archive``; the highest of all ranks."""
 
     def __str__(self) -> str:
-        passed = f", {self.fell_back} newer passed over" if self.fell_back else ""
-        return (f"restored checkpoint {self.number} of life {self.incarnation}: {size(self.bytes_read)} in "
+        passed = f", {self.fell_back} newer skipped" if self.fell_back else ""
+        return (f"restored checkpoint {self.number} of start {self.incarnation}: {size(self.bytes_read)} in "
                 f"{duration(self.seconds)}{passed}")
 
 

@@ -218,7 +218,7 @@ class Session(Block):
     def restore(self, number: int | None = None) -> Restored:
         """Fills all that is protected from the newest checkpoint that every rank can have whole. Collective.
 
-        With `number` from that one; later ones are given up. Raises NoCheckpoint in the first life of a job.
+        With `number` from that one; later ones are given up. Raises NoCheckpoint at the first start of a job.
         """
         for made_name in self._objects:
             self._size_object(made_name)
@@ -389,7 +389,7 @@ def open(  # noqa: A001
     object as `Communicator` describes it. `settings` are those of docs/reference/config.md, over those of the
     environment and of the file that BACKSTAY_CONFIG names: ``backstay.open(redundancy="xor", interval=600)``.
 
-    Nothing of the program's memory is touched; what an earlier life of the job stored is found.
+    Nothing of the program's memory is touched; what an earlier start of the job stored is found.
     """
     given: dict[str, Any] = {
         key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in settings.items()}

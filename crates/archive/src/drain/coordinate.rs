@@ -128,7 +128,7 @@ impl ArchivePlan {
             return Ok(());
         }
         let context = format!(
-            "{}: life {known} of job {} writes this archive; life {} is over, and archives nothing more: end it",
+            "{}: start {known} of job {} writes this archive; start {} is over, and archives nothing more: end it",
             self.folder.display(),
             self.job,
             self.incarnation

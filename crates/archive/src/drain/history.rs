@@ -213,7 +213,7 @@ impl<'a> History<'a> {
     fn is_unreadable(&self, key: SegmentId, error: &Error) {
         if lock(&self.found).unreadable.insert(key) {
             notice::warn(&format!(
-                "what changed since is stored whole, not as a difference: {error}"
+                "what changed since is stored whole, not as a delta: {error}"
             ));
         }
     }

@@ -345,7 +345,7 @@ impl DrainPoint {
         if life.is_before(&known.life) {
             let later = &known.life;
             let context = format!(
-                "{} drains for life {} of job {} (catalog {}); this is life {} (catalog {}), which that \
+                "{} drains for start {} of job {} (catalog {}); this is start {} (catalog {}), which that \
                  one took over from: end it",
                 self.name,
                 later.incarnation,

@@ -75,7 +75,7 @@ impl RunningLock {
 fn held(path: &Path, holder: &str, is_next_life: bool) -> Result<RunningLock> {
     if is_next_life {
         notice::warn(&format!(
-            "{} is still locked by {holder}, a former life of this job; going on",
+            "{} is still locked by {holder}, an earlier start of this job; going on without it",
             path.display()
         ));
         return Ok(RunningLock { _file: None });

@@ -147,7 +147,7 @@ pub const REFERENCE: [Setting; 43] = [
         Form::Share,
         Some("0.25"),
         "",
-        "Share of the state expected to change between checkpoints, for the rule that sizes the \
+        "Fraction of the state expected to change between checkpoints, for the rule that sizes the \
          store.",
     )
     .of_each_rank(),
@@ -321,8 +321,8 @@ pub const REFERENCE: [Setting; 43] = [
         Form::Whole(1, 1 << 30),
         None,
         "checkpoints",
-        "Every so many checkpoints one is drained. One that comes while another drains waits, and is passed \
-         over when a newer one is there. By default those that the planner picks, in a program that asks \
+        "Every so many checkpoints one is drained. One that comes while another drains waits, and is \
+         skipped when a newer one is there. By default those that the planner picks, in a program that asks \
          `due` with `interval = \"auto\"`; in others every one.",
     ),
     setting(

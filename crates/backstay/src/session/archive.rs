@@ -388,7 +388,7 @@ fn look_within(limit: Duration, folder: &Path, names_one: bool) -> Result<Archiv
                 "{}: what the archive has could not be found out, and it may be newer than what the nodes \
                  have: {error}; nothing is given up for that: start again when it can be read; to go on without \
                  it, start without `archive`, or move the file away that cannot be read; where one slot of it \
-                 can be read, restore_checkpoint goes on from that",
+                 can be read, restore_checkpoint resumes from that",
                 folder.display()
             );
             Error::new(ErrorKind::Unreadable, context)

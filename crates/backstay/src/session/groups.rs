@@ -49,7 +49,7 @@ impl Protection {
         let told = decide(comm, what, mine, |parts| self.compose(&parts, scheme, size))?;
         let own = self.agent().map(|_| index(node.place));
         let groups = decode_groups(&told, own)
-            .map_err(|error| Error::malformed("the groups of this life", error))?;
+            .map_err(|error| Error::malformed("the groups of this start", error))?;
         self.covers(groups.covered, &groups.shortfall);
         if node.leads() {
             node.control.set_one_group(groups.count == 1);
@@ -110,7 +110,7 @@ impl Protection {
             parities.min().unwrap_or(0),
             &group_seats(&composition, &seats, &own),
         );
-        encoded.map_err(|error| Error::unwritable("the groups of this life", error))
+        encoded.map_err(|error| Error::unwritable("the groups of this start", error))
     }
 }
 

@@ -151,7 +151,7 @@ struct Stores {
 }
 
 impl Session {
-    /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier life left
+    /// Opens a session; all ranks of `comm` do. Nothing is written yet, but what an earlier start left
     /// is found: see [`Session::stored_checkpoints`] and [`Session::restore`].
     pub fn open(comm: Box<dyn Communicator>, config: Config) -> Result<Self> {
         Self::open_on(comm, config, None)
@@ -420,7 +420,7 @@ impl Session {
             if logged > 0 { -logged } else { i64::MIN },
         ];
         self.comm
-            .allreduce_max("agreeing on the life of the job", &mut newest)?;
+            .allreduce_max("agreeing on the number of this start", &mut newest)?;
         let [
             incarnation,
             last_number,

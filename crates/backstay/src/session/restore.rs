@@ -38,7 +38,7 @@ pub struct Restored {
     pub seconds: f64,
     /// Ranks of the job that took it.
     pub ranks_then: u32,
-    /// Newer checkpoints that were passed over because they were damaged.
+    /// Newer checkpoints that were skipped because they were damaged.
     pub fell_back: u32,
     /// Stored variables of this rank that the program does not protect.
     pub unclaimed: u32,
@@ -294,7 +294,7 @@ impl Session {
             };
             vote(
                 &self.comm,
-                "opening a life",
+                "recording this start",
                 to_i64(self.incarnation),
                 named,
             )?;
@@ -325,7 +325,7 @@ impl Session {
         };
         vote(
             &self.comm,
-            "opening a new life",
+            "recording a new start",
             to_i64(self.incarnation),
             begun,
         )?;
@@ -347,7 +347,7 @@ impl Session {
             .begin(self.lineage, Some(id), &mut self.protection);
         vote(
             &self.comm,
-            "beginning a life in the archive",
+            "recording this start in the archive",
             to_i64(self.incarnation),
             begun,
         )?;

@@ -147,12 +147,12 @@ impl Session {
                  cannot be had: {can:?} can; name one of these, or start again when it can be read"
             ),
             (None, false) => format!(
-                "{words}; nothing is given up for that: start again when it can be read; to go on from what \
+                "{words}; nothing is given up for that: start again when it can be read; to resume from what \
                  can be had without, and give up the newer, set restore_checkpoint (backstay run \
                  --checkpoint) to one of {can:?}"
             ),
             (None, true) => format!(
-                "{words}; nothing is given up for that: start again when it can be read; to go on from a \
+                "{words}; nothing is given up for that: start again when it can be read; to resume from a \
                  checkpoint that a root slot lists, and give up the newer, set restore_checkpoint (backstay \
                  run --checkpoint); where none can be read, move {} away, and the job begins anew",
                 path.display()
@@ -210,11 +210,11 @@ impl Session {
             .collect();
         let way_on = if older.is_empty() {
             "no older one can be had as it is; where one of two slots can be read, restore_checkpoint (backstay \
-             run --checkpoint) goes on from a checkpoint that it lists; to begin anew, set another job name"
+             run --checkpoint) resumes from a checkpoint that it lists; to begin anew, set another job name"
                 .to_owned()
         } else {
             format!(
-                "to go on from an older one, and give up the newer, set restore_checkpoint (backstay run \
+                "to resume from an older one, and give up the newer, set restore_checkpoint (backstay run \
                  --checkpoint) to one of {older:?}"
             )
         };

@@ -180,7 +180,7 @@ fn of_two_lives_that_share_a_server_the_later_one_has_it() {
         assert_eq!(refused.kind(), ErrorKind::StoreBusy);
         let text = refused.to_string();
         assert!(
-            text.contains("life 3 of job job") && text.contains("this is life 2"),
+            text.contains("start 3 of job job") && text.contains("this is start 2"),
             "{text}"
         );
         let now = progress(&point);

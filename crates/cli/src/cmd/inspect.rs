@@ -271,7 +271,7 @@ fn head(checkpoint: &Checkpoint) {
         complain("it is incomplete: what follows is of the ranks that are here");
     }
     if checkpoint.is_abandoned() {
-        complain("it is abandoned: a later run of the job resumed from an older one");
+        complain("it is abandoned: a later start of the job resumed from an older one");
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct JobArgs {
     /// TOML file with any of the values below, by the names of the flags
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Directory of a run whose metrics.json gives failures, exposure, costs and changed share
+    /// Directory of a run whose metrics.json gives failures, exposure, costs and changed fraction
     #[arg(long, value_name = "DIR")]
     from_run: Option<PathBuf>,
     /// Nodes of the job [default: 128]

@@ -293,10 +293,10 @@ fn archived_state(checkpoint: &Checkpoint, archived: &Archived) -> String {
     }
     .to_owned();
     if archived.abandoned {
-        state += ", abandoned: a later run resumed from an older one";
+        state += ", abandoned: a later start resumed from an older one";
     }
     if archived.finished {
-        state += ", of a finished run";
+        state += ", of a finished job";
     }
     if archived.kept {
         state += ", kept";

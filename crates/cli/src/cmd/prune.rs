@@ -198,7 +198,7 @@ fn folder_of_job(path: &Path) -> Result<PathBuf, Failure> {
 
 const fn reason(reason: Reason) -> &'static str {
     match reason {
-        Reason::Abandoned => "abandoned: a later run resumed from an older one",
+        Reason::Abandoned => "abandoned: a later start resumed from an older one",
         Reason::Superseded => "superseded: enough newer ones stay",
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     /// What runs a command on a host; the host and the command follow [default: what the launcher is told, or ssh]
     #[arg(long, value_name = "CMD")]
     remote_shell: Option<String>,
-    /// What ends well on a host that lives; HOST in it is the host [default: remote shell, HOST, true]
+    /// What ends well on a host that is up; HOST in it is the host [default: remote shell, HOST, true]
     #[arg(long, value_name = "CMD")]
     probe: Option<String>,
     /// A folder that all hosts see, for the leave file and the rendezvous [default: .backstay-run-PID here]

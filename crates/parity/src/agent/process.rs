@@ -299,7 +299,7 @@ fn archive(plan: &[u8], state: &Mutex<State>) -> Result<LocalAnswer> {
 }
 
 fn agent_of(state: &Mutex<State>) -> Result<Arc<Agent>> {
-    let none = || Error::new(ErrorKind::InvalidArgument, "no life of the job has begun");
+    let none = || Error::new(ErrorKind::InvalidArgument, "the job was not started yet");
     lock(state).agent.clone().ok_or_else(none)
 }
 

@@ -343,7 +343,7 @@ impl<'a> Work<'a> {
                     _ => format!(", and which {} needed, so it lists them no more", gone.join(", ")),
                 };
                 notice::warn(&format!(
-                    "{}: {count} extents of data could not be made again, of which checkpoint {} needs \
+                    "{}: {count} extents of data could not be rebuilt, of which checkpoint {} needs \
                      none{without}: {first}",
                     device.name(),
                     lost.checkpoint

@@ -111,7 +111,7 @@ pub fn prepare(
                     open.get_or_insert_with(|| not_made(rebuild, error));
                 }
                 notice::warn(&format!(
-                    "the store of node {} cannot be made again for checkpoint {}: {error}",
+                    "the store of node {} cannot be rebuilt for checkpoint {}: {error}",
                     rebuild.was_on, choice.checkpoint
                 ));
                 given_up.push(rebuild.lost);
@@ -129,7 +129,7 @@ pub fn prepare(
         }
         if made.iter().all(Result::is_ok) {
             notice::info(&format!(
-                "{} lost stores were made again for checkpoint {} in {:.3} s",
+                "{} lost stores were rebuilt for checkpoint {} in {:.3} s",
                 made.len(),
                 choice.checkpoint,
                 watch.seconds()
@@ -142,7 +142,7 @@ pub fn prepare(
 
 fn not_made(rebuild: &Rebuild, error: &Error) -> String {
     let was_on = &rebuild.was_on;
-    format!("the store of node {was_on} cannot be made again: {error}")
+    format!("the store of node {was_on} cannot be rebuilt: {error}")
 }
 
 /// Asks again where something could not be read, or is not as it was said, sets aside what is stale, and brings the
@@ -249,7 +249,7 @@ fn make(
         seats: seats(nodes, &rebuild.survivors),
     };
     notice::info(&format!(
-        "the store of node {} is made again on node {}",
+        "the store of node {} is being rebuilt on node {}",
         rebuild.was_on, target.name
     ));
     // The lost store was about as long as the others.

@@ -31,7 +31,7 @@ class Kept:
                 for save in saves(stores) if save.checkpoint_id is not None}
 
     def take(self, found: dict[str, tuple[CheckpointId, bool]]) -> None:
-        """Takes over what an earlier life saved; pins what was not, as that life ended before. Collective."""
+        """Takes over what an earlier start saved; pins what was not, as that start ended before. Collective."""
         there = set(self._session.checkpoints)
         for name, (identity, is_pinned) in found.items():
             if identity not in there:

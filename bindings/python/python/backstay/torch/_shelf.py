@@ -3,7 +3,7 @@
 
 A key is a pinned checkpoint. Its tensors are variables that are named by their path; `backstay.tensors` says which
 there are, and has the single values, `backstay.values` is the tree without them, `backstay.shelf` the key. A checkpoint
-without a key is newer than one that was given up, so that the next life does not take that for one that it did not come
+without a key is newer than one that was given up, so that the next start does not take that for one that it did not come
 to pin.
 """
 
@@ -98,7 +98,7 @@ class Shelf(Block):
         return Shelf.read(self.session.directory, pickled=self._pickled)
 
     def _take_stock(self) -> None:
-        """Finds what earlier lives put, and ends what they did not come to."""
+        """Finds what earlier starts put, and ends what they did not come to."""
         if not self.session.checkpoints:
             return
         reader = self._reader()

@@ -205,7 +205,7 @@ class BackstayCallback(TrainerCallback):  # type: ignore[misc]
 def _train_from(trainer: Any, state: str, arguments: dict[str, Any]) -> Any:
     """Has the Trainer begin at a TrainerState; of a checkpoint's folder it gets this file alone."""
     if arguments.get("resume_from_checkpoint"):
-        raise InvalidArgument("resume_from_checkpoint is given, and there is a checkpoint of Backstay's to go on from")
+        raise InvalidArgument("resume_from_checkpoint is given, and there is a checkpoint of Backstay's to resume from")
     former = vars(trainer).get("_load_from_checkpoint")
     with tempfile.TemporaryDirectory(prefix="backstay-") as folder:
         with open(os.path.join(folder, "trainer_state.json"), "w", encoding="utf-8") as file:

@@ -98,7 +98,7 @@ impl Course {
             let earlier = before.and_then(|b| b.jobs.iter().find(|other| other.job == job.job));
             let mut said = Vec::new();
             match (before, earlier) {
-                (Some(_), None) => said.push((format!("run {} is here", job.incarnation), false)),
+                (Some(_), None) => said.push((format!("start {} is here", job.incarnation), false)),
                 (_, Some(earlier)) => self.compare(earlier, job, now.taken_unix_ns, &mut said),
                 (None, None) => {}
             }
@@ -140,7 +140,7 @@ impl Course {
         said: &mut Vec<(String, bool)>,
     ) {
         if new.incarnation != old.incarnation {
-            said.push((format!("run {} began", new.incarnation), false));
+            said.push((format!("start {} began", new.incarnation), false));
         } else if new.running && !old.running {
             said.push(("it runs again".to_owned(), false));
         }
@@ -268,7 +268,7 @@ mod tests {
         course.take(Some(&before), &none);
         assert_eq!(texts(&course)[3..], ["its stores are gone"]);
         course.take(Some(&none), &before);
-        assert_eq!(texts(&course)[4..], ["run 2 is here"]);
+        assert_eq!(texts(&course)[4..], ["start 2 is here"]);
     }
 
     #[test]

@@ -171,7 +171,7 @@ fn title(job: &JobView) -> String {
         );
         format!("; {nodes}, {ranks}")
     });
-    format!(" {}: {state}, run {}{sizes} ", job.job, job.incarnation)
+    format!(" {}: {state}, start {}{sizes} ", job.job, job.incarnation)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an age for people to read")]

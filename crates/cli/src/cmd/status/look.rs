@@ -481,7 +481,7 @@ impl DrainView {
             return None;
         }
         if !running {
-            return Some("the job does not run; its next run resumes it".to_owned());
+            return Some("the job does not run; its next start resumes it".to_owned());
         }
         if let Some(error) = &self.error {
             return Some(format!("the last drain failed and is tried again: {error}"));

@@ -101,7 +101,7 @@ fn of_jobs(snapshot: &Snapshot, text: &mut Text) {
     text.metric(
         "backstay_job_incarnation",
         "gauge",
-        "The newest life of the job.",
+        "The newest start of the job.",
         &life,
     );
     let mut levels = Vec::new();
@@ -159,16 +159,16 @@ fn of_costs(snapshot: &Snapshot, text: &mut Text) {
             outcomes.push(sample(&labels, count));
         }
     }
-    let help = "Checkpoints over all lives of the job, as the node counts them.";
+    let help = "Checkpoints over all starts of the job, as the node counts them.";
     text.metric("backstay_checkpoints_total", "counter", help, &outcomes);
     let samples = each(|m| m.failures.to_string());
-    let help = "Lives that ended without saying goodbye.";
+    let help = "Starts that were not closed cleanly.";
     text.metric("backstay_failures_total", "counter", help, &samples);
     let samples = each(|m| m.restarts.to_string());
-    let help = "Lives that went on from a checkpoint.";
+    let help = "Restarts from a checkpoint.";
     text.metric("backstay_restarts_total", "counter", help, &samples);
     let samples = each(|m| m.exposure_seconds.to_string());
-    let help = "How long the job has run, over all lives.";
+    let help = "How long the job has run, over all starts.";
     text.metric("backstay_exposure_seconds_total", "counter", help, &samples);
     let samples = each(|m| m.protection_waits.to_string());
     let help = "Checkpoints that waited for an earlier one to be protected.";
@@ -286,7 +286,7 @@ fn of_drains(snapshot: &Snapshot, text: &mut Text) {
             outcomes.push(sample(&[("job", &job.job), ("outcome", outcome)], count));
         }
     }
-    let help = "Drains of this life of the job.";
+    let help = "Drains of this start of the job.";
     text.metric("backstay_archive_drains_total", "counter", help, &outcomes);
     let samples = each(|d| Some(u64::from(d.draining.is_some()).to_string()));
     let help = "Whether a checkpoint is being drained.";

@@ -43,7 +43,7 @@ fn of_job(job: &JobView, lines: &mut Vec<String>) {
     let nodes = job.stores.iter().filter_map(|store| store.metrics.as_ref());
     let (nodes, ranks) = nodes.fold((0, 0), |(n, r), m| (n.max(m.nodes), r.max(m.ranks)));
     lines.push(format!(
-        "job {}: {}, run {}; {} here{}",
+        "job {}: {}, start {}; {} here{}",
         job.job,
         job.state(),
         job.incarnation,
@@ -233,7 +233,7 @@ fn of_archive(archive: &ArchiveView, lines: &mut Vec<String>) {
         )
     });
     lines.push(format!(
-        "archive of job {}, run {}: {}",
+        "archive of job {}, start {}: {}",
         archive.job, archive.incarnation, archive.folder
     ));
     lines.push(format!(
