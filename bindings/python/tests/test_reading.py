@@ -113,7 +113,7 @@ def test_tables_are_shown(store):
     life_of_four()
     stores = backstay.read(store)
     lines = repr(stores).splitlines()
-    assert lines[0].split()[:4] == ["job", "checkpoint", "life", "ranks"] and len(lines) == 3
+    assert lines[0].split()[:4] == ["job", "checkpoint", "start", "ranks"] and len(lines) == 3
     assert "complete" in lines[1]
     assert "40 x 6 x 5" in repr(stores.newest) and "one value" in repr(stores.newest)
     assert stores._repr_html_().startswith("<table>") and "<th>variable</th>" in stores.newest._repr_html_()
