@@ -94,6 +94,7 @@ impl Checkpoint {
                         .ok_or("no such element type")?,
                     shape: stored.shape.clone(),
                     slab: None,
+                    file: None,
                 },
                 bytes: found.ok_or("the file is short")?.to_vec(),
             })

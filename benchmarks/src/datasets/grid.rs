@@ -77,6 +77,7 @@ pub fn stack<T: Number>(name: &str, extents: Extents, fields: &[&[T]], part: &Pa
                 global_shape: wide(vec![count, extents[0], extents[1], extents[2]]),
                 start: wide(vec![0, z.start, y.start, x.start]),
             }),
+            file: None,
         },
         bytes: to_bytes(&kept),
     }

@@ -53,6 +53,7 @@ impl Variable {
                 element: T::ELEMENT,
                 shape,
                 slab: None,
+                file: None,
             },
             bytes: to_bytes(values),
         }

@@ -5,11 +5,13 @@
 
 use crate::bytes::{Decoder, Encoder, FormatError};
 use crate::element::ElementType;
+use crate::file::StoredFile;
 use crate::limits::{DIMENSIONS_MAX, NAME_BYTES_MAX, VARIABLE_BYTES_MAX, VARIABLES_MAX};
 use crate::width::to_u64;
 
 const STRUCTURE: &str = "descriptor";
 const FLAG_SLAB: u8 = 1;
+const FLAG_FILE: u8 = 2;
 
 /// Place of a rank's part in a global array, row-major.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,6 +33,8 @@ pub struct VariableDescriptor {
     pub shape: Vec<u64>,
     /// Its place in a global array, if it is part of one.
     pub slab: Option<Slab>,
+    /// The file whose bytes it holds, if it is one.
+    pub file: Option<StoredFile>,
 }
 
 impl VariableDescriptor {
@@ -70,6 +74,9 @@ impl VariableDescriptor {
                 found,
             );
         }
+        if let Some(file) = &self.file {
+            return self.validate_file(file);
+        }
         let Some(slab) = &self.slab else {
             return Ok(());
         };
@@ -97,6 +104,18 @@ impl VariableDescriptor {
         Ok(())
     }
 
+    fn validate_file(&self, file: &StoredFile) -> Result<(), FormatError> {
+        match (&*self.shape, &self.slab) {
+            (&[stored], None) if self.element == ElementType::Bytes => file.validate(stored),
+            (shape, slab) => {
+                let place = if slab.is_some() { ", a slab" } else { "" };
+                let found = format!("{} {shape:?}{place}", self.element);
+                let expected = "bytes of one dimension, of no global array";
+                Err(FormatError::new(STRUCTURE, "file", 0, expected, found))
+            }
+        }
+    }
+
     /// Fewest bytes of an encoded descriptor: a scalar whose name has one byte.
     pub const BYTES_MIN: usize = 7;
 
@@ -111,7 +130,9 @@ impl VariableDescriptor {
 
     /// Appends its bytes.
     pub(crate) fn put(&self, encoder: &mut Encoder) {
-        let flags = if self.slab.is_some() { FLAG_SLAB } else { 0 };
+        let slab = if self.slab.is_some() { FLAG_SLAB } else { 0 };
+        let file = if self.file.is_some() { FLAG_FILE } else { 0 };
+        let flags = slab | file;
         encoder.text(&self.name).u8(self.element.id()).u8(flags);
         encoder.u16(u16::try_from(self.shape.len()).unwrap_or(u16::MAX));
         for &extent in &self.shape {
@@ -121,6 +142,9 @@ impl VariableDescriptor {
             for &value in slab.global_shape.iter().chain(&slab.start) {
                 encoder.u64(value);
             }
+        }
+        if let Some(file) = &self.file {
+            file.put(encoder);
         }
     }
 
@@ -149,8 +173,8 @@ impl VariableDescriptor {
         let element = ElementType::from_id(id)
             .ok_or_else(|| body.refuse("element type", 1, "1 to 15", id))?;
         let flags = body.u8("flags")?;
-        if flags & !FLAG_SLAB != 0 {
-            return Err(body.refuse("flags", 1, "0 or 1", flags));
+        if flags & !(FLAG_SLAB | FLAG_FILE) != 0 {
+            return Err(body.refuse("flags", 1, "0 to 3", flags));
         }
         let dimensions = usize::from(body.u16("dimensions")?);
         if dimensions > DIMENSIONS_MAX {
@@ -173,11 +197,17 @@ impl VariableDescriptor {
                 start: extents("start")?,
             })
         };
+        let file = if flags & FLAG_FILE == 0 {
+            None
+        } else {
+            Some(StoredFile::decode(body)?)
+        };
         let descriptor = Self {
             name,
             element,
             shape,
             slab,
+            file,
         };
         match descriptor.validate() {
             Ok(()) => Ok(descriptor),

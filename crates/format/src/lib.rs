@@ -23,6 +23,7 @@ pub mod stream;
 pub mod page;
 pub mod rank_root;
 pub mod descriptor;
+pub mod file;
 pub mod lineage;
 pub mod root;
 pub mod stripe;
@@ -51,6 +52,7 @@ pub use catalog::{
 };
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
+pub use file::{StoredFile, Stretch};
 pub use fingerprint::{Fingerprint, Fingerprinter};
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};

@@ -22,6 +22,12 @@ pub const LABEL_BYTES_MAX: usize = 128;
 pub const DIMENSIONS_MAX: usize = 8;
 /// Most variables on one rank.
 pub const VARIABLES_MAX: usize = 1 << 20;
+/// Longest path of a protected file, in bytes.
+pub const FILE_PATH_BYTES_MAX: usize = 4095;
+/// All permissions of a file that are kept.
+pub const FILE_MODE_MAX: u32 = 0o777;
+/// Most stretches of a protected file between its holes.
+pub const FILE_STRETCHES_MAX: usize = 1 << 16;
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 24;
 /// Most revisions a store retains, pinned ones included.

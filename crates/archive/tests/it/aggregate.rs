@@ -26,6 +26,7 @@ impl Variable {
             element,
             shape: shape.to_vec(),
             slab: None,
+            file: None,
         };
         let length = descriptor.length_bytes().unwrap();
         let size = u64::from(block_bytes);

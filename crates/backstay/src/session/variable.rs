@@ -29,6 +29,7 @@ impl Variable {
             element,
             shape: shape.to_vec(),
             slab: None,
+            file: None,
         };
         Self {
             descriptor,

@@ -327,6 +327,7 @@ fn blocks_found_changed_of_which_tracking_said_nothing_have_all_others_captured_
         element: ElementType::U8,
         shape: vec![200 * 1024],
         slab: None,
+        file: None,
     };
     let mut store = rank_store();
     let mut capture = |number, bytes: &[u8], candidates| {

@@ -12,8 +12,8 @@ use backstay_format::limits::{COUNTER_MAX, STORE_VERSION_MINOR, VARIABLES_MAX};
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::stripe::{LOG_HEAD_BYTES, StripeLogHead};
 use backstay_format::{
-    CheckpointId, Extent, FormatError, Page, RankEntry, RevisionEntry, RootSlot, Round, Superblock,
-    VariableDescriptor,
+    CheckpointId, ElementType, Extent, FormatError, Page, RankEntry, RevisionEntry, RootSlot,
+    Round, Slab, StoredFile, Stretch, Superblock, VariableDescriptor,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -232,6 +232,73 @@ fn an_error_names_the_place_in_the_list() {
         (error.field, error.offset),
         ("slab", before as u64),
         "{error}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_are_refused_by_name() {
+    let wrong = |change: &dyn Fn(&mut VariableDescriptor, &mut StoredFile)| {
+        let mut list = samples::files();
+        let mut file = list[0].file.take().unwrap();
+        change(&mut list[0], &mut file);
+        list[0].file = Some(file);
+        VariableDescriptor::encode_list(&list).unwrap_err().field
+    };
+    let stretch = |start, length| Stretch { start, length };
+    let of_file = |change: &dyn Fn(&mut StoredFile)| wrong(&|_, file| change(file));
+    assert_eq!(of_file(&|file| file.path.clear()), "path");
+    assert_eq!(of_file(&|file| file.path = vec![b'x'; 4096]), "path");
+    assert_eq!(of_file(&|file| file.path.push(0)), "path");
+    assert_eq!(of_file(&|file| file.mode = 0o4755), "mode");
+    assert_eq!(
+        of_file(&|file| file.modified_ns = 1_000_000_000),
+        "nanoseconds"
+    );
+    assert_eq!(of_file(&|file| file.length_bytes = u64::MAX), "length");
+    // Without holes the file is as long as what is stored.
+    assert_eq!(of_file(&|file| file.stretches = None), "length");
+    for stretches in [
+        vec![],
+        vec![stretch(0, 20_001)],
+        vec![stretch(0, 20_000), stretch(50_000, 0)],
+        vec![stretch(0, 10_001), stretch(10_000, 9_999)],
+        vec![stretch(1 << 40, 20_000)],
+        vec![stretch(u64::MAX, 20_000)],
+        vec![stretch(0, u64::MAX), stretch(0, 20_001)],
+    ] {
+        let put = |file: &mut StoredFile| file.stretches = Some(stretches.clone());
+        assert_eq!(of_file(&put), "stretches", "{stretches:?}");
+    }
+    let many = vec![stretch(0, 1); (1 << 16) + 1];
+    assert_eq!(
+        of_file(&|file| file.stretches = Some(many.clone())),
+        "stretches"
+    );
+    // Only bytes of one dimension are a file.
+    assert_eq!(
+        wrong(&|variable, _| variable.element = ElementType::U8),
+        "file"
+    );
+    assert_eq!(
+        wrong(&|variable, _| variable.shape = vec![10_000, 2]),
+        "file"
+    );
+    let slab = Slab {
+        global_shape: vec![20_000],
+        start: vec![0],
+    };
+    assert_eq!(
+        wrong(&|variable, _| variable.slab = Some(slab.clone())),
+        "file"
+    );
+    // What is no flag yet is refused.
+    let mut bytes = VariableDescriptor::encode_list(&samples::files()).unwrap();
+    bytes[2 + 3 + 1] |= 4;
+    assert_eq!(
+        VariableDescriptor::decode_list(&bytes, 2)
+            .unwrap_err()
+            .field,
+        "flags"
     );
 }
 

@@ -20,8 +20,8 @@ use backstay_format::{
     CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId,
     Digest, ElementType, Extent, Fingerprint, Heir, Lineage, Member, Page, RankEntry, RankRange,
     RankRoot, RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
-    SegmentRecord, Slab, StoreId, StreamRoot, Stripe, StripeId, StripeLogHead, StripePiece,
-    Superblock, TableEntry, TablePlace, VariableDescriptor,
+    SegmentRecord, Slab, StoreId, StoredFile, StreamRoot, Stretch, Stripe, StripeId, StripeLogHead,
+    StripePiece, Superblock, TableEntry, TablePlace, VariableDescriptor,
 };
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u8, u16, u32, u64, i32);
+numbers!(u8, u16, u32, u64, i32, i64);
 
 /// Those of which one is chosen.
 macro_rules! choices {
@@ -224,7 +224,9 @@ fields! {
     }
     RankEntry { rank, root }
     Slab { global_shape, start }
-    VariableDescriptor { name, element, shape, slab }
+    VariableDescriptor { name, element, shape, slab, file }
+    Stretch { start, length }
+    StoredFile { path, routed, mode, modified_s, modified_ns, length_bytes, stretches }
     Scheme { element, history, lags, arrangement, coder, second_pass }
     ArchiveSuperblock {
         store, segment_bytes, run, created_unix_ns, aggregator, epoch, job, host

@@ -182,6 +182,7 @@ fn descriptor() -> impl Strategy<Value = VariableDescriptor> {
                 global_shape: dimensions.iter().map(|d| d.0 + d.1 + d.2).collect(),
                 start: dimensions.iter().map(|d| d.1).collect(),
             }),
+            file: None,
         },
     )
 }

@@ -5,7 +5,7 @@ use backstay_format::stream::StreamRoot;
 use backstay_format::{
     Address, BlockRef, CheckpointId, Decoder, Digest, ElementType, FormatError, Lineage, Page,
     RankEntry, RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab,
-    StoreId, Superblock, VariableDescriptor,
+    StoreId, StoredFile, Stretch, Superblock, VariableDescriptor,
 };
 
 /// The store that all samples belong to.
@@ -137,11 +137,49 @@ pub(crate) fn descriptors() -> Vec<VariableDescriptor> {
         element,
         shape: shape.to_vec(),
         slab,
+        file: None,
     };
     vec![
         variable("empty", ElementType::Bytes, &[0], None),
         variable("step", ElementType::U64, &[], None),
         variable("t\u{e9}mp", ElementType::F64, &[25, 200], Some(slab)),
+    ]
+}
+
+/// A file with two stretches, and one without holes.
+pub(crate) fn files() -> Vec<VariableDescriptor> {
+    let variable = |name: &str, stored: u64, file| VariableDescriptor {
+        name: name.to_owned(),
+        element: ElementType::Bytes,
+        shape: vec![stored],
+        slab: None,
+        file: Some(file),
+    };
+    let stretch = |start, length| Stretch { start, length };
+    let sparse = StoredFile {
+        path: b"/scratch/run \xff/x.log".to_vec(),
+        routed: false,
+        mode: 0o640,
+        modified_s: -1,
+        modified_ns: 999_999_999,
+        length_bytes: 1 << 40,
+        stretches: Some(vec![
+            stretch((1 << 40) - 3_616, 3_616),
+            stretch(1 << 30, 16_384),
+        ]),
+    };
+    let whole = StoredFile {
+        path: b"step 7/rank 0.dat".to_vec(),
+        routed: true,
+        mode: 0,
+        modified_s: 1,
+        modified_ns: 0,
+        length_bytes: 5,
+        stretches: None,
+    };
+    vec![
+        variable("log", 20_000, sparse),
+        variable("routed.000000", 5, whole),
     ]
 }
 
@@ -246,6 +284,19 @@ fn unframed() -> Vec<Sample> {
             },
             value: format!("{:?}", descriptors()),
             show: |bytes| Ok(format!("{:?}", VariableDescriptor::decode_list(bytes, 3)?)),
+        },
+        Sample {
+            name: "files",
+            preserves: "a file of 1 TiB with two stretches, the later stored first, a path that is not UTF-8, a \
+                        time before 1970; and a routed file without holes",
+            bytes: VariableDescriptor::encode_list(&files()).unwrap(),
+            framed: false,
+            rewrite: |bytes| {
+                let list = VariableDescriptor::decode_list(bytes, 2)?;
+                VariableDescriptor::encode_list(&list)
+            },
+            value: format!("{:?}", files()),
+            show: |bytes| Ok(format!("{:?}", VariableDescriptor::decode_list(bytes, 2)?)),
         },
     ]
 }

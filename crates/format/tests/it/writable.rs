@@ -150,7 +150,7 @@ fn of_stores() -> Vec<Case> {
         ),
         case(
             "VariableDescriptor",
-            vec![samples::descriptors()],
+            vec![samples::descriptors(), samples::files()],
             |list| VariableDescriptor::encode_list(list),
             |list, bytes| VariableDescriptor::decode_list(bytes, list.len()),
         ),

@@ -63,6 +63,7 @@ impl Shape {
             element,
             shape: shape.to_vec(),
             slab: None,
+            file: None,
         };
         [
             variable("field", ElementType::Bytes, &[]),
