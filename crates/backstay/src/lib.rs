@@ -84,5 +84,6 @@ pub use backstay_format as format;
 pub use backstay_format::{CheckpointId, ElementType, Slab, VariableDescriptor};
 pub use config::Config;
 pub use session::{
-    Finished, Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session, Variable,
+    FileEntry, Finished, Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session,
+    Variable,
 };

@@ -10,6 +10,7 @@
 //! [`reader`] read it, [`compare`] finds what changed. Space: [`reserve`] (the file), [`space`] (who
 //! uses what), [`control`] (what the ranks of a node share).
 
+pub mod file;
 pub mod region;
 pub mod track;
 pub mod control;

@@ -8,6 +8,7 @@
     reason = "application memory is reached by pointer, here and nowhere else"
 )]
 
+use backstay_base::error::Result;
 use backstay_format::width::{to_u64, to_usize};
 use std::fmt::Debug;
 
@@ -15,6 +16,14 @@ use std::fmt::Debug;
 pub trait Source: Debug + Sync {
     /// How many there are.
     fn length_bytes(&self) -> u64;
+    /// Makes ready to be copied out of.
+    fn begin(&self) -> Result<()> {
+        Ok(())
+    }
+    /// All was copied out: an error says that what was is not what it had from beginning to end.
+    fn end(&self) -> Result<()> {
+        Ok(())
+    }
     /// Copies `buffer.len()` bytes from `offset`; the range lies within the length.
     fn copy_out(&self, offset: u64, buffer: &mut [u8]);
     /// Says that a range is copied out next. The range lies within the length.

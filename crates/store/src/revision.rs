@@ -378,7 +378,7 @@ impl RankStore {
     }
 
     /// Gives up a capture of which nothing was posted.
-    fn give_up(&self) {
+    pub fn give_up(&self) {
         self.space().roll_back(self.base);
         self.release();
     }
@@ -424,10 +424,12 @@ fn capture_part<'a>(
             &empty
         }
     };
+    part.source.begin()?;
     let done = match singles.capture(old, part.source, &part.candidates)? {
         Some(done) => done,
         None => capturer.capture(old, part.source, &part.candidates)?,
     };
+    part.source.end()?;
     if let Some(other) = committed.filter(|tree| tree.root().block_bytes != part.block_bytes) {
         capturer.free(other)?;
     }

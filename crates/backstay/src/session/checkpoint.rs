@@ -17,7 +17,7 @@ use backstay_metrics::MetricsFile;
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::{Control, Post, wait_until};
 use backstay_store::region::Source;
-use backstay_store::revision::{Part, PendingPart};
+use backstay_store::revision::PendingPart;
 use backstay_store::track::mappings::Access;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -100,6 +100,12 @@ impl Session {
     /// given up, and it is tried once more. Collective: one call of the communicator, two if a rank
     /// fails.
     pub fn checkpoint(&mut self) -> Result<Report> {
+        self.refuse_open_set("checkpoint")?;
+        self.checkpoint_with_files()
+    }
+
+    /// The same, also of a set of files that is open.
+    pub(super) fn checkpoint_with_files(&mut self) -> Result<Report> {
         self.process.check()?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
@@ -121,6 +127,7 @@ impl Session {
     /// the checkpoint before, whose failure it reports.
     pub fn checkpoint_start(&mut self) -> Result<Handle> {
         self.process.check()?;
+        self.refuse_open_set("checkpoint_start")?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
         self.begin(true);
@@ -261,7 +268,9 @@ impl Session {
                 .values()
                 .map(|variable| variable.region.length_bytes());
             let life = (turn, self.lineage);
-            let reserve = self.node.create_store(&self.config, regions.sum(), life)?;
+            let need_bytes = regions.chain([self.files.bytes()]);
+            let need_bytes = need_bytes.fold(0, u64::saturating_add);
+            let reserve = self.node.create_store(&self.config, need_bytes, life)?;
             let space = backstay_store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);
@@ -281,19 +290,8 @@ impl Session {
         let candidates: Vec<_> = variables
             .map(|variable| variable.candidates(pages.as_mut()))
             .collect::<Result<_>>()?;
-        let mut parts: Vec<Part<'_>> = self
-            .variables
-            .values()
-            .zip(candidates)
-            .map(|(variable, candidates)| Part {
-                descriptor: &variable.descriptor,
-                block_bytes: variable.block_bytes,
-                source: &variable.region,
-                candidates,
-            })
-            .collect();
-        let pending = store.rank.capture(id, &mut parts, self.generation)?;
-        for (variable, did) in self.variables.values_mut().zip(&pending.by_part) {
+        let (pending, by_variable) = self.capture_parts(id, &candidates)?;
+        for (variable, did) in self.variables.values_mut().zip(&by_variable) {
             variable.changes.wrote(did.blocks_changed);
             if did.unmarked_changes > 0 {
                 let (name, blocks) = (&variable.descriptor.name, did.unmarked_changes);

@@ -14,6 +14,7 @@ mod assemble;
 mod changes;
 mod checkpoint;
 mod deleted;
+mod files;
 mod groups;
 mod helper;
 mod lineage;
@@ -37,6 +38,7 @@ mod watch;
 
 pub use crate::schedule::Level;
 pub use checkpoint::{Handle, Report};
+pub use files::FileEntry;
 pub use lineage::Finished;
 pub use restore::Restored;
 pub use scrub::Scrubbed;
@@ -61,6 +63,7 @@ use backstay_store::revision::RankStore;
 use backstay_store::space::Reuse;
 use backstay_store::track::pages::PageTracker;
 use checkpoint::Underway;
+use files::Files;
 use located::Choice;
 use memory::MemoryLook;
 use node::Node;
@@ -94,7 +97,8 @@ pub struct Session {
     node: Node,
     store: Option<Stores>,
     variables: BTreeMap<String, Registered>,
-    /// Counts the changes of `variables`.
+    files: Files,
+    /// Counts the changes of `variables` and `files`.
     generation: u64,
     pages: Option<PageTracker>,
     memory: MemoryLook,
@@ -199,6 +203,9 @@ impl Session {
             node.control.set_redundant(protection.is_on());
         }
         let reserve = node.open_store(&comm)?;
+        if node.leads() {
+            files::forget_files(&node.store_directory());
+        }
         let mut session = Self {
             policy: Policy {
                 retained: backstay_format::width::index(config.retained),
@@ -214,6 +221,7 @@ impl Session {
             node,
             store: None,
             variables: BTreeMap::new(),
+            files: Files::default(),
             generation: 0,
             pages: None,
             memory: MemoryLook::default(),
@@ -657,6 +665,7 @@ impl Session {
     #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
     pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
         self.process.check()?;
+        self.files.check_name(&variable.descriptor.name)?;
         let registered = Registered::new(variable, address, &self.config)?;
         // From here on nothing fails, so that the former one is as it was if anything did.
         self.generation += 1;
@@ -684,7 +693,7 @@ impl Session {
         }
     }
 
-    /// Takes a variable out of the checkpoints to come.
+    /// Takes a variable, or a file, out of the checkpoints to come.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
         self.process.check()?;
         self.generation += 1;
@@ -693,6 +702,7 @@ impl Session {
                 variable.changes.unwatch(self.pages.as_mut());
                 Ok(())
             }
+            None if self.files.remove(name) => Ok(()),
             None => Err(self.unknown(name)),
         }
     }
@@ -732,6 +742,7 @@ impl Session {
     /// Ends the session, of a program that `finished` or of one that may go on. Collective.
     fn end(&mut self, finished: Option<&Finished>) -> Result<()> {
         let settled = self.settle_underway().map(|_| ());
+        self.end_set();
         self.protection
             .stop(Duration::from_millis(self.config.timeout_ms));
         let noted = if settled.is_ok() {

@@ -7,6 +7,7 @@
 //! was named, leads to an older one ([`ErrorKind::proves_loss`]).
 
 use super::assemble::Assembly;
+use super::files::RestoredFiles;
 use super::slabs::{Slabs, ranks_in};
 use super::variable::Registered;
 use super::vote::{vote, vote_with};
@@ -53,6 +54,9 @@ struct ReadBack {
     restored: Restored,
     /// What the next capture is compared with, where the rank's part is in its node's store.
     start: Option<Start>,
+    /// Files that wait beside their paths, and the number of the restore that they are of.
+    files: RestoredFiles,
+    token: u64,
 }
 
 /// A variable of one rank as it is stored.
@@ -87,6 +91,12 @@ impl Session {
     /// nothing is given up. The first of a program that has `restore_checkpoint` set restores that one. A
     /// checkpoint under way is settled first. Collective.
     pub fn restore(&mut self) -> Result<Restored> {
+        self.refuse_open_set("restore")?;
+        self.restore_with_files()
+    }
+
+    /// The same, also of the set of files that is open.
+    pub(super) fn restore_with_files(&mut self) -> Result<Restored> {
         self.process.check()?;
         self.settle_before_restore()?;
         if let (Some(number), false) = (self.config.restore_checkpoint, self.life_begun) {
@@ -105,6 +115,7 @@ impl Session {
     /// Collective.
     pub fn restore_from(&mut self, number: u64) -> Result<Restored> {
         self.process.check()?;
+        self.refuse_open_set("restore_from")?;
         self.settle_before_restore()?;
         self.restore_number(number)
     }
@@ -130,7 +141,10 @@ impl Session {
                 Ok(ReadBack {
                     mut restored,
                     start,
+                    files,
+                    token,
                 }) => {
+                    self.place_files(id, files, token)?;
                     self.open_life(id, start)?;
                     restored.fell_back = fell_back;
                     restored.seconds = watch.seconds();
@@ -195,10 +209,8 @@ impl Session {
             }
             outcome = self.vote_read(&what, id, &mine);
         }
-        Ok(ReadBack {
-            restored: outcome?,
-            start: mine.ok().and_then(|read| read.start),
-        })
+        let restored = outcome?;
+        mine.map(|read| ReadBack { restored, ..read })
     }
 
     /// Where it was not found out who has which slabs, on all ranks, that is tried once more. Collective.
@@ -365,7 +377,7 @@ impl Session {
     }
 
     /// Finds the checkpoints that this life committed, as an earlier life's were found at opening.
-    fn find_committed(&mut self) -> Result<()> {
+    pub(super) fn find_committed(&mut self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
         };
@@ -527,8 +539,14 @@ impl Session {
             }
         }
         restored.bytes_read += self.gather_slabs((id, world_size), &of_others, slabs)?;
+        let token = slabs.token();
+        let of_files = part.as_ref().map(|(reader, part)| (*reader, part));
+        let files = self.files.read(id, of_files, token)?;
+        restored.bytes_read += files.bytes;
         if let Some((_, part)) = &part {
-            let unclaimed = |d: &&VariableDescriptor| !self.variables.contains_key(&d.name);
+            let unclaimed = |d: &&VariableDescriptor| {
+                !self.variables.contains_key(&d.name) && !self.files.claims(d)
+            };
             let count = part.descriptors.iter().filter(unclaimed).count();
             restored.unclaimed = u32::try_from(count).unwrap_or(u32::MAX);
         }
@@ -540,7 +558,12 @@ impl Session {
             }
             _ => None,
         };
-        Ok(ReadBack { restored, start })
+        Ok(ReadBack {
+            restored,
+            start,
+            files,
+            token,
+        })
     }
 
     fn refuse_rank_variables(&self, world_size: u32) -> Result<()> {
@@ -549,6 +572,14 @@ impl Session {
             .values()
             .filter(|v| v.descriptor.slab.is_none());
         let names: Vec<&str> = of_a_rank.map(|v| &*v.descriptor.name).take(8).collect();
+        if names.is_empty() && !self.files.is_empty() {
+            let context = format!(
+                "the checkpoint is of {world_size} ranks, this job has {}: files {:?} and routed ones are those                  of a rank; unprotect them, restore, and write them by old rank (stored_files, restore_file)",
+                self.comm.size(),
+                self.files.names(8)
+            );
+            return Err(Error::new(ErrorKind::VariableMismatch, context));
+        }
         if names.is_empty() {
             return Ok(());
         }

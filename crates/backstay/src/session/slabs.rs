@@ -31,6 +31,8 @@ const PIECE_BYTES: usize = 4 << 20;
 pub(super) struct Slabs {
     /// Nothing where every rank takes its own back.
     found: Option<BTreeMap<String, Found>>,
+    /// The number of this restore, where any rank has files to restore; else 0.
+    token: u64,
 }
 
 /// What was stored of one variable.
@@ -43,6 +45,11 @@ struct Found {
 }
 
 impl Slabs {
+    /// The number of this restore, where any rank has files to restore; else 0.
+    pub(super) fn token(&self) -> u64 {
+        self.token
+    }
+
     /// Whether it was looked who has what.
     pub(super) fn are_known(&self) -> bool {
         self.found.is_some()
@@ -282,10 +289,11 @@ impl Session {
             // Said by who reads.
             Err(_) => false,
         };
-        let mut any = [i64::from(needs)];
+        let mut any = [i64::from(needs), to_i64(self.files_token())];
         self.comm.allreduce_max(what, &mut any)?;
+        let token = u64::try_from(any[1]).unwrap_or(0);
         if any[0] == 0 {
-            return Ok(Slabs::default());
+            return Ok(Slabs { found: None, token });
         }
         let what = "reading which slabs are stored";
         let said = world_size.and_then(|world| Ok((world, self.say_slabs(id)?)));
@@ -295,12 +303,13 @@ impl Session {
         let (world_size, said) = vote_with(&self.comm, what, number, said, &mut longest)?;
         let longest = to_usize(u64::try_from(longest[0]).unwrap_or(0)).max(1);
         let at_once = (GATHER_BYTES_MAX / longest).clamp(1, index(self.node.nodes));
-        let (slabs, told) = self.tell_slabs(world_size, &said, at_once)?;
+        let (mut slabs, told) = self.tell_slabs(world_size, &said, at_once)?;
         let mine = match told {
             Ok(telling) => telling.map_or(Ok(()), |telling| telling.verdict(id)),
             Err(error) => Err(error),
         };
         vote_with(&self.comm, what, number, mine, &mut [])?;
+        slabs.token = token;
         Ok(slabs)
     }
 
@@ -333,7 +342,8 @@ impl Session {
             let mut parts = Parts::new();
             for (reader, ranks) in self.parts_here(id)? {
                 for entry in ranks {
-                    let part = read_part(&reader, &entry.root)?;
+                    let mut part = read_part(&reader, &entry.root)?;
+                    part.descriptors.retain(|one| one.file.is_none());
                     parts.push((entry.rank, part.descriptors));
                 }
             }
@@ -421,7 +431,10 @@ impl Session {
                 }
             }
         }
-        let slabs = Slabs { found: Some(found) };
+        let slabs = Slabs {
+            found: Some(found),
+            token: 0,
+        };
         Ok((slabs, wrong.map_or(Ok(telling), Err)))
     }
 
@@ -470,6 +483,7 @@ mod tests {
                 global_shape: global.to_vec(),
                 start: start.to_vec(),
             }),
+            file: None,
         }
     }
 
@@ -479,6 +493,7 @@ mod tests {
             element: ElementType::F64,
             shape: vec![3],
             slab: None,
+            file: None,
         }
     }
 

@@ -17,6 +17,8 @@ mod drain_follow;
 mod finished;
 mod groups;
 mod deleted;
+mod files;
+mod files_routed;
 mod later_versions;
 mod lives;
 mod memory;
