@@ -103,6 +103,30 @@ quickstart() {
         grep "finished with checkpoint .*: this start begins anew" "$work/third" && grep "every cell is 5" "$work/third"
 }
 
+# Killed between its sets and run again: the state is that of the last set, and the log has each step once.
+files_killed() {
+    local mpi=$1
+    local log="$work/files log $mpi"
+    export BACKSTAY_STORE_PATH="$work/store of files-$mpi"
+    mkdir "$BACKSTAY_STORE_PATH"
+    example "$mpi" files || return 1
+    "mpirun.$mpi" -n 3 "$work/files-$mpi" 1000 "$log" >"$work/first" 2>&1 &
+    local job=$!
+    for _ in $(seq 300); do
+        ! "$prefix/bin/backstay" ls "$BACKSTAY_STORE_PATH" 2>/dev/null | grep "complete" >/dev/null || break
+        sleep 0.1
+    done
+    # The set is written out while the job runs.
+    "$prefix/bin/backstay" export --files -o "$work/taken $mpi" "$BACKSTAY_STORE_PATH" || return 1
+    [ "$(find "$work/taken $mpi" -name "rank_*.dat" | wc -l)" = 3 ] && [ -s "$work/taken $mpi/log" ] || return 1
+    kill -0 "$job" && kill -9 $(pgrep -P "$job") $(pgrep -f "$work/files-$mpi 1000") "$job" || return 1
+    wait "$job" 2>/dev/null || true
+    "mpirun.$mpi" -n 3 "$work/files-$mpi" 60 "$log" >"$work/second" 2>&1
+    cat "$work/first" "$work/second"
+    grep "begins with step [1-9]" "$work/second" && grep "every cell is right" "$work/second" &&
+        [ "$(cat "$log")" = "$(seq -f "step %.0f" 60)" ]
+}
+
 # A type that there is not: refused at the first run, by each rank, and the job ends.
 quickstart_of_a_wrong_type() {
     local mpi=$1
@@ -233,6 +257,7 @@ for mpi in openmpi mpich; do
     check "collectives in pieces, $mpi" collectives_in_pieces $mpi
     check "MPI_Finalize first, $mpi" finalized_first $mpi
     check "quickstart, $mpi" quickstart $mpi
+    check "files of the program, killed, $mpi" files_killed $mpi
     check "quickstart with a wrong type, $mpi" quickstart_of_a_wrong_type $mpi
     check "quickstart, all marked, $mpi" quickstart_marked $mpi
     check "heat2d on other numbers of processes, $mpi" heat2d_on_other_numbers $mpi

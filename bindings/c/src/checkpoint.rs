@@ -315,7 +315,7 @@ pub unsafe extern "C" fn backstay_scrub(session: *mut Session, scrubbed: *mut Sc
     })
 }
 
-fn reported(report: &engine::Report) -> Report {
+pub(crate) fn reported(report: &engine::Report) -> Report {
     Report {
         struct_size: size_of::<Report>(),
         checkpoint: report.checkpoint.into(),

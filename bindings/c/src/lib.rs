@@ -24,6 +24,7 @@ pub mod session;
 pub mod variable;
 pub mod checkpoint;
 pub mod restore;
+pub mod files;
 mod boundary;
 mod pointer;
 mod sized;

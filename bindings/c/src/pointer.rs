@@ -3,7 +3,9 @@
 
 use crate::status::invalid;
 use engine::Result;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Bytes that a text may have: more than any path or name.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -47,6 +49,44 @@ pub(crate) unsafe fn text_or_none<'a>(
 pub(crate) unsafe fn text<'a>(from: *const c_char, argument: &str) -> Result<&'a str> {
     // SAFETY: the same contract.
     unsafe { text_or_none(from, argument) }?.ok_or_else(|| invalid(format!("{argument} is NULL")))
+}
+
+/// The path at `from`: bytes, UTF-8 or not.
+///
+/// # Safety
+/// As for [`text_or_none`].
+pub(crate) unsafe fn path<'a>(from: *const c_char, argument: &str) -> Result<&'a Path> {
+    if from.is_null() {
+        return Err(invalid(format!("{argument} is NULL")));
+    }
+    // SAFETY: not NULL, so the caller says it is a C string that lives as long as 'a.
+    let text = unsafe { CStr::from_ptr(from) };
+    Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
+}
+
+/// Puts a text and its zero byte into a buffer of `size` bytes, or nothing where it has no room for them.
+///
+/// # Safety
+/// `to` is NULL or has room for `size` bytes.
+pub(crate) unsafe fn put_text(
+    text: &[u8],
+    to: *mut c_char,
+    size: usize,
+    argument: &str,
+) -> Result<()> {
+    let to = required(to, argument)?;
+    if text.len() >= size {
+        return Err(invalid(format!(
+            "{argument} has room for {size} bytes, {} are needed",
+            text.len() + 1
+        )));
+    }
+    // SAFETY: `to` has room for `size` bytes, which is more than the text has; it is ours, so they are apart.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast::<u8>(), text.len());
+        to.add(text.len()).write(0);
+    }
+    Ok(())
 }
 
 /// `count` numbers at `from`; NULL is allowed where `count` is 0.

@@ -134,7 +134,7 @@ pub unsafe extern "C" fn backstay_read_rank(
     })
 }
 
-unsafe fn put(to: *mut Restored, from: &engine::Restored) -> Result<()> {
+pub(crate) unsafe fn put(to: *mut Restored, from: &engine::Restored) -> Result<()> {
     let restored = Restored {
         struct_size: size_of::<Restored>(),
         checkpoint: from.checkpoint.into(),

@@ -14,9 +14,10 @@ use crate::status::{
     BACKSTAY_NO_CHECKPOINT, BACKSTAY_OK, BACKSTAY_UNSUPPORTED, backstay_message, backstay_refuse,
 };
 use crate::variable::{BACKSTAY_F64, backstay_protect, backstay_unprotect};
-use crate::{restore, sized};
+use crate::{files, restore, sized};
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of, size_of};
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -104,6 +105,99 @@ fn five_calls_bring_an_array_back() {
         );
     }
     assert_eq!(array, vec![1.5; 5000]);
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+/// What a buffer of 4096 bytes holds, as a path.
+fn path_in(buffer: &[u8; 4096]) -> &std::path::Path {
+    let text = CStr::from_bytes_until_nul(buffer).unwrap();
+    std::path::Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()))
+}
+
+#[test]
+fn files_are_routed_into_buffers_as_long_as_they_say() {
+    let (_status, opened) = opened(None);
+    let session = opened.session;
+    let mut routed = [1u8; 4096];
+    let place: *mut std::ffi::c_char = routed.as_mut_ptr().cast();
+    let name = c"odd \xff".as_ptr();
+    let route = |name, place, size| {
+        // SAFETY: texts, buffers and their sizes are as the header asks.
+        unsafe { files::backstay_route_file(session, name, place, size) }
+    };
+    // Outside of a set the name comes back, where there is room for it and its zero byte.
+    assert_eq!(route(name, place, 5), BACKSTAY_INVALID_ARGUMENT);
+    assert!(text(session).contains("room for 5 bytes, 6 are needed"));
+    assert_eq!(route(name, place, 6), BACKSTAY_OK);
+    assert_eq!(&routed[..7], b"odd \xff\0\x01");
+    for (name, place) in [(ptr::null(), place), (name, ptr::null_mut())] {
+        assert_eq!(route(name, place, 4096), BACKSTAY_INVALID_ARGUMENT);
+        assert!(text(session).contains("NULL"), "{}", text(session));
+    }
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
+}
+
+#[test]
+fn a_set_of_files_is_stored_listed_and_read() {
+    let (_status, opened) = opened(None);
+    let (session, folder) = (opened.session, opened.folder.path());
+    let of = |name: &str| CString::new(folder.join(name).to_str().unwrap()).unwrap();
+    let (log, copy) = (of("log"), of("copy"));
+    std::fs::write(folder.join("log"), "log").unwrap();
+    let mut buffer = [1u8; 4096];
+    let place: *mut std::ffi::c_char = buffer.as_mut_ptr().cast();
+    let name = c"odd \xff".as_ptr();
+    let well = |status: i32| assert_eq!(status, BACKSTAY_OK, "{}", text(session));
+    let mut report: Report = zeroed();
+    report.struct_size = size_of::<Report>();
+    let (mut count, mut needed, none) = (0, 0, ptr::null_mut());
+    // SAFETY: texts, buffers and their sizes are as the header asks.
+    unsafe {
+        well(files::backstay_protect_file(
+            session,
+            c"log".as_ptr(),
+            log.as_ptr(),
+        ));
+        well(files::backstay_output_start(session));
+        well(files::backstay_route_file(session, name, place, 4096));
+        std::fs::write(path_in(&buffer), "state").unwrap();
+        well(files::backstay_output_complete(session, 1, &raw mut report));
+        assert_eq!(report.bytes_total, 8);
+
+        let at = &raw mut count;
+        well(files::backstay_stored_files(
+            session,
+            0,
+            none,
+            0,
+            at,
+            &raw mut needed,
+        ));
+        assert_eq!((count, needed), (2, 4 + 6));
+        let short = files::backstay_stored_files(session, 0, place, 9, at, ptr::null_mut());
+        assert_eq!(short, BACKSTAY_INVALID_ARGUMENT);
+        well(files::backstay_stored_files(
+            session,
+            0,
+            place,
+            10,
+            at,
+            ptr::null_mut(),
+        ));
+        assert_eq!(&buffer[..10], b"log\0odd \xff\0");
+
+        well(files::backstay_restart_start(session, ptr::null_mut()));
+        well(files::backstay_route_file(session, name, place, 4096));
+        assert_eq!(std::fs::read(path_in(&buffer)).unwrap(), b"state");
+        well(files::backstay_restart_complete(session, 1));
+        well(files::backstay_restore_file(
+            session,
+            name,
+            0,
+            copy.as_ptr(),
+        ));
+    }
+    assert_eq!(std::fs::read(folder.join("copy")).unwrap(), b"state");
     assert_eq!(backstay_close(session), BACKSTAY_OK);
 }
 

@@ -555,6 +555,67 @@ int32_t backstay_read_rank(struct backstay_session *session,
                            void *address,
                            uint64_t bytes);
 
+/// Protects the file at `path` under `name`: it is part of every checkpoint and of a restore, beside the
+/// variables, until backstay_unprotect. It has to be there, and nobody may write it, during a checkpoint; only what
+/// changed in it is stored, and holes stay holes. What stdio has in its buffers is not in the file: call fflush
+/// before a checkpoint. A restore puts it back with its permissions and its time of modification, at once; folders of
+/// its path are made. Symbolic links, folders and devices are refused. Of a path that several processes protect each
+/// stores its own copy, so they should be the same, and one restores it. Local.
+int32_t backstay_protect_file(struct backstay_session *session,
+                              const char *name,
+                              const char *path);
+
+/// Begins a set of files that the checkpoint of backstay_output_complete will have, as SCR_Start_output does:
+/// all processes together. Until then backstay_route_file says where to write.
+int32_t backstay_output_start(struct backstay_session *session);
+
+/// Puts into `routed`, a buffer of `size` bytes, where to write the file `name` after backstay_output_start, or where
+/// to read it after backstay_restart_start: a path in the memory of this node. Folders in `name` are made. Outside of
+/// them it is `name` as it is. `name` is any path of the program's, the same at a restart; `..` is refused. A buffer
+/// that is too small is BACKSTAY_INVALID_ARGUMENT, and the message says how much is needed; 4096 bytes are always
+/// enough. Local.
+int32_t backstay_route_file(struct backstay_session *session,
+                            const char *name,
+                            char *routed,
+                            size_t size);
+
+/// Takes a checkpoint of the set and of everything protected, as backstay_checkpoint does: all processes together.
+/// Close the files first. Where one process says `valid` is 0, did not write a file that it routed, or has one still
+/// open for writing, the call fails on all, and the last checkpoint stays. The files are gone from the memory of the
+/// node afterwards in any case. `report` may be NULL.
+int32_t backstay_output_complete(struct backstay_session *session,
+                                 int32_t valid,
+                                 struct backstay_report *report);
+
+/// Restores everything protected, as backstay_restore does, and the files of the checkpoint's set: all processes
+/// together. Until backstay_restart_complete backstay_route_file says where to read them. BACKSTAY_NO_CHECKPOINT means
+/// that there is none. `restored` may be NULL.
+int32_t backstay_restart_start(struct backstay_session *session,
+                               struct backstay_restored *restored);
+
+/// Ends the reading of the set: all processes together. Where one process says `valid` is 0 the checkpoint is given
+/// up: the call fails on all, and the next backstay_restart_start takes an older one.
+int32_t backstay_restart_complete(struct backstay_session *session,
+                                  int32_t valid);
+
+/// The files of the checkpoint that backstay_restore would take, as `rank` stored them: their names, each with its
+/// zero byte, one after the other, to `names`, a buffer of `size` bytes, and their number to `*count`. A protected file
+/// goes by the name that it is protected under, a routed one by its own. `*needed` is the bytes of all names, and may
+/// be NULL; with `size` 0 it only counts. Local.
+int32_t backstay_stored_files(struct backstay_session *session,
+                              uint32_t rank,
+                              char *names,
+                              size_t size,
+                              size_t *count,
+                              size_t *needed);
+
+/// Writes the file `name` of the checkpoint that backstay_restore would take, or took, as `rank` stored it, to `path`:
+/// for another number of processes, which share them out themselves. Local.
+int32_t backstay_restore_file(struct backstay_session *session,
+                              const char *name,
+                              uint32_t rank,
+                              const char *path);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -203,9 +203,6 @@ impl Session {
             node.control.set_redundant(protection.is_on());
         }
         let reserve = node.open_store(&comm)?;
-        if node.leads() {
-            files::forget_files(&node.store_directory());
-        }
         let mut session = Self {
             policy: Policy {
                 retained: backstay_format::width::index(config.retained),
@@ -267,6 +264,9 @@ impl Session {
     /// What was found is settled: plans by it, says what it means, and begins anew where that is asked. Collective.
     fn begin_start(&mut self) -> Result<()> {
         self.open_metrics();
+        if self.node.leads() {
+            files::forget_files(&self.node);
+        }
         let paced = self.open_pacer();
         vote(&self.comm, "planning", 0, paced)?;
         self.announce_start();

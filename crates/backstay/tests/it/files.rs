@@ -500,3 +500,41 @@ fn a_restore_that_is_killed_leaves_the_old_file_or_the_new_one() {
     }
     assert_eq!(leftovers(folder.path()), [] as [PathBuf; 0]);
 }
+
+/// In a process of its own: what it limits is all of its process.
+#[test]
+fn a_limit_on_files_fails_a_restore_without_a_signal() {
+    const LIMITED: &str = "BACKSTAY_TEST_FILES_LIMITED";
+    if std::env::var_os(LIMITED).is_some() {
+        let folder = std::env::current_dir().unwrap();
+        let limit = rustix::process::Rlimit {
+            current: Some(200_000),
+            maximum: None,
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+        let mut session = alone(&config(&folder.join("store")));
+        session.protect_file("file", folder.join("file")).unwrap();
+        let error = session.restore().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
+        assert!(error.to_string().contains("ulimit -f"), "{error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    std::fs::write(&path, pattern(12, 400_000)).unwrap();
+    let mut session = alone(&config(&folder.path().join("store")));
+    session.protect_file("file", &path).unwrap();
+    session.checkpoint().unwrap();
+    drop(session);
+    std::fs::write(&path, "as it was").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = "files::a_limit_on_files_fails_a_restore_without_a_signal";
+    command
+        .args(["--exact", name, "--nocapture"])
+        .env(LIMITED, "1");
+    let done = command.current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}: {said}", done.status);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "as it was");
+    assert_eq!(leftovers(folder.path()), [] as [PathBuf; 0]);
+}

@@ -8,10 +8,10 @@ use super::layout::FileMap;
 use super::{check_place, of_program};
 use crate::region::Sink;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::open::{above_standard, check_file_size};
 use backstay_format::limits::FILE_MODE_MAX;
 use backstay_format::{Digest, StoredFile};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
-use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -97,10 +97,14 @@ impl FileSink {
         let beside = name_beside(path, token);
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR) {
+        let failed = |error| of_program("writing beside", path, error);
+        check_file_size(stored.length_bytes).map_err(failed)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let opened = above_standard(|| Ok(rustix::fs::open(&beside, flags, mode)?));
+        let file = match opened {
             Ok(file) => File::from(file),
-            Err(Errno::EXIST) => return Ok(None),
-            Err(error) => return Err(of_program("writing beside", path, error.into())),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
+            Err(error) => return Err(failed(error)),
         };
         let sink = Self {
             beside: Beside {
@@ -115,7 +119,7 @@ impl FileSink {
         };
         // What is not written is a hole.
         let grown = sink.file.set_len(stored.length_bytes);
-        grown.map_err(|error| of_program("writing beside", path, error))?;
+        grown.map_err(failed)?;
         Ok(Some(sink))
     }
 
@@ -143,6 +147,7 @@ impl FileSink {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        check_file_size(self.stored.length_bytes)?;
         let has_holes = self.stored.stretches.is_some();
         self.map.pieces(offset, bytes.len(), &mut |start, piece| {
             let piece = &bytes[piece];

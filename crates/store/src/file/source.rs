@@ -8,6 +8,7 @@ use super::layout::{FileMap, stretches};
 use super::{check_regular, of_program};
 use crate::region::Source;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::open::above_standard;
 use backstay_format::limits::FILE_MODE_MAX;
 use backstay_format::{StoredFile, Stretch};
 use rustix::fs::{Mode, OFlags, SeekFrom, Stat};
@@ -167,7 +168,8 @@ fn open(path: &Path) -> Result<(File, Stat)> {
     // Not even opened is what is no file: a pipe would wait, a device act.
     check_regular(path, &rustix::fs::lstat(path).map_err(failed)?)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let opened = above_standard(|| Ok(rustix::fs::open(path, flags, Mode::empty())?));
+    let file = opened.map_err(|error| of_program("opening", path, error))?;
     let about = rustix::fs::fstat(&file).map_err(failed)?;
     check_regular(path, &about)?;
     Ok((File::from(file), about))

@@ -7,6 +7,7 @@
 
 use super::captured::open_to_write;
 use super::restored::draw_token;
+use crate::session::node::Node;
 use crate::session::vote::vote;
 use crate::session::{Report, Restored, Session};
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -48,13 +49,15 @@ pub(super) fn variable_of(place: usize) -> String {
     format!("routed.{place:06}")
 }
 
-/// Removes what sets of earlier lives left beside the store.
-pub(in crate::session) fn forget_files(directory: &Path) {
-    let folder = directory.join(FILES_FOLDER);
-    match std::fs::remove_dir_all(&folder) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => notice::warn(&format!("removing {}: {error}", folder.display())),
+/// Removes what sets of earlier lives left beside the store, and where it was to be.
+pub(in crate::session) fn forget_files(node: &Node) {
+    for directory in [node.store_directory(), node.directory.clone()] {
+        let folder = directory.join(FILES_FOLDER);
+        match std::fs::remove_dir_all(&folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => notice::warn(&format!("removing {}: {error}", folder.display())),
+        }
     }
 }
 
