@@ -7,6 +7,7 @@
 
 mod archive;
 mod array;
+mod files;
 mod find;
 mod glance;
 mod open;
@@ -21,6 +22,7 @@ use archive::ArchivedPart;
 pub use archive::{Archive, ArchiveGlance, Archived, glance_archives};
 pub use array::Array;
 pub use backstay_store::control::ControlGlance;
+pub use files::file_name;
 pub use find::{DEPTH_MAX, default_places};
 pub use glance::{StoreGlance, glance_stores};
 pub use open::{OpenStore, Retained, RootState};

@@ -15,6 +15,7 @@ use backstay_format::geometry::SUPERBLOCK_OFFSETS;
 use backstay_format::{ArchiveSuperblock, CatalogSuperblock, StoreId, Superblock};
 use backstay_parity::agent::local::AgentClient;
 use backstay_store::control::CONTROL_FILE;
+use backstay_store::file::FILES_FOLDER;
 use backstay_store::lock::StoreLock;
 use backstay_store::place::STORE_FILE;
 use std::fs::{File, Metadata};
@@ -50,6 +51,8 @@ pub struct RemovalFolder {
     pub node: Option<String>,
     /// Files that go, in that order.
     pub files: Vec<PathBuf>,
+    /// Folders that go with all that is in them: of routed files.
+    pub routed: Vec<PathBuf>,
     /// Their bytes on the file system.
     pub bytes: u64,
     /// Files that stay, because they are not Backstay's.
@@ -75,6 +78,8 @@ enum Known {
     Says(Said),
     /// By its name; it has no magic, or holds nothing yet.
     Named,
+    /// The folder of routed files, which a life that was killed left.
+    Routed,
     /// It is not Backstay's.
     Foreign,
 }
@@ -158,6 +163,7 @@ fn look(kind: RemovalKind, folder: &Path) -> Result<Option<RemovalFolder>> {
         job: None,
         node: None,
         files: Vec::new(),
+        routed: Vec::new(),
         bytes: 0,
         foreign: Vec::new(),
         stores: Vec::new(),
@@ -178,6 +184,10 @@ fn look(kind: RemovalKind, folder: &Path) -> Result<Option<RemovalFolder>> {
                 says.push(path);
             }
             Known::Named => named.push(path),
+            Known::Routed => {
+                found.bytes += bytes_below(&path);
+                found.routed.push(path);
+            }
             Known::Foreign => found.foreign.push(path),
         }
     }
@@ -205,6 +215,34 @@ fn target_of(path: &Path) -> Option<PathBuf> {
     is_link.then(|| std::fs::canonicalize(path).ok()).flatten()
 }
 
+/// Whether a folder has nothing but the folders of ranks.
+fn is_of_ranks(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return false;
+    };
+    let is_of_rank = |name: &str| {
+        let rank = name.strip_prefix("rank-");
+        rank.is_some_and(|rank| rank.parse::<u32>().is_ok())
+    };
+    entries.flatten().all(|entry| {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        is_folder && entry.file_name().to_str().is_some_and(is_of_rank)
+    })
+}
+
+/// Bytes of all files in a folder and below.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            bytes_below(&entry.path())
+        } else {
+            bytes_of(&entry.path())
+        }
+    });
+    bytes.sum()
+}
+
 /// Bytes that the file system has back when this name goes.
 fn bytes_of(path: &Path) -> u64 {
     let about = std::fs::symlink_metadata(path);
@@ -220,6 +258,9 @@ fn known(kind: RemovalKind, path: &Path) -> Known {
     let Ok(about) = std::fs::symlink_metadata(path) else {
         return Known::Foreign;
     };
+    if kind == RemovalKind::Node && name == FILES_FOLDER && about.is_dir() && is_of_ranks(path) {
+        return Known::Routed;
+    }
     let is_store_link = about.file_type().is_symlink() && name == STORE_FILE;
     if !(about.is_file() || is_store_link || about.file_type().is_socket()) {
         return Known::Foreign;
@@ -402,6 +443,13 @@ pub fn remove(folders: &[RemovalFolder]) -> Result<Removed> {
     let held: Vec<Held> = folders.iter().map(hold).collect::<Result<_>>()?;
     let mut done = Removed::default();
     for folder in folders {
+        for routed in &folder.routed {
+            let bytes = bytes_below(routed);
+            std::fs::remove_dir_all(routed)
+                .map_err(|error| Error::io(format!("removing {}", routed.display()), error))?;
+            done.folders += 1;
+            done.bytes_freed += bytes;
+        }
         for file in &folder.files {
             let bytes = bytes_of(file);
             match std::fs::remove_file(file) {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay export`: a variable as .npy, a checkpoint as .npz.
+//! `backstay export`: a variable as .npy, a checkpoint as .npz, its files as files.
 
 use crate::output::{Failure, complain, counted, human_bytes, print_json, progress, result};
 use crate::select::{self, Places};
 use crate::view::{CheckpointView, short};
 use crate::{interrupt, npy};
 use backstay::{ElementType, ErrorKind};
-use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores, Wanted};
+use backstay_format::StoredFile;
+use backstay_inspect::{Array, Checkpoint, StoredPart, StoredVariable, Stores, Wanted, file_name};
 use serde::Serialize;
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Writes a variable, or a whole checkpoint, to a file that numpy reads.
+/// Writes a variable, or a whole checkpoint, to a file that numpy reads; or its files to a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
@@ -27,9 +28,13 @@ pub(crate) struct ExportArgs {
     /// Only this rank's part, as it is.
     #[arg(long, short)]
     rank: Option<u32>,
-    /// The file to write: NAME.npy for one array, NAME.npz for several.
+    /// The file to write: NAME.npy for one array, NAME.npz for several; with --files a folder.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    /// Write the files of the checkpoint, protected and routed ones, under their names. Arrays are left out;
+    /// without this files are.
+    #[arg(long)]
+    files: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -71,6 +76,9 @@ pub(crate) fn run(args: &ExportArgs) -> ExitCode {
 }
 
 fn export(args: &ExportArgs) -> Result<(), Failure> {
+    if args.files {
+        return export_files(args);
+    }
     let extension = args
         .output
         .extension()
@@ -94,7 +102,16 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
         return Err(select::incomplete(&checkpoint));
     }
     let variables = stores.variables(&checkpoint, args.rank, &mut |_| {})?;
-    let wanted = chosen(args, &checkpoint, &variables)?;
+    let mut wanted = chosen(args, &checkpoint, &variables)?;
+    let is_file = |variable: &&StoredVariable| {
+        let mut parts = variable.parts.iter();
+        parts.any(|part| part.descriptor.file.is_some())
+    };
+    if args.variable.is_some() && wanted.iter().any(is_file) {
+        let message = "that is a file: give --files, and a folder with -o";
+        return Err(Failure::usage(message));
+    }
+    wanted.retain(|variable| !is_file(variable));
     let mut pieces = Vec::new();
     for variable in wanted {
         pieces_of(args, &stores, &checkpoint, variable, &mut pieces)?;
@@ -121,6 +138,104 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     report(args, &stores, &checkpoint, &pieces, names);
     Ok(())
+}
+
+/// A file to be written, and under which name.
+struct FilePiece<'a> {
+    name: PathBuf,
+    part: &'a StoredPart,
+    file: &'a StoredFile,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportedFiles {
+    folder: String,
+    checkpoint: CheckpointView,
+    files: Vec<FileView>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileView {
+    name: String,
+    variable: String,
+    rank: u32,
+    bytes: u64,
+}
+
+fn export_files(args: &ExportArgs) -> Result<(), Failure> {
+    let stores = args.places.open()?;
+    let checkpoint = select::choose(&stores, args.checkpoint)?;
+    if args.rank.is_none() && !checkpoint.is_complete() {
+        return Err(select::incomplete(&checkpoint));
+    }
+    let variables = stores.variables(&checkpoint, args.rank, &mut |_| {})?;
+    let parts = variables.iter().flat_map(|variable| &variable.parts);
+    let pieces = file_pieces(args, parts);
+    if pieces.is_empty() {
+        let id = short(checkpoint.id);
+        let message = format!("checkpoint {id} has no such files");
+        return Err(Failure::new(ErrorKind::VariableMismatch, message));
+    }
+    interrupt::watch()?;
+    let total = pieces
+        .iter()
+        .map(|piece| piece.part.stream.length_bytes)
+        .sum();
+    let bar = progress("exporting", total, true);
+    for FilePiece { name, part, file } in &pieces {
+        let to = (&*args.output, &**name);
+        stores.write_file(checkpoint.id, (part, file), to, &mut |bytes| bar.inc(bytes))?;
+    }
+    bar.finish_and_clear();
+    let folder = args.output.display().to_string();
+    if args.json {
+        let view = |piece: &FilePiece<'_>| FileView {
+            name: piece.name.display().to_string(),
+            variable: piece.part.descriptor.name.clone(),
+            rank: piece.part.rank,
+            bytes: piece.file.length_bytes,
+        };
+        print_json(&ExportedFiles {
+            folder,
+            checkpoint: CheckpointView::new(&stores, &checkpoint),
+            files: pieces.iter().map(view).collect(),
+        });
+        return Ok(());
+    }
+    let (id, count) = (short(checkpoint.id), counted(pieces.len(), "file"));
+    result(&format!(
+        "{folder}: checkpoint {id}, {count}, {}",
+        human_bytes(total)
+    ));
+    Ok(())
+}
+
+/// The files of these parts under their names; where ranks have one of the same name, with their rank.
+fn file_pieces<'a>(
+    args: &ExportArgs,
+    parts: impl Iterator<Item = &'a StoredPart>,
+) -> Vec<FilePiece<'a>> {
+    let mut pieces = Vec::new();
+    let mut count: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for part in parts {
+        let (Some(name), Some(file)) = (file_name(part), part.descriptor.file.as_ref()) else {
+            continue;
+        };
+        let is_it = |wanted: &String| *wanted == part.descriptor.name || Path::new(wanted) == name;
+        if args.variable.as_ref().is_none_or(is_it) {
+            *count.entry(name.clone()).or_default() += 1;
+            pieces.push(FilePiece { name, part, file });
+        }
+    }
+    for piece in &mut pieces {
+        if count.get(&piece.name).is_some_and(|&count| count > 1) {
+            piece
+                .name
+                .as_mut_os_string()
+                .push(format!(".rank{}", piece.part.rank));
+        }
+    }
+    pieces
 }
 
 fn chosen<'a>(

@@ -12,7 +12,8 @@ use crate::view::{CheckpointView, ratio, short, utc};
 use backstay::ErrorKind;
 use backstay_format::width::to_u64;
 use backstay_inspect::{
-    Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted, share,
+    Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted,
+    file_name, share,
 };
 use serde::Serialize;
 use std::process::ExitCode;
@@ -140,6 +141,36 @@ struct PartView {
     blocks: u64,
     blocks_changed: Option<u64>,
     bytes_changed: Option<u64>,
+    file: Option<FileView>,
+}
+
+/// A file, beside the bytes of its variable.
+#[derive(Debug, Serialize)]
+struct FileView {
+    name: String,
+    path: String,
+    routed: bool,
+    mode: String,
+    modified: String,
+    length_bytes: u64,
+    has_holes: bool,
+}
+
+impl FileView {
+    fn new(part: &StoredPart) -> Option<Self> {
+        let file = part.descriptor.file.as_ref()?;
+        let seconds = u64::try_from(file.modified_s).unwrap_or(0);
+        let modified = seconds.saturating_mul(1_000_000_000) + u64::from(file.modified_ns);
+        Some(Self {
+            name: file_name(part)?.display().to_string(),
+            path: String::from_utf8_lossy(&file.path).into_owned(),
+            routed: file.routed,
+            mode: format!("{:04o}", file.mode),
+            modified: utc(modified),
+            length_bytes: file.length_bytes,
+            has_holes: file.stretches.is_some(),
+        })
+    }
 }
 
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
@@ -337,10 +368,7 @@ fn show_variables(variables: &[StoredVariable]) {
     let row = |variable: &StoredVariable| {
         vec![
             variable.name.clone(),
-            variable
-                .element()
-                .map_or("mixed", |element| element.name())
-                .to_owned(),
+            type_of(variable).to_owned(),
             shape_of(variable),
             variable.parts.len().to_string(),
             human_bytes(variable.bytes()),
@@ -363,12 +391,17 @@ fn show_variables(variables: &[StoredVariable]) {
 }
 
 fn show_parts(stores: &Stores, variable: &StoredVariable) {
-    let element = variable.element().map_or("mixed", |element| element.name());
-    result(&format!(
-        "{}: {element} {}",
-        variable.name,
-        shape_of(variable)
-    ));
+    let (kind, shape) = (type_of(variable), shape_of(variable));
+    result(&format!("{}: {kind} {shape}", variable.name));
+    for file in variable.parts.iter().filter_map(FileView::new) {
+        result(&format!(
+            "  {}: {}, mode {}, modified {}",
+            file.path,
+            human_bytes(file.length_bytes),
+            file.mode,
+            file.modified
+        ));
+    }
     let row = |part: &StoredPart| {
         let slab = part.descriptor.slab.as_ref();
         vec![
@@ -396,7 +429,29 @@ fn changed(blocks: Option<u64>) -> String {
     blocks.map_or_else(|| "-".to_owned(), |blocks| blocks.to_string())
 }
 
+fn type_of(variable: &StoredVariable) -> &'static str {
+    if variable
+        .parts
+        .iter()
+        .all(|part| part.descriptor.file.is_some())
+    {
+        return "file";
+    }
+    variable.element().map_or("mixed", |element| element.name())
+}
+
+/// Of a file its name.
 fn shape_of(variable: &StoredVariable) -> String {
+    let mut names = variable.parts.iter().filter_map(file_name);
+    if let Some(name) = names.next() {
+        let more = names.filter(|other| *other != name).count();
+        let name = name.display();
+        return if more > 0 {
+            format!("{name} and {more} others")
+        } else {
+            name.to_string()
+        };
+    }
     match (variable.global_shape(), variable.local_shape()) {
         (Some(global), _) => format!("{global:?} in {} slabs", variable.parts.len()),
         (None, Some([])) => "scalar".to_owned(),
@@ -442,6 +497,7 @@ impl PartView {
             blocks: to_u64(part.stream.block_count()),
             blocks_changed: part.changed.map(|changed| changed.blocks),
             bytes_changed: part.changed.map(|changed| changed.bytes),
+            file: FileView::new(part),
         }
     }
 }

@@ -246,7 +246,7 @@ impl FolderView {
             },
             job: folder.job.clone(),
             node: folder.node.clone(),
-            files: shown(&folder.files),
+            files: shown(&[&*folder.files, &*folder.routed].concat()),
             bytes: folder.bytes,
             left: shown(&folder.foreign),
         }

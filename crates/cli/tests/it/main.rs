@@ -10,6 +10,7 @@
 mod archives;
 mod damage;
 mod exporting;
+mod files;
 mod job;
 mod listing;
 mod live;
