@@ -35,7 +35,7 @@ def tests():
     yield "types and ranks, without MPI", types, ("gfortran",)
     yield "real(16) and complex(16)", quad, ("gfortran",)
     yield "types and calls, flang", flang, ("flang",)
-    for function in (calls, errors, parts, error_stop, kill_and_restart, cmake):
+    for function in (calls, errors, parts, files, error_stop, kill_and_restart, cmake):
         yield function.__name__.replace("_", " "), function, BOTH
     yield "kill, and go on with another number", kill_on_other_numbers, ("mpich",)
     yield "guide", guide, ("openmpi",)
@@ -268,6 +268,16 @@ def parts(place, mpi):
     expect(deep[6, 2].ravel().tolist() == [73, 143], f"deep is {deep[6, 2]}")
     label = place.export(store, "label").view("S4").ravel()
     expect(label[9] == b"r10 " and label[0] == b"r1  ", f"label is {label}")
+
+
+def files(place, mpi):
+    program, store = place.build(mpi, HERE / "files.f90"), place.store()
+    for phase in ("store", "restore"):
+        output = place.go(place.mpirun(mpi, 3, program, phase, store), store)
+        expect(f"{phase}: as expected" in output, f"{phase}: {output}")
+    for rank in range(3):
+        copy = (store / f"log of {rank}.copy").read_text()
+        expect(copy == "step 1\nstep 2\n", f"the log of rank {rank} is {copy!r}")
 
 
 def error_stop(place, mpi):
