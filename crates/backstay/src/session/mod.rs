@@ -264,9 +264,7 @@ impl Session {
     /// What was found is settled: plans by it, says what it means, and begins anew where that is asked. Collective.
     fn begin_start(&mut self) -> Result<()> {
         self.open_metrics();
-        if self.node.leads() {
-            files::forget_files(&self.node);
-        }
+        files::forget_files(&self.node);
         let paced = self.open_pacer();
         vote(&self.comm, "planning", 0, paced)?;
         self.announce_start();
@@ -762,6 +760,7 @@ impl Session {
         }
         let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));
         if closed.is_ok() {
+            files::forget_files(&self.node);
             if let Some(finished) = finished {
                 self.tell_finished(finished);
             }

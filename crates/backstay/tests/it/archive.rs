@@ -92,6 +92,52 @@ fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
 }
 
 #[test]
+fn files_and_their_holes_come_back_from_the_archive() {
+    const HOLE: u64 = 1 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let file = |rank: &Rank| folder.join(format!("file of {}", rank.session.rank()));
+    life(folder, &[0, 1], |rank| {
+        std::fs::write(file(rank), format!("of {}", rank.session.rank())).unwrap();
+        rank.session.protect_file("file", file(rank)).unwrap();
+        rank.compute();
+        rank.session.output_start().unwrap();
+        let path = rank.session.route_file("set/state").unwrap();
+        std::fs::write(&path, "sparse").unwrap();
+        let state = std::fs::File::options().write(true).open(path).unwrap();
+        state.set_len(HOLE).unwrap();
+        drop(state);
+        let set = rank.session.output_complete(true).unwrap().checkpoint;
+        let is_there = |rank: &Rank| rank.session.archived_checkpoint() >= Some(set);
+        let began = std::time::Instant::now();
+        while !is_there(rank) && began.elapsed().as_secs() < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(is_there(rank));
+    });
+    wipe_nodes(folder, &[0, 1]);
+    life(folder, &[2, 3], |rank| {
+        std::fs::remove_file(file(rank)).unwrap();
+        rank.session.protect_file("file", file(rank)).unwrap();
+        let restored = rank.session.restart_start().unwrap();
+        assert_eq!((restored.level, restored.unclaimed), (Level::Archive, 0));
+        rank.check();
+        let found = std::fs::read_to_string(file(rank)).unwrap();
+        assert_eq!(found, format!("of {}", rank.session.rank()));
+        let path = rank.session.route_file("set/state").unwrap();
+        let about = std::fs::metadata(&path).unwrap();
+        assert_eq!(about.len(), HOLE);
+        assert!(std::os::unix::fs::MetadataExt::blocks(&about) <= 64);
+        let mut bytes = [0; 6];
+        let state = std::fs::File::open(path).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&state, &mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"sparse");
+        rank.session.restart_complete(true).unwrap();
+        archived(rank);
+    });
+}
+
+#[test]
 fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

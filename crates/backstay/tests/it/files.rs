@@ -22,7 +22,7 @@ pub(crate) fn alone(config: &Config) -> Session {
 
 /// Bytes that tell where they are from.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let word = |at: u64| (at ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = |at: u64| (at ^ (seed << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = (0..u64::try_from(length).unwrap().div_ceil(8)).map(word);
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(length);
@@ -113,7 +113,7 @@ fn changed_blocks_of_a_file_alone_are_written() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     assert_eq!(session.checkpoint().unwrap().blocks_changed, 0);
     // Shorter, and longer again: each checkpoint has it as it was.
-    std::fs::write(&path, &bytes[..10 * BLOCK + 1]).unwrap();
+    std::fs::write(&path, &bytes[..=10 * BLOCK]).unwrap();
     let short = session.checkpoint().unwrap().checkpoint.number;
     std::fs::write(&path, b"").unwrap();
     let empty = session.checkpoint().unwrap();
@@ -508,7 +508,7 @@ fn a_limit_on_files_fails_a_restore_without_a_signal() {
     if std::env::var_os(LIMITED).is_some() {
         let folder = std::env::current_dir().unwrap();
         let limit = rustix::process::Rlimit {
-            current: Some(200_000),
+            current: Some(64 << 20),
             maximum: None,
         };
         rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
@@ -521,7 +521,11 @@ fn a_limit_on_files_fails_a_restore_without_a_signal() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
-    std::fs::write(&path, pattern(12, 400_000)).unwrap();
+    // Nearly all of it a hole, so that the store is small.
+    std::fs::File::create(&path)
+        .unwrap()
+        .set_len(1 << 30)
+        .unwrap();
     let mut session = alone(&config(&folder.path().join("store")));
     session.protect_file("file", &path).unwrap();
     session.checkpoint().unwrap();

@@ -50,7 +50,8 @@ fn in_memory(store: &Path) -> Vec<PathBuf> {
             if path.is_dir() {
                 folders.push(path.clone());
             }
-            if path.components().any(|part| part.as_os_str() == "files") {
+            let mut above = path.parent().unwrap().components();
+            if above.any(|part| part.as_os_str() == "files") {
                 found.push(path);
             }
         }

@@ -25,7 +25,7 @@ const HOLE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Beside {
     path: PathBuf,
-    beside: PathBuf,
+    draft: PathBuf,
     is_placed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Beside {
     /// It takes its path, at once.
     pub fn place(mut self) -> Result<()> {
         check_place(&self.path)?;
-        let renamed = std::fs::rename(&self.beside, &self.path);
+        let renamed = std::fs::rename(&self.draft, &self.path);
         renamed.map_err(|error| of_program("putting in place", &self.path, error))?;
         self.is_placed = true;
         Ok(())
@@ -48,7 +48,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if !self.is_placed {
-            drop(std::fs::remove_file(&self.beside));
+            drop(std::fs::remove_file(&self.draft));
         }
     }
 }
@@ -94,13 +94,13 @@ impl FileSink {
             let made = std::fs::create_dir_all(folder);
             made.map_err(|error| of_program("making", folder, error))?;
         }
-        let beside = name_beside(path, token);
+        let draft = name_beside(path, token);
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |error| of_program("writing beside", path, error);
         check_file_size(stored.length_bytes).map_err(failed)?;
         let mode = Mode::RUSR | Mode::WUSR;
-        let opened = above_standard(|| Ok(rustix::fs::open(&beside, flags, mode)?));
+        let opened = above_standard(|| Ok(rustix::fs::open(&draft, flags, mode)?));
         let file = match opened {
             Ok(file) => File::from(file),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
@@ -109,7 +109,7 @@ impl FileSink {
         let sink = Self {
             beside: Beside {
                 path: path.to_owned(),
-                beside,
+                draft,
                 is_placed: false,
             },
             map: FileMap::of(stored),

@@ -144,7 +144,7 @@ pub fn await_tick<'a>(files: impl Iterator<Item = &'a FileSource>) {
     let mut waited = Duration::ZERO;
     let now = || {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::RealtimeCoarse);
-        (tv_sec, i64::try_from(tv_nsec).unwrap_or(0))
+        (tv_sec, tv_nsec)
     };
     // A time that is ahead of this clock is another clock's.
     while newest >= now() && waited < TICK_MAX {
@@ -178,13 +178,13 @@ fn open(path: &Path) -> Result<(File, Stat)> {
 /// Where a file has data, ascending.
 fn data_of(file: &File, about: &Stat) -> std::io::Result<Vec<Range<u64>>> {
     let length = u64::try_from(about.st_size).unwrap_or(0);
-    let whole = vec![0..length];
+    let whole = || -> Vec<Range<u64>> { std::iter::once(0..length).collect() };
     if u64::try_from(about.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512)
         >= length
     {
-        return Ok(whole);
+        return Ok(whole());
     }
     let mut data = Vec::new();
     let mut at = 0;
@@ -194,7 +194,7 @@ fn data_of(file: &File, about: &Stat) -> std::io::Result<Vec<Range<u64>>> {
             // No more data: the rest is a hole.
             Err(Errno::NXIO) => break,
             // This file system does not say where holes are.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(whole),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(whole()),
             Err(error) => return Err(error.into()),
         };
         let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
@@ -296,14 +296,14 @@ mod tests {
                 1 => write(1, 20_000),
                 2 => write(1, 10),
                 3 => {
-                    std::fs::write(folder.path().join("other"), [2; 20_000]).unwrap();
+                    std::fs::write(folder.path().join("other"), vec![2; 20_000]).unwrap();
                     std::fs::rename(folder.path().join("other"), &path).unwrap();
                 }
                 4 => std::fs::remove_file(&path).unwrap(),
                 _ => {}
             }
             source.copy_out(8192, &mut buffer);
-            let expected = if fails_in_the_middle { 0 } else { 1 };
+            let expected = u8::from(!fails_in_the_middle);
             assert!(buffer.iter().all(|&byte| byte == expected), "{change}");
             let outcome = source.end();
             // What replaced it is another file: this one was copied out whole. Its links are counted.

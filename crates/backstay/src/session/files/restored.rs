@@ -49,7 +49,7 @@ pub(in crate::session) fn draw_token(rank: u32) -> u64 {
         .iter()
         .fold(0u64, |sum, &byte| (sum << 8) | u64::from(byte));
     // It travels as a positive number.
-    token >> 1 | 1
+    (token >> 1) | 1
 }
 
 /// Reads a stored file to `path`, beside it; nothing where another rank does.

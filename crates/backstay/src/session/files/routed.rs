@@ -49,8 +49,12 @@ pub(super) fn variable_of(place: usize) -> String {
     format!("routed.{place:06}")
 }
 
-/// Removes what sets of earlier lives left beside the store, and where it was to be.
+/// The leader removes what sets left beside the store, and where it was to be, and the folder that they were in. While no rank of
+/// the node can have one: when a session begins, and when all have ended theirs.
 pub(in crate::session) fn forget_files(node: &Node) {
+    if !node.leads() {
+        return;
+    }
     for directory in [node.store_directory(), node.directory.clone()] {
         let folder = directory.join(FILES_FOLDER);
         match std::fs::remove_dir_all(&folder) {
@@ -320,10 +324,6 @@ impl Session {
         if let Some(set) = self.files.set.take() {
             if let Err(error) = std::fs::remove_dir_all(&set.folder) {
                 notice::warn(&format!("removing {}: {error}", set.folder.display()));
-            }
-            // The last rank's.
-            if let Some(parent) = set.folder.parent() {
-                drop(std::fs::remove_dir(parent));
             }
         }
     }
