@@ -539,6 +539,58 @@ impl Session {
         restored(py, &done)
     }
 
+    fn protect_file(&self, py: Python<'_>, name: String, path: PathBuf) -> PyResult<()> {
+        self.engine(py, move |engine| engine.protect_file(&name, path))
+    }
+
+    /// Names of files, whether they are routed, and their lengths.
+    fn stored_files(&self, py: Python<'_>, rank: u32) -> PyResult<Vec<(PathBuf, bool, u64)>> {
+        let files = self.engine(py, move |engine| engine.stored_files(rank))?;
+        let fields = files.into_iter();
+        Ok(fields
+            .map(|file| (file.name, file.routed, file.length_bytes))
+            .collect())
+    }
+
+    fn restore_file(
+        &self,
+        py: Python<'_>,
+        name: PathBuf,
+        rank: u32,
+        path: PathBuf,
+    ) -> PyResult<u64> {
+        self.engine(py, move |engine| engine.restore_file(name, rank, path))
+    }
+
+    fn output_start(&self, py: Python<'_>) -> PyResult<()> {
+        self.engine(py, Engine::output_start)
+    }
+
+    fn route_file(&self, py: Python<'_>, name: PathBuf) -> PyResult<PathBuf> {
+        self.engine(py, move |engine| engine.route_file(name))
+    }
+
+    #[pyo3(signature = (valid, wrong=None))]
+    fn output_complete<'py>(
+        &self,
+        py: Python<'py>,
+        valid: bool,
+        wrong: Option<(String, Bound<'_, PyAny>)>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let complete = move |engine: &mut Engine| engine.output_complete(valid);
+        let done = self.engine_with_memory(py, wrong, complete)?;
+        report(py, &done)
+    }
+
+    fn restart_start<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let done = self.engine_with_memory(py, None, Engine::restart_start)?;
+        restored(py, &done)
+    }
+
+    fn restart_complete(&self, py: Python<'_>, valid: bool) -> PyResult<()> {
+        self.engine(py, move |engine| engine.restart_complete(valid))
+    }
+
     fn due(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         Ok(self.engine(py, Engine::due)?.map(word))
     }

@@ -37,13 +37,13 @@ from ._errors import (
 )
 from ._native import version as __version__
 from ._reading import StoredArray, StoredCheckpoint, Stores, read
-from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored
-from ._session import Checkpoint, Session, Tracking, open
+from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored, StoredFile
+from ._session import Checkpoint, Output, Session, Tracking, open
 
 __all__ = [
     "Checkpoint", "CheckpointId", "Communicator", "CommunicatorError", "ConfigurationError", "Corrupt", "Error",
-    "Finished", "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "PeerFailed", "PeerUnreachable",
+    "Finished", "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "Output", "PeerFailed", "PeerUnreachable",
     "Protection", "Report", "Restored", "Session", "StoreBusy", "StoreFailed", "StoreFull", "StoreIO", "StoredArray",
-    "StoredCheckpoint", "Stores", "Timeout", "Tracking", "Unreadable", "Unsupported", "VariableMismatch",
+    "StoredCheckpoint", "StoredFile", "Stores", "Timeout", "Tracking", "Unreadable", "Unsupported", "VariableMismatch",
     "__version__", "open", "read",
 ]

@@ -34,6 +34,17 @@ class CheckpointId(NamedTuple):
         return f"{self.number} of start {self.incarnation}"
 
 
+class StoredFile(NamedTuple):
+    """A file of a checkpoint."""
+
+    name: str
+    """What `Session.restore_file` takes: the name that it is protected by, or its own in its set."""
+    routed: bool
+    """It is of a set."""
+    length: int
+    """In bytes, holes included."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a checkpoint did on this rank. Sizes in bytes, times in seconds."""

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from . import _fork, _native
 from ._block import Block
 from ._communicators import Communicator, adapt
 from ._errors import CommunicatorError, Error, InvalidArgument, VariableMismatch
-from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored
+from ._reports import CheckpointId, Finished, Level, Protection, Report, Restored, StoredFile
 
 """How far a checkpoint has to be safe: in the store of every node, across nodes, in the archive."""
 
@@ -43,6 +44,13 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"<backstay.Checkpoint {self.id}>"
+
+
+class Output:
+    """A set of files that is being written; see `Session.output`."""
+
+    report: Report | None = None
+    """What its checkpoint did, once it is taken."""
 
 
 class Session(Block):
@@ -120,8 +128,17 @@ class Session(Block):
         self._native.protect(name, made.take(name))
         self._objects[name] = made
 
+    def protect_file(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Has checkpoints contain the file at `path`, and restoring put it back, beside the variables. Local.
+
+        It has to be there, flushed and not being written during a checkpoint; what changed in it is stored, and its
+        holes, permissions and time of modification are kept. Symbolic links are refused. Of a path that several ranks
+        protect each stores its own copy, and one restores it.
+        """
+        self._native.protect_file(name, path)
+
     def unprotect(self, name: str) -> None:
-        """Takes a variable out of the checkpoints to come, and lets its memory go. Local."""
+        """Takes a variable or a file out of the checkpoints to come, and lets its memory go. Local."""
         self._native.unprotect(name)
         self._objects.pop(name, None)
 
@@ -190,6 +207,35 @@ class Session(Block):
         """
         return Checkpoint(self, self._native.checkpoint_start(self._take_objects()))
 
+    @contextlib.contextmanager
+    def output(self) -> Iterator[Output]:
+        """A set of files that becomes a checkpoint, with all that is protected, when the block ends. Collective.
+
+        Inside, `route_file` says where to write. Close the files first. Where the block raises on any rank, or a file
+        was routed and not written, or is still open, there is no checkpoint, and the one before stays::
+
+            with session.output():
+                with open(session.route_file(f"ckpt.{step}/rank_{session.rank}.dat"), "wb") as file:
+                    file.write(state)
+        """
+        self._native.output_start()
+        output = Output()
+        try:
+            yield output
+        except Exception:
+            # The others are told, who would wait; what was raised here says more than that.
+            with contextlib.suppress(Error):
+                self._native.output_complete(False)
+            raise
+        output.report = Report(**self._native.output_complete(True, self._take_objects()))
+
+    def route_file(self, name: str | os.PathLike[str]) -> str:
+        """Where to write the file `name` inside of `output`, or to read it inside of `restart`. Local.
+
+        A path in the memory of this node; elsewhere `name` as it is. `..` is refused.
+        """
+        return os.fspath(self._native.route_file(name))
+
     def _take_objects(self) -> tuple[str, BaseException] | None:
         """Brings the bytes of all objects up to date; the one that could not be written, and why.
 
@@ -220,15 +266,46 @@ class Session(Block):
 
         With `number` from that one; later ones are given up. Raises NoCheckpoint at the first start of a job.
         """
+        return self._restore(lambda: self._native.restore(number))
+
+    @contextlib.contextmanager
+    def restart(self) -> Iterator[Restored]:
+        """Restores as `restore` does, and the files of the checkpoint's set with it. Collective.
+
+        Inside, `route_file` says where to read them. Where the block raises on any rank, all give the checkpoint up,
+        and the next `restart` takes an older one.
+        """
+        restored = self._restore(self._native.restart_start)
+        try:
+            yield restored
+        except Exception:
+            with contextlib.suppress(Error):
+                self._native.restart_complete(False)
+            raise
+        self._native.restart_complete(True)
+
+    def stored_files(self, rank: int | None = None) -> list[StoredFile]:
+        """The files of the checkpoint that `restore` would take, by name. Local. `rank` is this one unless given."""
+        found = self._native.stored_files(self.rank if rank is None else rank)
+        return [StoredFile(os.fspath(name), routed, length) for name, routed, length in found]
+
+    def restore_file(self, name: str | os.PathLike[str], rank: int, path: str | os.PathLike[str]) -> int:
+        """Writes a file of the checkpoint that `restore` would take, as `rank` stored it, to `path`. Local.
+
+        For jobs of another number of ranks. Returns its bytes.
+        """
+        return self._native.restore_file(name, rank, path)
+
+    def _restore(self, take: Callable[[], dict[str, Any]]) -> Restored:
         for made_name in self._objects:
             self._size_object(made_name)
         try:
-            restored = Restored(**self._native.restore(number))
+            restored = Restored(**take())
         except VariableMismatch:
             if not self._objects:
                 raise
             # Objects of an older checkpoint have other sizes: they are read once it is known which one it is.
-            restored = self._restore_without_objects(number)
+            restored = self._restore_without_objects(take)
         for name, made in self._objects.items():
             made.hand_over(name)
         return restored
@@ -245,11 +322,11 @@ class Session(Block):
             self._native.protect(name, made.payload)
             return
 
-    def _restore_without_objects(self, number: int | None) -> Restored:
+    def _restore_without_objects(self, take: Callable[[], dict[str, Any]]) -> Restored:
         for name in self._objects:
             self._native.unprotect(name)
         try:
-            restored = Restored(**self._native.restore(number))
+            restored = Restored(**take())
             for name, made in self._objects.items():
                 rank = self.rank if self.rank < restored.ranks_then else 0
                 made.payload = bytearray(self._native.read_bytes(name, rank))
