@@ -37,6 +37,8 @@ pub const DESCRIPTION_BYTES_MAX: usize = 256 << 10;
 pub const SMALL_BYTES_MAX: usize = 8 << 10;
 /// Longest text of a failure or a refusal, and longest path, in bytes of UTF-8.
 pub const WORDS_BYTES_MAX: usize = 4 << 10;
+/// Longest address of an endpoint of libfabric.
+pub const FABRIC_ADDRESS_BYTES_MAX: usize = 512;
 /// Bytes of a call before its request.
 pub const CALL_HEAD_BYTES: usize = 8;
 
@@ -543,6 +545,8 @@ pub struct Describe {
     pub same_machine: bool,
     /// Whether fingerprints are to be computed anew: other bytes arrived than were described.
     pub afresh: bool,
+    /// The provider of libfabric by which the caller can read; empty where there is none.
+    pub provider: String,
     /// Which ranges.
     pub spans: Vec<Span>,
 }
@@ -554,6 +558,7 @@ impl Describe {
         body.raw(&self.exposure).u64(self.within_us);
         body.u32(u32::from(self.same_machine))
             .u32(u32::from(self.afresh))
+            .text(&self.provider)
             .count(self.spans.len());
         for span in &self.spans {
             body.u64(span.offset).u64(span.length);
@@ -569,6 +574,7 @@ impl Describe {
             within_us: body.u64("within")?,
             same_machine: body.u32_in("same machine", 0, 1)? == 1,
             afresh: body.u32_in("afresh", 0, 1)? == 1,
+            provider: body.text("provider", LABEL_BYTES_MAX)?,
             spans: spans(&mut body, Span::decode)?,
         };
         body.end()?;
@@ -593,6 +599,62 @@ pub struct Description {
     pub located: Option<Located>,
     /// Of each range what its owner computed of it, once; `None` where the bytes may be written yet.
     pub fingerprints: Vec<Option<Fingerprint>>,
+    /// How they are read by libfabric, by who asked with the owner's provider.
+    pub fabric: Option<Fabric>,
+}
+
+/// Where memory stands for readers by libfabric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fabric {
+    /// The owner's endpoint, as its provider calls it.
+    pub address: Vec<u8>,
+    /// Of each range where it is; `None` where it is read over the connection.
+    pub remotes: Vec<Option<Remote>>,
+}
+
+/// A range of memory, as its provider calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Names memory that was registered, and allows to read it.
+    pub key: u64,
+    /// Where the range begins in it.
+    pub address: u64,
+}
+
+impl Fabric {
+    fn encode(&self, body: &mut Encoder) {
+        let length = u16::try_from(self.address.len()).unwrap_or(u16::MAX);
+        body.u16(length).raw(&self.address);
+        for remote in &self.remotes {
+            body.u32(u32::from(remote.is_some()));
+            if let Some(remote) = remote {
+                body.u64(remote.key).u64(remote.address);
+            }
+        }
+    }
+
+    fn decode(body: &mut Decoder<'_>, ranges: usize) -> Result<Self, FormatError> {
+        let length = usize::from(body.u16("length of the address")?);
+        if length > FABRIC_ADDRESS_BYTES_MAX {
+            let expected = format!("at most {FABRIC_ADDRESS_BYTES_MAX} bytes");
+            return Err(body.refuse("address", 2, expected, length));
+        }
+        let address = body.raw("address", length)?.to_vec();
+        let mut each = || {
+            let is_there = body.u32_in("remote", 0, 1)? == 1;
+            let remote = is_there.then(|| {
+                Ok(Remote {
+                    key: body.u64("key")?,
+                    address: body.u64("address")?,
+                })
+            });
+            remote.transpose()
+        };
+        let remotes = (0..ranges)
+            .map(|_| each())
+            .collect::<Result<_, FormatError>>()?;
+        Ok(Self { address, remotes })
+    }
 }
 
 impl Description {
@@ -611,6 +673,10 @@ impl Description {
                 body.raw(&fingerprint.0);
             }
         }
+        body.u32(u32::from(self.fabric.is_some()));
+        if let Some(fabric) = &self.fabric {
+            fabric.encode(&mut body);
+        }
         finish(body, Kind::Description, self, Self::decode)
     }
 
@@ -624,10 +690,14 @@ impl Description {
             let fingerprint = is_sealed.then(|| body.array("fingerprint")).transpose()?;
             Ok(fingerprint.map(Fingerprint))
         })?;
+        let is_there = body.u32_in("fabric", 0, 1)? == 1;
+        let fabric = is_there.then(|| Fabric::decode(&mut body, fingerprints.len()));
+        let fabric = fabric.transpose()?;
         body.end()?;
         Ok(Self {
             located,
             fingerprints,
+            fabric,
         })
     }
 }

@@ -5,6 +5,7 @@
 //! alive until its reader is done, withdrawn or not; a fingerprint is of sealed bytes, and of these computed
 //! once, unless somebody says that other bytes arrived.
 
+use super::one_sided::{LEAST_BYTES, Offer, OneSided};
 use super::{ExposureId, Span, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -12,7 +13,7 @@ use backstay_base::io::Device;
 use backstay_base::io::sealed::SealedView;
 use backstay_format::Fingerprint;
 use backstay_format::width::{to_u64, to_usize};
-use backstay_format::wire::Description;
+use backstay_format::wire::{Description, Fabric};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +70,19 @@ impl Exposed {
         }
     }
 
+    /// Where the memory begins in which bytes stand that were lent, and its length: it stays there for as long
+    /// as this does.
+    pub fn around(&self, lent: &[u8]) -> Option<(usize, usize)> {
+        match self {
+            Self::Device(_) => None,
+            Self::Sealed(view) => {
+                let mapping = view.mapping(lent)?;
+                Some((mapping.start, mapping.length))
+            }
+            Self::Memory(bytes) => Some((bytes.as_ptr().expose_provenance(), bytes.len())),
+        }
+    }
+
     /// Fills `buffer` from `offset`: a range that was checked.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         match self {
@@ -102,8 +116,31 @@ impl Debug for Exposed {
     }
 }
 
-/// Fingerprints of ranges of one exposure.
-type Known = Arc<Mutex<BTreeMap<Span, Fingerprint>>>;
+/// What was found out of one exposure.
+#[derive(Default)]
+struct Findings {
+    fingerprints: BTreeMap<Span, Fingerprint>,
+    /// What keeps its memory readable for peers.
+    offers: Vec<Offer>,
+}
+
+impl Debug for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (known, offered) = (self.fingerprints.len(), self.offers.len());
+        write!(f, "Findings({known} fingerprints, {offered} offers)")
+    }
+}
+
+type Known = Arc<Mutex<Findings>>;
+
+/// Who asks for a description.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    /// Whether a file will do.
+    pub(crate) same_machine: bool,
+    /// By what else it can read, if both sides can.
+    pub(crate) one_sided: Option<&'a dyn OneSided>,
+}
 
 /// What one endpoint exposes.
 #[derive(Debug, Default)]
@@ -153,37 +190,81 @@ impl Exposures {
     pub fn describe(
         &self,
         id: ExposureId,
-        (spans, afresh): (&[Span], bool),
+        spans_afresh: (&[Span], bool),
         same_machine: bool,
         deadline: &Deadline,
     ) -> Result<Description> {
+        let one_sided = None;
+        let asker = Asker {
+            same_machine,
+            one_sided,
+        };
+        self.describe_to(asker, id, spans_afresh, deadline)
+    }
+
+    /// The same, and how `asker` reads them past this process.
+    pub(crate) fn describe_to(
+        &self,
+        asker: Asker<'_>,
+        id: ExposureId,
+        (spans, afresh): (&[Span], bool),
+        deadline: &Deadline,
+    ) -> Result<Description> {
         let (exposed, known) = self.get(id)?;
-        let each = |span: &Span| -> Result<Option<Fingerprint>> {
+        let (mut fingerprints, mut remotes) = (Vec::new(), Vec::new());
+        for span in spans {
             let checked = exposed.check_range(span.offset, span.length);
             checked.map_err(|error| error.within(&format!("exposure {id}")))?;
             if deadline.left().is_none() {
                 let context = format!("describing {} ranges of exposure {id}", spans.len());
                 return Err(Error::new(ErrorKind::Timeout, context));
             }
-            let Some(bytes) = exposed.sealed(*span) else {
-                return Ok(None);
-            };
-            let before = lock(&known).get(span).copied();
-            if let Some(before) = before.filter(|_| !afresh) {
-                return Ok(Some(before));
-            }
-            let fingerprint = Fingerprint::of(bytes);
-            let mut known = lock(&known);
-            if known.len() >= KNOWN_MAX {
-                known.clear();
-            }
-            known.insert(*span, fingerprint);
-            Ok(Some(fingerprint))
-        };
+            let bytes = exposed.sealed(*span);
+            fingerprints.push(bytes.map(|bytes| known_of(&known, *span, bytes, afresh)));
+            remotes.push(bytes.and_then(|bytes| {
+                let offered = asker.one_sided.filter(|_| bytes.len() >= LEAST_BYTES);
+                let (remote, offer) = offered?.offer(&exposed, bytes)?;
+                keep(&known, offer);
+                Some(remote)
+            }));
+        }
+        // Nobody needs the way where no range can be read by it.
+        let way = asker
+            .one_sided
+            .filter(|_| remotes.iter().any(Option::is_some));
         Ok(Description {
-            fingerprints: spans.iter().map(each).collect::<Result<_>>()?,
-            located: same_machine.then(|| same_node::locate(&exposed)).flatten(),
+            located: asker
+                .same_machine
+                .then(|| same_node::locate(&exposed))
+                .flatten(),
+            fingerprints,
+            fabric: way.map(|way| Fabric {
+                address: way.address(),
+                remotes,
+            }),
         })
+    }
+}
+
+fn known_of(known: &Known, span: Span, bytes: &[u8], afresh: bool) -> Fingerprint {
+    let before = lock(known).fingerprints.get(&span).copied();
+    if let Some(before) = before.filter(|_| !afresh) {
+        return before;
+    }
+    let fingerprint = Fingerprint::of(bytes);
+    let mut known = lock(known);
+    if known.fingerprints.len() >= KNOWN_MAX {
+        known.fingerprints.clear();
+    }
+    known.fingerprints.insert(span, fingerprint);
+    fingerprint
+}
+
+/// Memory stays readable for as long as it is exposed.
+fn keep(known: &Known, offer: Offer) {
+    let mut known = lock(known);
+    if !known.offers.iter().any(|kept| Arc::ptr_eq(kept, &offer)) {
+        known.offers.push(offer);
     }
 }
 

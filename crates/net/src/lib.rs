@@ -8,6 +8,9 @@
 
 mod address;
 mod expose;
+#[cfg(feature = "libfabric")]
+mod fabric;
+mod one_sided;
 mod remote;
 mod same_node;
 mod secret;
@@ -15,6 +18,7 @@ pub mod tcp;
 
 pub use address::{announced_host, host_address};
 pub use expose::{Exposed, Exposures};
+pub use one_sided::{Transport, Transports};
 pub use remote::{RemoteDevice, file_exposure};
 pub use secret::{Secret, SecretSource};
 pub use tcp::{TcpEndpoint, TcpOptions};
@@ -22,7 +26,7 @@ pub use tcp::{TcpEndpoint, TcpOptions};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::to_u64;
-use backstay_format::wire::Located;
+use backstay_format::wire::{Located, Remote};
 use backstay_format::{Fingerprint, StoreId};
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
@@ -102,6 +106,8 @@ pub struct Described {
     pub fingerprint: Option<Fingerprint>,
     /// The file in which the exposure stands, at the same offsets, where it is one of this machine.
     pub located: Option<Arc<Located>>,
+    /// Where it is read past the owner, where that can be.
+    pub remote: Option<(Arc<Vec<u8>>, Remote)>,
 }
 
 /// One end of the transport: what this process offers to others, and its way to them.
@@ -142,6 +148,10 @@ pub trait Endpoint: Debug + Send + Sync {
     fn name(&self) -> String;
     /// How others reach it.
     fn address(&self) -> String;
+    /// By what it reads what peers expose: `tcp`, or `libfabric` with a provider.
+    fn transport(&self) -> String {
+        "tcp".to_owned()
+    }
     /// Name and address, as others need them.
     fn peer(&self) -> Peer {
         Peer::new(self.name(), self.address())

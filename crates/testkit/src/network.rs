@@ -508,6 +508,7 @@ impl Endpoint for SimEndpoint {
             span,
             fingerprint,
             located: None,
+            remote: None,
         };
         Ok(spans.iter().zip(described.fingerprints).map(each).collect())
     }

@@ -106,6 +106,7 @@ impl Wire {
         let description = Description {
             located: None,
             fingerprints: vec![fingerprint],
+            fabric: None,
         };
         drop(self.write(Kind::Description, &must(description.encode())));
         self.wait_for_request();
@@ -460,6 +461,7 @@ const WRONG_BYTES: [(Answer, ErrorKind); 9] = [
             let description = Description {
                 located: None,
                 fingerprints: vec![None; 2],
+                fabric: None,
             };
             drop(wire.write(Kind::Description, &must(description.encode())));
             wire.wait_for_request();

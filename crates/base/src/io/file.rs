@@ -7,7 +7,7 @@
 
 use super::fault::{self, Access};
 use super::mapped::Mapped;
-use super::sealed::SealedRange;
+use super::sealed::{Mapping, SealedRange};
 use super::{Backing, Device, open};
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fstatfs};
@@ -238,6 +238,11 @@ impl Device for FileDevice {
         self.check_end(offset.checked_add(to_u64(length))?).ok()?;
         let end = self.length.load(Ordering::Acquire);
         mapped.lend(&opened.file, offset, length, end)
+    }
+
+    fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
+        let length = self.length.load(Ordering::Acquire);
+        self.now().mapped.as_ref()?.mapping(lent, length)
     }
 
     fn refresh(&self) -> Result<()> {
@@ -570,5 +575,22 @@ mod tests {
                 "{size:>8} B: MB/s memcpy {copy:.0}, pwrite {file:.0}, mapped {scratch:.0}, mapped from memory {cold:.0}"
             );
         }
+    }
+
+    #[test]
+    fn the_mapping_of_lent_bytes_ends_with_the_file_and_stays_where_it_is() {
+        let Some(folder) = memory_folder() else {
+            return;
+        };
+        let file = FileDevice::open(&folder.path().join("file"), true).unwrap();
+        file.reserve(5 << 20).unwrap();
+        let lent = file.lend(sealed(1 << 20, 1000)).unwrap();
+        let first = file.mapping(lent).unwrap();
+        assert_eq!(lent.as_ptr().addr() - first.start, 1 << 20);
+        assert_eq!(first.length, 5 << 20);
+        file.reserve(9 << 20).unwrap();
+        let later = file.mapping(lent).unwrap();
+        assert_eq!((later.start, later.length), (first.start, 9 << 20));
+        assert_eq!(file.mapping(&[0; 8]), None, "memory of others");
     }
 }

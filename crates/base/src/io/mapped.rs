@@ -5,6 +5,7 @@
 //! that a sparse or shortened file is an error and no SIGBUS; nothing is written beyond the length.
 #![expect(unsafe_code, reason = "mapping a file and storing into the mapping")]
 
+use super::sealed::Mapping;
 use super::stream;
 use backstay_format::width::{to_u64, to_usize};
 use rustix::io::Errno;
@@ -102,6 +103,21 @@ impl Mapped {
         // SAFETY: the range lies in one mapping, which lives as long as `self`, was populated window by
         // window, and is not written while it is lent.
         Some(unsafe { std::slice::from_raw_parts(first?.as_ptr(), size) })
+    }
+
+    /// The span in which bytes stand that were lent, as far as a file of `length` bytes fills it.
+    pub(super) fn mapping(&self, lent: &[u8], length: u64) -> Option<Mapping> {
+        let address = lent.as_ptr().addr();
+        self.spans().find_map(|(number, span)| {
+            let start = span.base.as_ptr().expose_provenance();
+            let filled = length.saturating_sub(to_u64(number) * SPAN_BYTES);
+            let filled = to_usize(filled.min(SPAN_BYTES));
+            let is_in = address >= start && address - start + lent.len() <= filled;
+            is_in.then_some(Mapping {
+                start,
+                length: filled,
+            })
+        })
     }
 
     /// The address of `position`, populated up to `window_end` of its window.

@@ -16,7 +16,7 @@ pub mod two_slots;
 mod mapped;
 mod stream;
 
-use sealed::SealedRange;
+use sealed::{Mapping, SealedRange};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::Result;
@@ -67,6 +67,11 @@ pub trait Device: Debug + Send + Sync {
     }
     /// The bytes themselves, for as long as the device is borrowed, where they are in memory.
     fn lend(&self, _range: SealedRange) -> Option<&[u8]> {
+        None
+    }
+    /// The mapping in which bytes stand that were lent, if it stays where it is for as long as the device
+    /// lives: who reads it past this process is told of it once.
+    fn mapping(&self, _lent: &[u8]) -> Option<Mapping> {
         None
     }
     /// Makes everything written before durable.

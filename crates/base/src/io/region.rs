@@ -4,7 +4,7 @@
 //! Invariants: nothing outside the range is read or written.
 
 use super::Device;
-use super::sealed::SealedRange;
+use super::sealed::{Mapping, SealedRange};
 use backstay_format::width::to_u64;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -61,6 +61,9 @@ impl Device for Region {
         let beyond = ErrorKind::UnexpectedEof;
         self.place(range.offset(), range.length(), beyond).ok()?;
         self.device.lend(range.within(self.offset))
+    }
+    fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
+        self.device.mapping(lent)
     }
     fn sync(&self) -> Result<()> {
         self.device.sync()

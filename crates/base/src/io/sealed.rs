@@ -44,6 +44,15 @@ impl SealedRange {
     }
 }
 
+/// Where memory stands: a place that bytes which are lent lie in, of which nothing is said but that it is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address of its first byte.
+    pub start: usize,
+    /// Bytes of it.
+    pub length: usize,
+}
+
 /// A device that knows which of its bytes are sealed.
 pub trait SealedView: Device {
     /// The bytes themselves, where they are sealed and in memory; else they are to be read.

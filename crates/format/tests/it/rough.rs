@@ -12,8 +12,8 @@ use backstay_format::drain::{
 use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::scheme::{Arrangement, Coder, History, Lags, Scheme, SecondPass};
 use backstay_format::wire::{
-    Describe, Description, Failure, Head, Hello, Located, Proof, Read, Reason, Refused, Span,
-    Welcome,
+    Describe, Description, Fabric, Failure, Head, Hello, Located, Proof, Read, Reason, Refused,
+    Remote, Span, Welcome,
 };
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
@@ -290,8 +290,10 @@ fields! {
     Refused { reason, words }
     Failure { code, words }
     Span { offset, length }
-    Describe { exposure, within_us, same_machine, afresh, spans }
-    Description { located, fingerprints }
+    Describe { exposure, within_us, same_machine, afresh, provider, spans }
+    Description { located, fingerprints, fabric }
+    Fabric { address, remotes }
+    Remote { key, address }
     Read { exposure, span, within_us, bare }
     Located { device, inode, path }
 }

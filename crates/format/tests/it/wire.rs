@@ -7,10 +7,10 @@
 use backstay_format::limits::LABEL_BYTES_MAX;
 use backstay_format::mac::{MAC_BYTES, Sealer, secret_id};
 use backstay_format::wire::{
-    CALL_HEAD_BYTES, Call, DESCRIPTION_BYTES_MAX, Describe, Description, Failure, HEAD_BYTES, Head,
-    Hello, Kind, Located, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX, Proof, Read, Reason, Refused, Role,
-    SMALL_BYTES_MAX, SPANS_MAX, Span, TAIL_BYTES, WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR,
-    WORDS_BYTES_MAX, Welcome, open, proven, seal,
+    CALL_HEAD_BYTES, Call, DESCRIPTION_BYTES_MAX, Describe, Description, FABRIC_ADDRESS_BYTES_MAX,
+    Fabric, Failure, HEAD_BYTES, Head, Hello, Kind, Located, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX,
+    Proof, Read, Reason, Refused, Remote, Role, SMALL_BYTES_MAX, SPANS_MAX, Span, TAIL_BYTES,
+    WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR, WORDS_BYTES_MAX, Welcome, open, proven, seal,
 };
 use backstay_format::{Fingerprint, FormatError};
 use proptest::prelude::*;
@@ -95,6 +95,7 @@ pub(crate) fn describe() -> Describe {
         within_us: 5_000_000,
         same_machine: true,
         afresh: false,
+        provider: "verbs;ofi_rxm".to_owned(),
         spans: vec![span()],
     }
 }
@@ -112,6 +113,13 @@ pub(crate) fn description() -> Description {
     Description {
         located: Some(located()),
         fingerprints: vec![Some(Fingerprint::of(b"sealed"))],
+        fabric: Some(Fabric {
+            address: b"10.0.0.1".to_vec(),
+            remotes: vec![Some(Remote {
+                key: 0x1122_3344_5566_7788,
+                address: 0x7f00_0000_1000,
+            })],
+        }),
     }
 }
 
@@ -334,7 +342,24 @@ fn the_most_ranges_that_may_be_described_fit_and_no_more() {
         ..located()
     });
     said.fingerprints = vec![Some(Fingerprint([1; 32])); SPANS_MAX];
+    let remote = Remote { key: 1, address: 2 };
+    let fabric = |remotes| {
+        Some(Fabric {
+            address: vec![1; FABRIC_ADDRESS_BYTES_MAX],
+            remotes,
+        })
+    };
+    said.fabric = fabric(vec![Some(remote); SPANS_MAX]);
     assert!(said.encode().is_ok());
+    // One for each range, and an address that is not too long.
+    said.fabric = fabric(vec![Some(remote); SPANS_MAX - 1]);
+    assert!(said.encode().is_err());
+    said.fabric = Some(Fabric {
+        address: vec![1; FABRIC_ADDRESS_BYTES_MAX + 1],
+        remotes: vec![None; SPANS_MAX],
+    });
+    assert_eq!(said.encode().unwrap_err().field, "address");
+    said.fabric = None;
     said.fingerprints.push(None);
     assert_eq!(said.encode().unwrap_err().field, "ranges");
 }
@@ -494,6 +519,7 @@ fn the_page_has_the_kinds_reasons_and_limits_of_the_code() {
         ("SPANS_MAX", SPANS_MAX),
         ("SMALL_BYTES_MAX", SMALL_BYTES_MAX),
         ("WORDS_BYTES_MAX", WORDS_BYTES_MAX),
+        ("FABRIC_ADDRESS_BYTES_MAX", FABRIC_ADDRESS_BYTES_MAX),
         ("LABEL_BYTES_MAX", LABEL_BYTES_MAX),
     ];
     let wanted = wanted.map(|(name, value)| (name.to_owned(), Some(value)));
@@ -528,8 +554,12 @@ fn the_offsets_of_the_page_add_up_to_what_is_written() {
         ("Refused", body("refused"), text("another job secret")),
         ("Call", CALL_HEAD_BYTES, 0),
         ("Failure", body("failure"), text("nothing is exposed")),
-        ("Describe", body("describe"), 0),
-        ("Description", body("description"), located),
+        ("Describe", body("describe"), text("verbs;ofi_rxm")),
+        (
+            "Description",
+            body("description"),
+            located + text("10.0.0.1"),
+        ),
         ("Read", body("read"), 0),
     ];
     for (name, size, texts) in wanted {

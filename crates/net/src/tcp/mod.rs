@@ -15,8 +15,9 @@ mod server;
 
 use super::{
     Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, SecretSource, Span,
-    announced_host, check_message, check_read, check_spans, remote_error, verify,
+    Transports, announced_host, check_message, check_read, check_spans, remote_error, verify,
 };
+use crate::one_sided::{self, OneSided};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::FormatError;
@@ -31,7 +32,7 @@ use pool::{Lease, Pool};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct TcpOptions {
     pub connections_kept_max: usize,
     /// Whether files of peers on this machine are read past the sockets, where they can be.
     pub same_node: bool,
+    /// By what sealed bytes are read.
+    pub transports: Transports,
 }
 
 impl TcpOptions {
@@ -82,6 +85,7 @@ impl TcpOptions {
             connections_per_peer_max: 8,
             connections_kept_max: 64,
             same_node: true,
+            transports: Transports::default(),
         }
     }
 }
@@ -140,6 +144,9 @@ impl Drop for Registered {
 struct Shared {
     identity: Identity,
     exposures: Exposures,
+    one_sided: Option<Arc<dyn OneSided>>,
+    /// Bytes that came over connections, and past them.
+    moved: [AtomicU64; 2],
     handler: Mutex<Option<Arc<dyn Handler>>>,
     open: Arc<Open>,
     refusals: server::Refusals,
@@ -151,6 +158,10 @@ struct Shared {
 impl Shared {
     fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
+    }
+    fn count(&self, way: usize, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.moved[way].fetch_add(bytes, Ordering::Relaxed);
     }
     fn handler(&self) -> Option<Arc<dyn Handler>> {
         let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,6 +214,8 @@ impl TcpEndpoint {
                 options.secret_source,
             )?,
             exposures: Exposures::default(),
+            one_sided: one_sided::open(&options.transports, address.ip())?,
+            moved: Default::default(),
             handler: Mutex::new(None),
             open: Arc::default(),
             refusals: server::Refusals::default(),
@@ -258,6 +271,45 @@ impl TcpEndpoint {
                 }
             }
         }
+    }
+
+    /// By which provider of libfabric a peer can be read from.
+    fn provider_for(&self, is_same_machine: bool) -> String {
+        let way = self.shared.one_sided.as_ref();
+        let way = way.filter(|way| !way.is_local() || is_same_machine);
+        way.map_or_else(String::new, |way| way.provider().to_owned())
+    }
+
+    /// Reads sealed bytes past the connection; `false` where they have to come over it.
+    fn read_past(
+        &self,
+        peer: &Peer,
+        range: &Described,
+        into: &mut [u8],
+        deadline: &Deadline,
+    ) -> bool {
+        let (Some(way), Some((address, remote))) = (&self.shared.one_sided, &range.remote) else {
+            return false;
+        };
+        let words = match way.read(address, *remote, into, deadline) {
+            Ok(found) if range.fingerprint == Some(found) => {
+                self.shared.count(1, into.len());
+                return true;
+            }
+            Ok(_) => "other bytes came than were described".to_owned(),
+            Err(missed) => missed.to_string(),
+        };
+        if !self.shared.has_ended() {
+            let provider = way.provider();
+            let words = format!("{peer}: not read over {provider}, but over TCP: {words}");
+            self.shared.refusals.say(&words);
+        }
+        false
+    }
+
+    /// Bytes that were read over connections, and past them, so far.
+    pub fn moved_bytes(&self) -> [u64; 2] {
+        [0, 1].map(|way: usize| self.shared.moved[way].load(Ordering::Relaxed))
     }
 
     fn broken(&self, peer: &Peer, broken: Broken) -> Error {
@@ -364,6 +416,14 @@ impl Endpoint for TcpEndpoint {
         self.address.to_string()
     }
 
+    fn transport(&self) -> String {
+        let one_sided = self.shared.one_sided.as_ref();
+        one_sided.map_or_else(
+            || "tcp".to_owned(),
+            |way| format!("libfabric {}", way.provider()),
+        )
+    }
+
     fn expose(&self, id: ExposureId, what: Exposed) {
         if !self.shared.has_ended() {
             self.shared.exposures.insert(id, what);
@@ -414,6 +474,7 @@ impl Endpoint for TcpEndpoint {
                 within_us: microseconds(deadline.left()),
                 same_machine: self.same_node && lease.is_same_machine(),
                 afresh,
+                provider: self.provider_for(lease.is_same_machine()),
                 spans: spans.to_vec(),
             };
             // It may be done again: it changes nothing.
@@ -434,13 +495,20 @@ impl Endpoint for TcpEndpoint {
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         }
         let located = description.located.map(Arc::new);
-        let each = |(span, fingerprint): (&Span, _)| Described {
+        let fabric = description.fabric;
+        let (address, remotes) = fabric.map_or((Vec::new(), Vec::new()), |fabric| {
+            (fabric.address, fabric.remotes)
+        });
+        let address = Arc::new(address);
+        let remotes = remotes.into_iter().chain(std::iter::repeat(None));
+        let each = |((span, fingerprint), remote): ((&Span, _), Option<_>)| Described {
             exposure,
             span: *span,
             fingerprint,
             located: located.clone(),
+            remote: remote.map(|remote| (Arc::clone(&address), remote)),
         };
-        let all = spans.iter().zip(description.fingerprints);
+        let all = spans.iter().zip(description.fingerprints).zip(remotes);
         Ok(all.map(each).collect())
     }
 
@@ -461,9 +529,13 @@ impl Endpoint for TcpEndpoint {
         {
             return Ok(());
         }
+        if self.read_past(peer, range, into, &deadline) {
+            return Ok(());
+        }
         let found = self.with_link(peer, &deadline, &mut |lease| {
             read::receive(lease.link(), peer, range, into, &deadline)
         })?;
+        self.shared.count(0, into.len());
         let left = deadline.left().unwrap_or_default();
         found.map_or(Ok(()), |found| verify(self, peer, range, found, left))
     }
@@ -473,6 +545,9 @@ impl Endpoint for TcpEndpoint {
             return;
         }
         self.shared.exposures.clear();
+        if let Some(way) = &self.shared.one_sided {
+            way.end();
+        }
         self.shared.set_handler(None);
         self.server.end();
         self.shared.open.end_all();

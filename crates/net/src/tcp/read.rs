@@ -9,6 +9,8 @@
 
 use super::link::{Broken, Link};
 use super::{Ended, failure, microseconds, server};
+use crate::expose::Asker;
+use crate::one_sided::OneSided;
 use crate::{Described, Exposed, ExposureId, Exposures, Peer, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result as EngineResult};
@@ -98,14 +100,18 @@ pub(super) fn receive_file(
 
 /// Says what is known of ranges of what is exposed here.
 pub(super) fn answer_describe(
-    exposures: &Exposures,
+    (exposures, one_sided): (&Exposures, Option<&dyn OneSided>),
     link: &mut Link,
     asked: &Describe,
     deadline: &Deadline,
 ) -> Result<(), Broken> {
     let id = ExposureId(asked.exposure);
     let spans = (&asked.spans[..], asked.afresh);
-    match exposures.describe(id, spans, asked.same_machine, deadline) {
+    let asker = Asker {
+        same_machine: asked.same_machine,
+        one_sided: one_sided.filter(|way| way.provider() == asked.provider),
+    };
+    match exposures.describe_to(asker, id, spans, deadline) {
         Ok(description) => link.send(Kind::Description, &[&description.encode()?], deadline),
         Err(error) => server::fail(link, &error, deadline),
     }

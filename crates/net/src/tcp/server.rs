@@ -389,7 +389,8 @@ fn answer_read(
     if kind == Kind::Describe {
         let asked = Describe::decode(head, body)?;
         let deadline = Deadline::after(limit(asked.within_us));
-        return read::answer_describe(exposures, link, &asked, &deadline);
+        let one_sided = shared.one_sided.as_deref();
+        return read::answer_describe((exposures, one_sided), link, &asked, &deadline);
     }
     let asked = Read::decode(head, body)?;
     let deadline = Deadline::after(limit(asked.within_us));

@@ -67,6 +67,7 @@ impl Endpoint for Other {
             span,
             fingerprint: None,
             located: None,
+            remote: None,
         };
         Ok(spans.iter().map(each).collect())
     }

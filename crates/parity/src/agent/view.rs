@@ -5,7 +5,7 @@
 
 use backstay_base::error;
 use backstay_base::io::Device;
-use backstay_base::io::sealed::SealedView;
+use backstay_base::io::sealed::{Mapping, SealedView};
 use backstay_format::SegmentId;
 use backstay_format::limits::SEGMENT_BYTES_MAX;
 use backstay_format::width::to_u64;
@@ -90,6 +90,9 @@ impl Device for SegmentView {
     fn name(&self) -> String {
         self.reader.device().name()
     }
+    fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
+        self.reader.device().mapping(lent)
+    }
 }
 
 impl SealedView for SegmentView {
@@ -133,6 +136,9 @@ impl Device for ExtentView {
     }
     fn name(&self) -> String {
         self.segments.name()
+    }
+    fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
+        self.segments.mapping(lent)
     }
 }
 

@@ -3,4 +3,5 @@
 
 mod communicators;
 mod devices;
+mod fabric;
 mod transports;

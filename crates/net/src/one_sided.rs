@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: reads past the owner's threads: what a way of them offers to the endpoint that carries all else.
+//! In from: `tcp`, which describes ranges and reads them. Out to: `fabric`, where it is built in.
+//! Invariants: only sealed bytes go that way, and count when their fingerprint was compared; what fails goes
+//! over the connection instead.
+
+use super::Exposed;
+use backstay_base::clock::Deadline;
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::Fingerprint;
+use backstay_format::wire::Remote;
+use std::any::Any;
+use std::fmt::{self, Debug, Display};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// How bytes that peers expose are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Over libfabric where it is there with a provider of network hardware, else over TCP.
+    Auto,
+    /// Over TCP.
+    #[default]
+    Tcp,
+    /// Over libfabric, or there is no endpoint.
+    Libfabric,
+}
+
+/// Which transport, and by which provider of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Transports {
+    /// How bytes are read.
+    pub transport: Transport,
+    /// The provider of libfabric, `verbs;ofi_rxm`; by default the first of network hardware.
+    pub provider: Option<String>,
+}
+
+/// Ranges are read that way from this length on; shorter ones gain nothing.
+pub(crate) const LEAST_BYTES: usize = 64 << 10;
+
+/// What keeps memory readable for peers until it is dropped.
+pub(crate) type Offer = Arc<dyn Any + Send + Sync>;
+
+/// Why bytes did not come.
+#[derive(Debug)]
+pub(crate) struct Missed(pub(crate) String);
+
+impl Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A way to read memory of a peer in which none of its threads takes part.
+pub(crate) trait OneSided: Debug + Send + Sync {
+    /// What it is called; both sides have to use the same.
+    fn provider(&self) -> &str;
+    /// Whether it reaches only peers on this machine.
+    fn is_local(&self) -> bool;
+    /// How peers reach this endpoint.
+    fn address(&self) -> Vec<u8>;
+    /// Lets peers read `bytes`, which are sealed and lent of `exposed`.
+    fn offer(&self, exposed: &Exposed, bytes: &[u8]) -> Option<(Remote, Offer)>;
+    /// Fills `into` from `remote` of the endpoint at `address`; the fingerprint of what came, which is to be
+    /// compared.
+    fn read(
+        &self,
+        address: &[u8],
+        remote: Remote,
+        into: &mut [u8],
+        deadline: &Deadline,
+    ) -> std::result::Result<Fingerprint, Missed>;
+    /// Nothing is read or offered any more.
+    fn end(&self);
+}
+
+/// The way that `wanted` names, for an endpoint that is reached at `host`.
+pub(crate) fn open(wanted: &Transports, host: IpAddr) -> Result<Option<Arc<dyn OneSided>>> {
+    match wanted.transport {
+        Transport::Tcp => Ok(None),
+        Transport::Auto => Ok(open_fabric(wanted, host).ok()),
+        Transport::Libfabric => open_fabric(wanted, host).map(Some),
+    }
+}
+
+#[cfg(feature = "libfabric")]
+fn open_fabric(wanted: &Transports, host: IpAddr) -> Result<Arc<dyn OneSided>> {
+    let opened = super::fabric::Fabric::open(wanted.provider.as_deref(), host);
+    let fabric = opened.map_err(|words| {
+        let asked = wanted.provider.as_deref().unwrap_or("of network hardware");
+        let context = format!(
+            "transport is libfabric with a provider {asked}: {words}; `fi_info -l` lists providers, \
+             fabric_provider names one, and transport = tcp does without"
+        );
+        Error::new(ErrorKind::Configuration, context)
+    })?;
+    Ok(fabric)
+}
+
+#[cfg(not(feature = "libfabric"))]
+fn open_fabric(_wanted: &Transports, _host: IpAddr) -> Result<Arc<dyn OneSided>> {
+    let context =
+        "transport is libfabric, and this program was built without the feature libfabric";
+    Err(Error::new(ErrorKind::Configuration, context))
+}
