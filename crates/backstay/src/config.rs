@@ -49,6 +49,19 @@ pub enum Redundancy {
     Rs,
 }
 
+/// How nodes read sealed bytes of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Over libfabric where it has a provider of network hardware, else over TCP.
+    Auto,
+    /// Over TCP.
+    #[default]
+    Tcp,
+    /// Over libfabric, which must be there.
+    Libfabric,
+}
+
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -105,6 +118,10 @@ pub struct Config {
     pub encode_nice: u32,
     /// Address at which this node's agent answers; by default any port of the host's own address.
     pub listen_address: Option<String>,
+    /// How nodes read sealed bytes of each other.
+    pub transport: Transport,
+    /// Provider of libfabric; by default the first of network hardware.
+    pub fabric_provider: Option<String>,
     /// Take SIGTERM as the wish that the program takes a last checkpoint and leaves.
     pub leave_on_sigterm: bool,
     /// The checkpoint that the first `restore` takes; by default the newest.
@@ -173,6 +190,8 @@ impl Default for Config {
             encode_rate_bytes: None,
             encode_nice: 10,
             listen_address: None,
+            transport: Transport::default(),
+            fabric_provider: None,
             leave_on_sigterm: false,
             restore_checkpoint: None,
             fresh: None,
@@ -373,7 +392,16 @@ impl Config {
                 "fresh begins anew and restore_checkpoint resumes from {number}: set one of them"
             )));
         }
-        for (key, label) in [("job", &self.job), ("node", &self.node)] {
+        self.check_names()
+    }
+
+    fn check_names(&self) -> Result<()> {
+        let names = [
+            ("job", &self.job),
+            ("node", &self.node),
+            ("fabric_provider", &self.fabric_provider),
+        ];
+        for (key, label) in names {
             let Some(label) = label else { continue };
             let plain = !label.contains(['/', '\0']) && label != "." && label != "..";
             if label.is_empty() || label.len() > limits::LABEL_BYTES_MAX || !plain {

@@ -38,6 +38,10 @@ pub enum LocalRequest {
         cpu_set: String,
         /// Longest wait, in milliseconds.
         timeout_ms: u64,
+        /// By what sealed bytes of other nodes are read: `auto`, `tcp` or `libfabric`.
+        transport: String,
+        /// The provider of libfabric; empty: the first of network hardware.
+        fabric_provider: String,
     },
     /// The store is open and its ranks have claimed what is theirs.
     Attach {
@@ -143,12 +147,16 @@ impl Check for LocalRequest {
                 node,
                 listen,
                 cpu_set,
+                transport,
+                fabric_provider,
                 ..
             } => {
                 text("job", job, LABEL_BYTES_MAX)?;
                 text("node", node, LABEL_BYTES_MAX)?;
                 text("listen", listen, ENDPOINT_BYTES_MAX)?;
-                text("CPUs", cpu_set, LOCAL_TEXT_BYTES_MAX)
+                text("CPUs", cpu_set, LOCAL_TEXT_BYTES_MAX)?;
+                text("transport", transport, LABEL_BYTES_MAX)?;
+                text("provider", fabric_provider, LABEL_BYTES_MAX)
             }
             Self::Attach {
                 directory,

@@ -98,6 +98,15 @@ pub struct Metrics {
     pub nodes: u32,
     /// Ranks of the job.
     pub ranks: u32,
+    /// By what the node's leader reads of other nodes, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Bytes that it read of them over TCP in this life.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub read_bytes_tcp: u64,
+    /// The same over libfabric.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub read_bytes_libfabric: u64,
     /// Seconds the job has run, over all lives.
     pub exposure_seconds: f64,
     /// Lives that ended without saying goodbye.
@@ -135,6 +144,11 @@ pub struct Metrics {
     /// The levels that it learnt of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub schedule_levels: Vec<u8>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Keeps the metrics of a node and writes them now and then.

@@ -152,6 +152,10 @@ pub trait Endpoint: Debug + Send + Sync {
     fn transport(&self) -> String {
         "tcp".to_owned()
     }
+    /// Bytes that it read over its connections so far, and past them: by libfabric.
+    fn moved_bytes(&self) -> [u64; 2] {
+        [0, 0]
+    }
     /// Name and address, as others need them.
     fn peer(&self) -> Peer {
         Peer::new(self.name(), self.address())

@@ -26,6 +26,25 @@ pub enum Transport {
     Libfabric,
 }
 
+impl Transport {
+    /// Every transport.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Tcp, Self::Libfabric];
+
+    /// The word for it, as settings have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tcp => "tcp",
+            Self::Libfabric => "libfabric",
+        }
+    }
+
+    /// The transport of a word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.word() == word)
+    }
+}
+
 /// Which transport, and by which provider of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Transports {

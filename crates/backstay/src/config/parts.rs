@@ -3,10 +3,11 @@
 
 #[cfg(feature = "archive")]
 use super::ArchiveCodec;
-use super::Config;
+use super::{Config, Transport};
 #[cfg(feature = "archive")]
 use backstay_archive::drain::DrainSettings;
 use backstay_format::width::index;
+use backstay_net::Transports;
 use backstay_parity::agent::AgentSettings;
 use std::time::Duration;
 
@@ -23,6 +24,19 @@ impl Config {
             rate_bytes: self.encode_rate_bytes,
             cpu_set: self.cpu_set.clone(),
             nice: self.background_nice(),
+        }
+    }
+
+    /// By what nodes read of each other.
+    pub fn transports(&self) -> Transports {
+        let transport = match self.transport {
+            Transport::Auto => backstay_net::Transport::Auto,
+            Transport::Tcp => backstay_net::Transport::Tcp,
+            Transport::Libfabric => backstay_net::Transport::Libfabric,
+        };
+        Transports {
+            transport,
+            provider: self.fabric_provider.clone(),
         }
     }
 

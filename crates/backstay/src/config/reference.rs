@@ -77,7 +77,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of [`Config`](super::Config): limits are checked, and docs/reference/config.md is
 /// written, from here.
-pub const REFERENCE: [Setting; 43] = [
+pub const REFERENCE: [Setting; 45] = [
     setting(
         "job",
         Form::Text,
@@ -278,6 +278,24 @@ pub const REFERENCE: [Setting; 43] = [
         "",
         "Address at which this node's agent answers, as in `10.0.0.1:0`. By default the host's own, and \
          any port.",
+    )
+    .of_each_rank(),
+    setting(
+        "transport",
+        Form::Word,
+        Some("\"tcp\""),
+        "",
+        "How nodes read sealed bytes of each other: `tcp`, `libfabric`, or `auto`: over libfabric where it has \
+         a provider of network hardware, else over TCP. All else goes over TCP.",
+    )
+    .of_each_rank(),
+    setting(
+        "fabric_provider",
+        Form::Text,
+        None,
+        "",
+        "Provider of libfabric, as in `verbs;ofi_rxm`; `fi_info -l` lists them. By default the first of network \
+         hardware.",
     )
     .of_each_rank(),
     setting(

@@ -490,6 +490,7 @@ impl Session {
             (total + post.bytes_total, changed + post.bytes_changed)
         });
         let metrics = &mut file.metrics;
+        self.protection.measure(metrics);
         metrics.checkpoints += 1;
         metrics.changed_share = share(changed, total);
         metrics.changed_share_by_rank = posts

@@ -11,7 +11,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::StoreId;
 use backstay_format::local::{LocalAnswer, LocalRequest};
-use backstay_net::{Endpoint, Secret};
+use backstay_net::{Endpoint, Secret, Transports};
 use backstay_parity::agent::coordinate::{GroupPlan, RoundCoordinator, RoundCoordinatorThread};
 use backstay_parity::agent::local::AgentClient;
 use backstay_parity::agent::process::scheme_numbers;
@@ -50,6 +50,8 @@ pub(super) struct Known<'a> {
     pub(super) secret: &'a Secret,
     /// Where to listen, if it is said.
     pub(super) listen: Option<&'a str>,
+    /// By what it reads of other nodes.
+    pub(super) transports: &'a Transports,
 }
 
 /// A store on this node.
@@ -113,6 +115,8 @@ impl NodeAgent {
             nice: config.encode_nice,
             cpu_set: config.cpu_set.clone().unwrap_or_default(),
             timeout_ms: config.timeout_ms,
+            transport: known.transports.transport.word().to_owned(),
+            fabric_provider: known.transports.provider.clone().unwrap_or_default(),
         };
         let LocalAnswer::Ready { address } = client.ask(&request, PROMPT)? else {
             return Err(Error::new(

@@ -626,6 +626,7 @@ impl Session {
         file.metrics.node.clone_from(&self.node.name);
         file.metrics.nodes = self.node.nodes;
         file.metrics.ranks = self.comm.size();
+        self.protection.measure(&mut file.metrics);
         file.metrics.incarnation = self.incarnation;
         self.metrics = Some(file);
     }
@@ -751,6 +752,7 @@ impl Session {
         self.keep_learnt();
         let tracking = self.tracking();
         if let Some(metrics) = &mut self.metrics {
+            self.protection.measure(&mut metrics.metrics);
             metrics.metrics.tracking = tracking;
             metrics.metrics.closed = true;
             metrics.metrics.finished = finished.is_some();

@@ -22,7 +22,10 @@ use backstay_format::agent::{Answer, Survey};
 use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use backstay_format::width::index;
 use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
-use backstay_net::{Endpoint, Peer, RemoteDevice, Secret, TcpEndpoint, TcpOptions, file_exposure};
+use backstay_metrics::Metrics;
+use backstay_net::{
+    Endpoint, Peer, RemoteDevice, Secret, TcpEndpoint, TcpOptions, Transports, file_exposure,
+};
 use backstay_parity::agent::AgentSettings;
 use backstay_parity::agent::coordinate::{GroupPlan, NodeSeat};
 use backstay_parity::agent::restart::{self, Surveys};
@@ -120,6 +123,7 @@ impl Protection {
             job: node.job.clone(),
             name: node.name.clone(),
             listen: listen_address(config, node, archive),
+            transports: config.transports(),
             settings: config.agent_settings(),
         };
         let opened = match (node.leads(), endpoint) {
@@ -320,6 +324,16 @@ impl Protection {
         Ok(reader)
     }
 
+    /// By what this rank reads of other nodes, if it does, and what it read.
+    pub(super) fn measure(&self, metrics: &mut Metrics) {
+        if let Some(endpoint) = &*lock(&self.endpoint) {
+            metrics.transport = Some(endpoint.transport());
+            let [tcp, libfabric] = endpoint.moved_bytes();
+            metrics.read_bytes_tcp = tcp;
+            metrics.read_bytes_libfabric = libfabric;
+        }
+    }
+
     fn endpoint(&self) -> Result<Arc<dyn Endpoint>> {
         let mut endpoint = lock(&self.endpoint);
         if let Some(endpoint) = &*endpoint {
@@ -515,6 +529,7 @@ struct EndpointSettings {
     job: String,
     name: String,
     listen: Option<String>,
+    transports: Transports,
     /// What serves others is of the background.
     settings: AgentSettings,
 }
@@ -533,6 +548,7 @@ impl EndpointSettings {
         Known {
             secret: &self.secret,
             listen: self.listen.as_deref(),
+            transports: &self.transports,
         }
     }
 
@@ -545,6 +561,7 @@ impl EndpointSettings {
             })?;
             options.listen = Some(address);
         }
+        options.transports = self.transports.clone();
         let endpoint = self.settings.in_background(|| TcpEndpoint::open(options))?;
         Ok(Arc::new(endpoint))
     }

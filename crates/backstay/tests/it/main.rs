@@ -14,6 +14,7 @@ mod archive_history;
 mod job;
 mod collision;
 mod drain_follow;
+mod fabric;
 mod finished;
 mod groups;
 mod deleted;

@@ -53,6 +53,7 @@ fn serve(args: &StageArgs) -> Result<Ended, Failure> {
             .map_err(|error| Failure::output("watching for signals", &error))?;
     }
     let config = Config::from_environment()?;
+    let transports = config.transports();
     let Some(job) = args.job.clone().or(config.job) else {
         let message = "which job? Give --job, or BACKSTAY_JOB, as the application names it";
         return Err(Failure::usage(message));
@@ -62,6 +63,7 @@ fn serve(args: &StageArgs) -> Result<Ended, Failure> {
         return Err(Failure::usage(message));
     };
     let options = StageOptions {
+        transports,
         folder: job_folder(&archive, &job),
         job: job.clone(),
         name: args

@@ -25,6 +25,8 @@ pub(crate) fn requests() -> Vec<LocalRequest> {
             nice: 10,
             cpu_set: "0-3".to_owned(),
             timeout_ms: 120_000,
+            transport: "libfabric".to_owned(),
+            fabric_provider: "verbs;ofi_rxm".to_owned(),
         },
         LocalRequest::Attach {
             directory: "/dev/shm/a".to_owned(),

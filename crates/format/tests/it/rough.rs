@@ -339,7 +339,10 @@ variants! {
     LocalRequest {
         Detach, Stores, DropRebuilt, Goodbye,;
         ;
-        Begin { secret, job, node, listen, threads, rate_bytes, nice, cpu_set, timeout_ms },
+        Begin {
+            secret, job, node, listen, threads, rate_bytes, nice, cpu_set, timeout_ms, transport,
+            fabric_provider
+        },
         Attach { directory, store_directory },
         Coordinate { scheme, parity, epoch, members, nodes },
         Archive { plan },

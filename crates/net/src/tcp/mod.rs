@@ -307,11 +307,6 @@ impl TcpEndpoint {
         false
     }
 
-    /// Bytes that were read over connections, and past them, so far.
-    pub fn moved_bytes(&self) -> [u64; 2] {
-        [0, 1].map(|way: usize| self.shared.moved[way].load(Ordering::Relaxed))
-    }
-
     fn broken(&self, peer: &Peer, broken: Broken) -> Error {
         if self.shared.has_ended() {
             let context = format!("{peer}: this endpoint is shut down");
@@ -422,6 +417,10 @@ impl Endpoint for TcpEndpoint {
             || "tcp".to_owned(),
             |way| format!("libfabric {}", way.provider()),
         )
+    }
+
+    fn moved_bytes(&self) -> [u64; 2] {
+        [0, 1].map(|way: usize| self.shared.moved[way].load(Ordering::Relaxed))
     }
 
     fn expose(&self, id: ExposureId, what: Exposed) {

@@ -17,7 +17,7 @@ use backstay_base::io::shared::SharedWords;
 use backstay_base::notice;
 use backstay_format::local::{LocalAnswer, LocalRequest, LocalStoreEntry};
 use backstay_format::width::index;
-use backstay_net::{Endpoint, Secret, TcpOptions};
+use backstay_net::{Endpoint, Secret, TcpOptions, Transport, Transports};
 use backstay_store::control::{CONTROL_FILE, Control};
 use backstay_store::lock::StoreLock;
 use backstay_store::place::STORE_FILE;
@@ -344,6 +344,8 @@ fn begin(
         nice,
         cpu_set,
         timeout_ms,
+        transport,
+        fabric_provider,
     } = request
     else {
         return Err(Error::new(ErrorKind::Internal, "not a beginning"));
@@ -356,6 +358,14 @@ fn begin(
         })?;
         options.listen = Some(address);
     }
+    let known = Transport::of(transport).ok_or_else(|| {
+        let context = format!("transport is {transport:?}");
+        Error::new(ErrorKind::Configuration, context)
+    });
+    options.transports = Transports {
+        transport: known?,
+        provider: (!fabric_provider.is_empty()).then(|| fabric_provider.clone()),
+    };
     let settings = AgentSettings {
         within: Duration::from_millis(*timeout_ms),
         threads: index(*threads),

@@ -7,7 +7,7 @@
 
 use backstay::{Error, ErrorKind, Result};
 use backstay_archive::drain::{DrainPoint, ServerPlace, shared_secret};
-use backstay_net::{Endpoint, Handler, SecretSource, TcpEndpoint, TcpOptions};
+use backstay_net::{Endpoint, Handler, SecretSource, TcpEndpoint, TcpOptions, Transports};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,6 +24,8 @@ pub struct StageOptions {
     pub name: String,
     /// Where it answers; by default any port of the host's own address.
     pub listen: Option<String>,
+    /// By what it reads sealed bytes of the nodes.
+    pub transports: Transports,
     /// A file whose presence says that the job is over.
     pub over: Option<PathBuf>,
 }
@@ -61,6 +63,7 @@ pub fn run(options: &StageOptions, stop: &AtomicBool, ready: impl FnOnce(&str)) 
         })?;
         tcp.listen = Some(address);
     }
+    tcp.transports = options.transports.clone();
     let endpoint: Arc<dyn Endpoint> = Arc::new(TcpEndpoint::open(tcp)?);
     let point = Arc::new(DrainPoint::new(Arc::clone(&endpoint), &options.name));
     endpoint.serve(Arc::new(ToDrain(Arc::downgrade(&point))));

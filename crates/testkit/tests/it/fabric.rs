@@ -28,6 +28,10 @@ fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
+fn there<T>(found: Option<T>) -> T {
+    found.unwrap_or_else(|| panic!("it was there before"))
+}
+
 fn say(words: &str) {
     must(writeln!(std::io::stderr(), "{words}"));
 }
@@ -58,8 +62,8 @@ struct Fabric {
 
 impl TransportLab for Fabric {
     fn endpoint(&self, name: &str) -> Arc<dyn Endpoint> {
-        let endpoint = endpoint(name, self.provider).unwrap();
-        self.all.lock().unwrap().push(Arc::clone(&endpoint));
+        let endpoint = there(endpoint(name, self.provider));
+        must(self.all.lock()).push(Arc::clone(&endpoint));
         endpoint
     }
     fn stall(&self, endpoint: &dyn Endpoint) {
@@ -131,10 +135,10 @@ impl Owner {
             .args(["--exact", "fabric::owner", "--nocapture"])
             .env(OWNER, provider);
         let mut child = must(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn());
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let lines = BufReader::new(there(child.stderr.take())).lines();
         let mut addresses =
             lines.filter_map(|line| must(line).strip_prefix("address ").map(str::to_owned));
-        let peer = Peer::new("owner", addresses.next().unwrap());
+        let peer = Peer::new("owner", there(addresses.next()));
         Self { child, peer }
     }
     fn signal(&self, signal: Signal) {
@@ -156,7 +160,7 @@ fn describe(reader: &TcpEndpoint, peer: &Peer, length: usize) -> Described {
         length: to_u64(length),
     };
     let described = must(reader.describe(peer, ID, (&[span], false), WITHIN));
-    let range = described.into_iter().next().unwrap();
+    let range = there(described.into_iter().next());
     assert!(range.remote.is_some(), "it is offered");
     range
 }

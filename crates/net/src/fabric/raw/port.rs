@@ -599,6 +599,9 @@ impl Held {
         let port = &self.port;
         let pieces = port.pieces.as_ref().filter(|pieces| length <= pieces.bytes);
         let pieces = pieces.ok_or_else(|| Failed::Refused("no room for a read".to_owned()))?;
+        // SAFETY: the endpoint is open.
+        let read = unsafe { (*port.ep.as_ref().rma).read };
+        let read = read.ok_or_else(|| Failed::Broken(missing("a read")))?;
         lock(&port.table).states[self.number] = State::UnderWay(true);
         let (into, context) = (
             pieces.start(self.number),
@@ -610,8 +613,6 @@ impl Held {
             // context is in use by no other read.
             let status = unsafe {
                 let ep = port.ep.as_ptr();
-                let read = (*(*ep).rma).read;
-                let read = read.ok_or_else(|| Failed::Broken(missing("a read")))?;
                 let into = into.cast();
                 read(
                     ep,
