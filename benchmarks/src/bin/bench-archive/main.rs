@@ -189,6 +189,7 @@ fn server(folder: &Path, job: &str) -> Outcome<()> {
         // That of the node: the store is on this host.
         name: "node0".to_owned(),
         listen: Some("127.0.0.1:0".to_owned()),
+        transports: backstay_net::Transports::default(),
         over: None,
     };
     serve(&options, &AtomicBool::new(false), |_| {})?;

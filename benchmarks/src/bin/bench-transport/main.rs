@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a pull costs beside a plain socket copy of the same bytes over loopback, and what the ways cost
 //! in which an owner could send a file: read and send, send from a mapping, sendfile. Each hashes.
-#![expect(unsafe_code, reason = "maps the file that is sent")]
+#![expect(
+    unsafe_code,
+    reason = "maps the file that is sent, reads memory of a process"
+)]
+
+mod apart;
 
 use backstay::format::Digester;
 use backstay_base::io::Device;
@@ -161,6 +166,12 @@ fn endpoint(name: &str, same_node: bool) -> Outcome<TcpEndpoint> {
 }
 
 fn main() -> Outcome<()> {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let [word, path] = &words[..]
+        && word == apart::OWNER
+    {
+        return apart::own(path.as_ref());
+    }
     let options = Options::from_arguments()?;
     let (length, rounds) = if options.quick {
         (16 * MIB, 3)
@@ -237,7 +248,13 @@ fn run(path: &std::path::Path, length: usize, rounds: usize) -> Outcome<()> {
         ),
     ];
     let costs = measure_all(&mut ways, &bytes, rounds)?;
-    report(&ways, &costs, length)
+    let mut figures = Figures::new("transport");
+    say(&figures.title());
+    report(&ways, &costs, length, &mut figures)?;
+    apart::run(path, &bytes, rounds, &mut figures)?;
+    say(&figures.table());
+    say(&format!("written: {}", figures.write()?.display()));
+    Ok(())
 }
 
 /// The costs of each way in each round; what arrives is compared with `bytes`.
@@ -259,9 +276,12 @@ fn measure_all(ways: &mut [Way<'_>], bytes: &[u8], rounds: usize) -> Outcome<Vec
     Ok(costs)
 }
 
-fn report(ways: &[Way<'_>], costs: &[Vec<Cost>], length: usize) -> Outcome<()> {
-    let mut figures = Figures::new("transport");
-    say(&figures.title());
+fn report(
+    ways: &[Way<'_>],
+    costs: &[Vec<Cost>],
+    length: usize,
+    figures: &mut Figures,
+) -> Outcome<()> {
     let head = ["way", "GB/s", "wall / plain", "CPU / plain"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let plain = costs.first().ok_or("no plain copy")?;
@@ -290,7 +310,5 @@ fn report(ways: &[Way<'_>], costs: &[Vec<Cost>], length: usize) -> Outcome<()> {
         figures.push(Figure::shown(id, what, "ratio", Better::Lower, &cpu));
     }
     say(&columns(&rows));
-    say(&figures.table());
-    say(&format!("written: {}", figures.write()?.display()));
     Ok(())
 }

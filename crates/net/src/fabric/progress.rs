@@ -13,8 +13,9 @@ use std::time::Duration;
 
 /// Longest sleep in the provider: it is woken before where there is something to do.
 const SLEEP: Duration = Duration::from_millis(500);
-/// Between two looks at a provider that wakes nobody.
-const SELDOM: Duration = Duration::from_millis(20);
+/// Between two looks at a provider that wakes nobody: seldom, because a look waits for a lock that readers hold
+/// while they copy, and often take again before it.
+const SELDOM: Duration = Duration::from_millis(250);
 /// The same while somebody is about to read, and how many of these looks follow a description.
 const OFTEN: Duration = Duration::from_micros(200);
 const LOOKS: u32 = 500;
