@@ -55,7 +55,13 @@ impl Library {
     pub(super) fn load() -> Result<&'static Self, String> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| {
-            let missing = |error| format!("{NAME} cannot be loaded: {error}");
+            let missing = |error: libloading::Error| {
+                let why = std::error::Error::source(&error).map(|why| format!(": {why}"));
+                format!(
+                    "{NAME} cannot be loaded: {error}{}",
+                    why.unwrap_or_default()
+                )
+            };
             // SAFETY: loading it runs the constructors of the library and of its providers, which may be
             // run in any process.
             let loaded = unsafe { Loaded::new(NAME) }.map_err(missing)?;
