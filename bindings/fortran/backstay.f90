@@ -17,14 +17,13 @@ module backstay
   implicit none
   private
 
-  public :: backstay_open, backstay_open_single, backstay_close, backstay_finish, backstay_protect, backstay_protect_bytes, &
-    backstay_unprotect, backstay_is_protected, backstay_mark_dirty, backstay_scrub, backstay_restore, &
-    backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank, backstay_checkpoint, &
-    backstay_protect_file, backstay_output_start, backstay_route_file, backstay_output_complete, &
-    backstay_restart_start, backstay_restart_complete, backstay_stored_files, backstay_restore_file, &
-    backstay_checkpoint_start, backstay_test, backstay_wait, backstay_due, backstay_should_leave, &
-    backstay_pin, backstay_unpin, backstay_protection_status, backstay_message, backstay_status_name, &
-    backstay_version
+  public :: backstay_open, backstay_open_single, backstay_close, backstay_finish, backstay_protect, &
+    backstay_protect_bytes, backstay_unprotect, backstay_is_protected, backstay_mark_dirty, backstay_scrub, &
+    backstay_restore, backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank, backstay_checkpoint, &
+    backstay_protect_file, backstay_output_start, backstay_route_file, backstay_output_complete, backstay_restart_start, &
+    backstay_restart_complete, backstay_stored_files, backstay_restore_file, backstay_checkpoint_start, backstay_test, &
+    backstay_wait, backstay_due, backstay_should_leave, backstay_pin, backstay_unpin, backstay_protection_status, &
+    backstay_message, backstay_status_name, backstay_version
 
   integer, parameter :: i4 = c_int32_t, i8 = c_int64_t, r8 = c_double
 
@@ -114,8 +113,7 @@ module backstay
   ! is protected elsewhere, unprotected, or the session closed. With global_shape and first it is the
   ! part of an array of all processes that begins at element `first`, counted from 1. Local.
   interface backstay_protect
-    subroutine protect_own(session, name, x, tracking, block_bytes, stat, errmsg) &
-      bind(c, name="backstay_fortran_protect")
+    subroutine protect_own(session, name, x, tracking, block_bytes, stat, errmsg) bind(c, name="backstay_fortran_protect")
       import :: backstay_session, c_char, i4
       type(backstay_session), intent(in) :: session
       character(len=*, kind=c_char), intent(in) :: name
@@ -163,8 +161,7 @@ module backstay
 
     ! Says that a section of what is protected changed, from its first to its last byte, for what is
     ! tracked with BACKSTAY_TRACKING_MARKED. Local.
-    subroutine backstay_mark_dirty(session, name, section, stat, errmsg) &
-      bind(c, name="backstay_fortran_mark_dirty")
+    subroutine backstay_mark_dirty(session, name, section, stat, errmsg) bind(c, name="backstay_fortran_mark_dirty")
       import :: backstay_session, c_char, i4
       type(backstay_session), intent(in) :: session
       character(len=*, kind=c_char), intent(in) :: name
@@ -175,8 +172,7 @@ module backstay
 
     ! Fills x from what a rank, from 0, stored under the name: a variable of one process, of the start
     ! that took the checkpoint. Local.
-    subroutine backstay_read_rank(session, name, rank, x, stat, errmsg) &
-      bind(c, name="backstay_fortran_read_rank")
+    subroutine backstay_read_rank(session, name, rank, x, stat, errmsg) bind(c, name="backstay_fortran_read_rank")
       import :: backstay_session, c_char, i4
       type(backstay_session), intent(in) :: session
       character(len=*, kind=c_char), intent(in) :: name
@@ -313,67 +309,7 @@ module backstay
       integer(c_size_t), intent(out) :: ndim
       integer(i4) :: status
     end function
-    function c_protect_file(session, name, path) bind(c, name="backstay_protect_file") result(status)
-      import :: c_char, c_ptr, i4
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: name(*), path(*)
-      integer(i4) :: status
-    end function
-    function c_output_start(session) bind(c, name="backstay_output_start") result(status)
-      import :: c_ptr, i4
-      type(c_ptr), value :: session
-      integer(i4) :: status
-    end function
-    function c_route_file(session, name, routed, size) bind(c, name="backstay_route_file") result(status)
-      import :: c_char, c_ptr, c_size_t, i4
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: name(*)
-      character(kind=c_char), intent(inout) :: routed(*)
-      integer(c_size_t), value :: size
-      integer(i4) :: status
-    end function
-    function c_output_complete(session, valid, report) bind(c, name="backstay_output_complete") result(status)
-      import :: backstay_report, c_ptr, i4
-      type(c_ptr), value :: session
-      integer(i4), value :: valid
-      type(backstay_report), intent(inout) :: report
-      integer(i4) :: status
-    end function
-    function c_restart_start(session, restored) bind(c, name="backstay_restart_start") result(status)
-      import :: backstay_restored, c_ptr, i4
-      type(c_ptr), value :: session
-      type(backstay_restored), intent(inout) :: restored
-      integer(i4) :: status
-    end function
-    function c_restart_complete(session, valid) bind(c, name="backstay_restart_complete") result(status)
-      import :: c_ptr, i4
-      type(c_ptr), value :: session
-      integer(i4), value :: valid
-      integer(i4) :: status
-    end function
-    function c_stored_files(session, rank, names, size, count, needed) bind(c, name="backstay_stored_files") &
-      result(status)
-      import :: c_char, c_ptr, c_size_t, i4
-      type(c_ptr), value :: session
-      integer(i4), value :: rank
-      character(kind=c_char), intent(inout) :: names(*)
-      integer(c_size_t), value :: size
-      integer(c_size_t), intent(out) :: count, needed
-      integer(i4) :: status
-    end function
-    function c_refuse(status, message) bind(c, name="backstay_refuse") result(refused)
-      import :: c_char, i4
-      integer(i4), value :: status
-      character(kind=c_char), intent(in) :: message(*)
-      integer(i4) :: refused
-    end function
-    function c_restore_file(session, name, rank, path) bind(c, name="backstay_restore_file") result(status)
-      import :: c_char, c_ptr, i4
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: name(*), path(*)
-      integer(i4), value :: rank
-      integer(i4) :: status
-    end function
+    include "backstay_files_c.inc"
     function c_checkpoint(session, report) bind(c, name="backstay_checkpoint") result(status)
       import :: backstay_report, c_ptr, i4
       type(c_ptr), value :: session
@@ -430,8 +366,7 @@ module backstay
       type(backstay_scrubbed), intent(inout) :: scrubbed
       integer(i4) :: status
     end function
-    function c_protection_status(session, protection) bind(c, name="backstay_protection_status") &
-      result(status)
+    function c_protection_status(session, protection) bind(c, name="backstay_protection_status") result(status)
       import :: c_ptr, i4, protection_struct
       type(c_ptr), value :: session
       type(protection_struct), intent(inout) :: protection
@@ -584,169 +519,7 @@ contains
     call finish(status, stat, errmsg)
   end subroutine
 
-  ! Protects the file at a path under a name: it is part of every checkpoint, and a restore puts it back. Flush it
-  ! before a checkpoint: flush(unit). Local.
-  subroutine backstay_protect_file(session, name, path, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    character(len=*), intent(in) :: name, path
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    integer(i4) :: status
-
-    status = is_open(session, "backstay_protect_file")
-    if (status == BACKSTAY_OK) status = c_protect_file(f_session(session), trim(name) // c_null_char, &
-      trim(path) // c_null_char)
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Begins a set of files, which backstay_output_complete makes a checkpoint: all processes together.
-  subroutine backstay_output_start(session, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    integer(i4) :: status
-
-    status = is_open(session, "backstay_output_start")
-    if (status == BACKSTAY_OK) status = c_output_start(f_session(session))
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Where to write the file of this name in a set, or to read it in a restart; elsewhere the name. Local.
-  subroutine backstay_route_file(session, name, routed, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    character(len=*), intent(in) :: name
-    character(len=:), allocatable, intent(out) :: routed
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    character(kind=c_char) :: text(4096)
-    integer(i4) :: status
-    integer :: length, at
-
-    text = c_null_char
-    status = is_open(session, "backstay_route_file")
-    if (status == BACKSTAY_OK) status = c_route_file(f_session(session), trim(name) // c_null_char, text, &
-      size(text, kind=c_size_t))
-    length = 0
-    if (status == BACKSTAY_OK) length = findloc(text, c_null_char, dim=1) - 1
-    allocate (character(len=length) :: routed)
-    do at = 1, length
-      routed(at:at) = text(at)
-    end do
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Takes a checkpoint of the set and of everything protected: all processes together. Close the files first. Where
-  ! one process has not valid the set is none, and the last checkpoint stays.
-  subroutine backstay_output_complete(session, valid, report, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    logical, intent(in) :: valid
-    type(backstay_report), intent(out), optional :: report
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    type(backstay_report) :: cost
-    integer(i4) :: status
-
-    cost%struct_size = c_sizeof(cost)
-    status = is_open(session, "backstay_output_complete")
-    if (status == BACKSTAY_OK) status = c_output_complete(f_session(session), merge(1_i4, 0_i4, valid), cost)
-    if (present(report)) report = cost
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Restores everything protected and the files of the set: all processes together. Not found: there is no checkpoint.
-  subroutine backstay_restart_start(session, found, restored, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    logical, intent(out) :: found
-    type(backstay_restored), intent(out), optional :: restored
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    type(backstay_restored) :: from
-    integer(i4) :: status
-
-    from%struct_size = c_sizeof(from)
-    status = is_open(session, "backstay_restart_start")
-    if (status == BACKSTAY_OK) status = c_restart_start(f_session(session), from)
-    found = status == BACKSTAY_OK
-    if (status == BACKSTAY_NO_CHECKPOINT) status = BACKSTAY_OK
-    if (present(restored)) restored = from
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Ends the reading of the set: all processes together. Where one has not valid the next restart takes an older one.
-  subroutine backstay_restart_complete(session, valid, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    logical, intent(in) :: valid
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    integer(i4) :: status
-
-    status = is_open(session, "backstay_restart_complete")
-    if (status == BACKSTAY_OK) status = c_restart_complete(f_session(session), merge(1_i4, 0_i4, valid))
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! The names of the files that a rank, from 0, stored in the checkpoint that backstay_restore would take. They are as
-  ! long as the program declares them; a longer one is refused. Local.
-  subroutine backstay_stored_files(session, rank, names, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    integer(i4), intent(in) :: rank
-    character(len=*), allocatable, intent(out) :: names(:)
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    character(kind=c_char), allocatable :: text(:)
-    integer(c_size_t) :: count, needed, at, first, longest
-    integer(i4) :: status
-    integer :: letter
-
-    count = 0
-    needed = 0
-    longest = 0
-    allocate (text(1))
-    status = is_open(session, "backstay_stored_files")
-    if (status == BACKSTAY_OK) status = c_stored_files(f_session(session), rank, text, 0_c_size_t, count, needed)
-    if (status == BACKSTAY_OK) then
-      deallocate (text)
-      allocate (text(max(needed, 1_c_size_t)))
-      status = c_stored_files(f_session(session), rank, text, size(text, kind=c_size_t), count, needed)
-    end if
-    first = 1
-    do at = 1, merge(needed, 0_c_size_t, status == BACKSTAY_OK)
-      if (text(at) /= c_null_char) cycle
-      longest = max(longest, at - first)
-      first = at + 1
-    end do
-    if (status == BACKSTAY_OK .and. longest > len(names)) status = c_refuse(BACKSTAY_INVALID_ARGUMENT, &
-      "backstay_stored_files: a name is longer than the texts of names" // c_null_char)
-    if (status /= BACKSTAY_OK) count = 0
-    allocate (names(count))
-    first = 1
-    do at = 1, count
-      names(at) = ""
-      letter = 0
-      do while (text(first) /= c_null_char)
-        letter = letter + 1
-        names(at)(letter:letter) = text(first)
-        first = first + 1
-      end do
-      first = first + 1
-    end do
-    call finish(status, stat, errmsg)
-  end subroutine
-
-  ! Writes a file of the checkpoint that backstay_restore would take, as a rank, from 0, stored it, to a path. Local.
-  subroutine backstay_restore_file(session, name, rank, path, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    character(len=*), intent(in) :: name, path
-    integer(i4), intent(in) :: rank
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    integer(i4) :: status
-
-    status = is_open(session, "backstay_restore_file")
-    if (status == BACKSTAY_OK) status = c_restore_file(f_session(session), trim(name) // c_null_char, rank, &
-      trim(path) // c_null_char)
-    call finish(status, stat, errmsg)
-  end subroutine
+  include "backstay_files.inc"
 
   ! Takes a checkpoint of everything protected: all processes together. If it fails, the program may go
   ! on: the last one stays.

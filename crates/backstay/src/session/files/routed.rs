@@ -321,10 +321,10 @@ impl Session {
 
     /// The set is over: its files in memory go.
     pub(in crate::session) fn end_set(&mut self) {
-        if let Some(set) = self.files.set.take() {
-            if let Err(error) = std::fs::remove_dir_all(&set.folder) {
-                notice::warn(&format!("removing {}: {error}", set.folder.display()));
-            }
+        if let Some(set) = self.files.set.take()
+            && let Err(error) = std::fs::remove_dir_all(&set.folder)
+        {
+            notice::warn(&format!("removing {}: {error}", set.folder.display()));
         }
     }
 
