@@ -522,10 +522,7 @@ fn a_limit_on_files_fails_a_restore_without_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     // Nearly all of it a hole, so that the store is small.
-    std::fs::File::create(&path)
-        .unwrap()
-        .set_len(1 << 30)
-        .unwrap();
+    File::create(&path).unwrap().set_len(1 << 30).unwrap();
     let mut session = alone(&config(&folder.path().join("store")));
     session.protect_file("file", &path).unwrap();
     session.checkpoint().unwrap();
