@@ -154,6 +154,7 @@ fn places_that_are_missing_or_not_memory_are_passed_over() {
         assert!(place.directory.starts_with(node.disk.path().join("second")));
         assert!(place.why.contains("no memory file system"), "{}", place.why);
         assert!(place.why.contains("not $FIRST"), "{}", place.why);
+        assert!(!place.first);
     }
     node.surroundings.scratch.clear();
     node.surroundings.last = node.disk.path().join("gone");
@@ -168,6 +169,7 @@ fn a_configured_path_is_used_as_given_and_made_if_its_parent_is_there() {
     let place = node.choose_at(&path).unwrap();
     assert_eq!(place.directory, path.join("a job/node"));
     assert!(place.why.contains("store_path"), "{}", place.why);
+    assert!(place.first);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
     // The path itself may be a link, and may be another user's.
     symlink(&path, node.disk.path().join("link")).unwrap();
@@ -323,6 +325,7 @@ fn room_is_checked_against_file_system_and_memory_limit() {
         why: String::new(),
         free_bytes: 100 * MIB,
         is_memory: true,
+        first: true,
     };
     let limit = MemoryLimit {
         limit_bytes: 80 * MIB,
