@@ -452,7 +452,7 @@ impl Node {
             let others = match self.nodes - 1 {
                 0 => String::new(),
                 others => format!(
-                    " on node {}, as much as each needs on {others} more",
+                    " on node {}, what each needs on {others} others",
                     self.name
                 ),
             };
