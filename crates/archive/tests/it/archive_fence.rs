@@ -471,7 +471,7 @@ fn a_life_that_is_over_and_one_that_drew_the_same_number_are_refused() {
     for (incarnation, new) in [(3, true), (2, false), (2, true)] {
         let error = catalog.claim(incarnation, new).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreBusy);
-        assert!(error.to_string().contains("life 3 of this job"), "{error}");
+        assert!(error.to_string().contains("start 3 of this job"), "{error}");
     }
     catalog.claim(4, true).unwrap();
 }

@@ -451,10 +451,7 @@ impl Node {
         if self.ranks.contains(&0) || !place.first {
             let others = match self.nodes - 1 {
                 0 => String::new(),
-                others => format!(
-                    " on node {}, what each needs on {others} others",
-                    self.name
-                ),
+                others => format!(" on node {}, what each needs on {others} others", self.name),
             };
             notice::info(&format!(
                 "{} MiB reserved{others}: {}",
