@@ -5,9 +5,12 @@
 use crate::job::{Rank, config};
 use backstay::config::{Config, Redundancy};
 use backstay::{CheckpointId, Communicator, ErrorKind, Finished, Level};
+use backstay_base::io::fault;
 use backstay_inspect::Stores;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a start of the job ends.
 #[derive(Clone, Copy, PartialEq)]
@@ -139,7 +142,7 @@ fn damage_all(folder: &Path, above: u64) {
         for revision in revisions.filter(|one| one.checkpoint.number > above) {
             let top = revision.ranks.top.address;
             let path = store.path().to_owned();
-            let reader = backstay_store::reader::StoreReader::open(std::sync::Arc::new(
+            let reader = backstay_store::reader::StoreReader::open(Arc::new(
                 backstay_base::io::file::FileDevice::open_read_only(&path).unwrap(),
             ))
             .unwrap();
@@ -370,17 +373,19 @@ fn a_job_whose_archive_fails_is_finished_on_its_nodes() {
             ..config
         })
         .collect();
+    // From the last checkpoint on nothing can be drained any more, also into files that are open.
+    let is_full = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&is_full);
+    let full = fault::watch(&folder.join("pfs"), move |attempt| {
+        let fails = fails.load(Ordering::SeqCst) && attempt.access == fault::Access::Write;
+        fails.then_some(fault::Fault::Fails(28))
+    });
     let ends = start(&configs, End::Finish, |rank| {
         steps(rank, 2);
-        if rank.session.rank() == 0 {
-            // Its place is taken by a file: nothing can be drained any more.
-            std::fs::rename(folder.join("pfs"), folder.join("away")).unwrap();
-            std::fs::write(folder.join("pfs"), "no folder").unwrap();
-        }
+        is_full.store(true, Ordering::SeqCst);
     });
+    drop(full);
     assert!(ends[0].1.level < Level::Archive, "{:?}", ends[0].1);
-    std::fs::remove_file(folder.join("pfs")).unwrap();
-    std::fs::rename(folder.join("away"), folder.join("pfs")).unwrap();
     start(&nodes(folder), End::Kill, begins);
 }
 

@@ -184,6 +184,10 @@ impl RoundCoordinator {
         });
         // It is recorded; who was not told is told with the next round.
         all(told)?;
+        let control = self.agent.control();
+        if !control.is_some_and(|control| control.one_group()) {
+            return Ok(());
+        }
         let request = Request::Settled {
             epoch: group.epoch,
             round: group.round,
