@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files beside the variables: captured by blocks, restored whole or not at all.
 
-use crate::job::config;
+use crate::job::{Rank, config};
+use crate::rounds;
 use backstay::{Communicator, Config, ElementType, ErrorKind, Result, Session, Variable};
 use backstay_base::comm::Single;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
+use backstay_testkit::network::SimNetwork;
 use std::ffi::OsStr;
 use std::fs::{File, FileTimes};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const BLOCK: usize = 16 << 10;
 
@@ -538,4 +540,53 @@ fn a_limit_on_files_fails_a_restore_without_a_signal() {
     assert!(done.status.success(), "{}: {said}", done.status);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "as it was");
     assert_eq!(leftovers(folder.path()), [] as [PathBuf; 0]);
+}
+
+/// A node is lost with its store and the files of its rank: both are made of what the others have, those of a set too.
+#[test]
+fn files_of_a_lost_node_are_rebuilt_with_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let path = |rank: u32| folder.join(format!("log.{rank}"));
+    let wanted = |rank: u32, set: u64| pattern(u64::from(rank) + 100 * set, 70_000);
+    let output = |rank: &mut Rank, number: u32| {
+        rank.session.output_start().unwrap();
+        let routed = rank.session.route_file("dump.7").unwrap();
+        std::fs::write(routed, wanted(number, 1)).unwrap();
+        rank.session.output_complete(true).unwrap();
+    };
+    let take = |rank: &mut Rank| {
+        let number = rank.session.rank();
+        std::fs::write(path(number), wanted(number, 0)).unwrap();
+        rank.session.protect_file("log", path(number)).unwrap();
+        rank.compute();
+        output(rank, number);
+        let id = rank.session.stored_checkpoints().unwrap().pop();
+        let begun = Instant::now();
+        while rank.session.protected_checkpoint() < id {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{id:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    rounds::life(folder, &network, |_| (), take);
+    std::fs::remove_dir_all(folder.join("n2")).unwrap();
+    for rank in 0..4 {
+        std::fs::remove_file(path(rank)).unwrap();
+    }
+    rounds::life(
+        folder,
+        &network,
+        |_| (),
+        |rank| {
+            let number = rank.session.rank();
+            rank.session.protect_file("log", path(number)).unwrap();
+            rank.session.restart_start().unwrap();
+            let routed = rank.session.route_file("dump.7").unwrap();
+            assert_eq!(std::fs::read(routed).unwrap(), wanted(number, 1));
+            rank.session.restart_complete(true).unwrap();
+            assert_eq!(std::fs::read(path(number)).unwrap(), wanted(number, 0));
+            rank.check();
+        },
+    );
 }
