@@ -44,7 +44,7 @@ PAGES = ["README.md", "docs/guide/*.md", REFERENCE, "deploy/README.md"]
 EXAMPLES = {
     "job": "settings", "node": "one", "store_path": "", "reserve_bytes": "256MiB", "segment_bytes": "1MiB",
     "cpu_set": "0-0", "interval": "60s", "node_mtbf_hours": "5a", "failure_domain": "rack", "failure_domains": "",
-    "encode_rate_bytes": "500MB/s", "listen_address": "127.0.0.1:0", "restore_checkpoint": "1", "fresh": "0", "archive": "",
+    "encode_rate_bytes": "500MB/s", "fabric_provider": "shm", "listen_address": "127.0.0.1:0", "restore_checkpoint": "1", "fresh": "0", "archive": "",
     "archive_every": "1", "aggregate_nodes": "8", "archive_history": "2", "archive_rate_bytes": "1GB/s",
     "archive_reserve_bytes": "2MiB", "archive_stripe_count": "2", "archive_stripe_size_bytes": "1MiB"}
 STRICT = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
@@ -202,7 +202,8 @@ class Page:
         """A whole program of the examples is built by the page; lines are compiled and run."""
         if self.stands_in_examples(block):
             return
-        around = (HERE / ("opens.c" if "_open(" in block.text else "opened.c")).read_text()
+        usual = "opens.c" if "_open(" in block.text else "opened.c"
+        around = (HERE / block.marks.get("in", usual)).read_text()
         program = self.folder / "target" / f"line{block.line}"
         program.with_suffix(".c").write_text(around.replace("BLOCK\n", self.here(block.text)))
         flags = self.shell("pkg-config --cflags --libs backstay")
