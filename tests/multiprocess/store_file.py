@@ -10,6 +10,8 @@ XXHASH.XXH3_64bits.argtypes, XXHASH.XXH3_64bits.restype = [ctypes.c_char_p, ctyp
 
 SUPERBLOCKS = (0, 4096)
 ROOTS = (16384, 32768)
+# Of a root: the count of its revisions, behind the lineage, and the first of them.
+REVISIONS, REVISION_BYTES = 100, 88
 HEAD, ZONE_SLOTS, RECORD, FANOUT = 65536, 256, 64, 32
 
 Revision = collections.namedtuple("Revision", "number incarnation flags ranks_of_job table")
@@ -59,10 +61,10 @@ class StoreFile:
         root = ROOTS[self.newest_slot() if slot is None else slot]
         if self.bytes[root:root + 8] != b"BKSTROOT":
             return []
-        count, = struct.unpack_from("<I", self.bytes, root + 60)
+        count, = struct.unpack_from("<I", self.bytes, root + REVISIONS)
         found = []
         for index in range(min(count, 64)):
-            at = root + 64 + 88 * index
+            at = root + REVISIONS + 4 + REVISION_BYTES * index
             incarnation, number, flags, ranks = struct.unpack_from("<QQII", self.bytes, at)
             found.append(Revision(number, incarnation, flags, ranks, self.stream(self.bytes, at + 48)))
         return found
