@@ -31,15 +31,16 @@ pub struct Policy {
     pub pinned: BTreeSet<CheckpointId>,
     /// The newest that survives the loss of nodes: kept until a newer one does.
     pub protected: Option<CheckpointId>,
-    /// The oldest and the newest of those that are being encoded: kept until they are protected.
-    pub encoding: BTreeSet<CheckpointId>,
+    /// What some group encodes, or protects already, and others not yet, as far as a vote tells: kept until the job
+    /// has it.
+    pub in_groups: BTreeSet<CheckpointId>,
     /// The one that is being drained: kept until it is in the archive.
     pub archiving: Option<CheckpointId>,
 }
 
-/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, the two that are
-/// being encoded, the one that is being drained.
-const LAGGING_MAX: usize = 4;
+/// Checkpoints that may have to stay beside the newest and the pinned: the protected one, three that some group encodes
+/// or protects, the one that is being drained.
+const LAGGING_MAX: usize = 5;
 
 impl Policy {
     /// Most checkpoints that may be pinned where the newest `retained` stay: a root has room for them and
@@ -54,7 +55,7 @@ impl Policy {
     pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
         let mut keep: BTreeSet<CheckpointId> = newest.into_iter().collect();
         keep.extend(self.pinned.intersection(&self.complete));
-        keep.extend(self.encoding.intersection(&self.complete));
+        keep.extend(self.in_groups.intersection(&self.complete));
         for id in [self.protected, self.archiving].into_iter().flatten() {
             keep.extend(self.complete.get(&id));
         }

@@ -58,7 +58,7 @@ impl StoreRoot {
             complete: BTreeSet::new(),
             pinned: BTreeSet::new(),
             protected: None,
-            encoding: BTreeSet::new(),
+            in_groups: BTreeSet::new(),
             archiving: None,
         }
     }

@@ -345,13 +345,14 @@ impl Session {
         };
         let what = format!("checkpoint {}", underway.id.number);
         let control = &self.node.control;
-        let [protected, oldest, newest] = told_of_group(control);
+        let [all, any, oldest, newest] = told_of_group(control);
         let far = [control.archiving(), control.archived()];
         let [archiving, archived] = far.map(as_number);
         let leave = i64::from(self.leave.is_there());
         let gone = self.node.leads() && self.node.store_is_gone();
         let mut known = [
-            protected,
+            all,
+            any,
             oldest,
             newest,
             leave,
@@ -361,7 +362,7 @@ impl Session {
         ];
         let number = to_i64(underway.id.number);
         let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
-        self.leaving |= known[3] > 0;
+        self.leaving |= known[4] > 0;
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
@@ -385,11 +386,11 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
-        self.all_groups_have([known[0], known[1], known[2]]);
-        let archived = known[4] <= known[5];
-        self.policy.archiving = as_checkpoint(known[4]).filter(|_| !archived);
+        self.all_groups_have([known[0], known[1], known[2], known[3]]);
+        let archived = known[5] <= known[6];
+        self.policy.archiving = as_checkpoint(known[5]).filter(|_| !archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);
-        let back = if known[6] > 0 {
+        let back = if known[7] > 0 {
             self.put_stores_back(gone)
         } else {
             Ok(())

@@ -295,13 +295,14 @@ fn decode_seats(bytes: &[u8]) -> std::result::Result<Vec<Seat>, FormatError> {
     Ok(seats)
 }
 
-/// What a node tells in votes of its group's protection, so that the highest of all says the lowest: what it has
-/// protected in this life, and what it encodes; and the highest of that.
+/// What a node tells in votes of its group's protection: what it has protected in this life, negated, so that the
+/// highest of all says the lowest, and as it is; and what it encodes, in the same two ways.
 ///
 /// A group that begins to encode the newest checkpoint says so before it looks whether it is the newest yet, and
 /// this looks when the next one is committed: so either it is told here, or the next one is taken instead. And what
-/// is encoded is looked at first: where that is the next one, the one before is protected.
-pub(super) fn told_of_group(control: &Control) -> [i64; 3] {
+/// is encoded is looked at first: where that is the next one, the one before is protected. Others of the same vote
+/// may look when the round is over: then they tell that it is protected, and all of the group have recorded that.
+pub(super) fn told_of_group(control: &Control) -> [i64; 4] {
     fence(Ordering::SeqCst);
     let encoding = control.encoding();
     let protected = control.protected_in_group();
@@ -314,15 +315,16 @@ pub(super) fn told_of_group(control: &Control) -> [i64; 3] {
         0 => (i64::MIN, i64::MIN),
         encoding => (-encoding, encoding),
     };
-    [-as_number(protected), lowest, highest]
+    let protected = as_number(protected);
+    [-protected, protected, lowest, highest]
 }
 
 impl Session {
     /// All groups have protected what a vote over [`told_of_group`] says; the job has what of it
     /// every node retains. Not while a checkpoint is under way, which was begun by what was known before.
-    pub(super) fn all_groups_have(&mut self, [protected, lowest, highest]: [i64; 3]) {
+    pub(super) fn all_groups_have(&mut self, [protected, newest, lowest, highest]: [i64; 4]) {
         let lowest = lowest.checked_neg().unwrap_or(0);
-        self.policy.encoding = [lowest, highest]
+        self.policy.in_groups = [newest, lowest, highest]
             .into_iter()
             .filter_map(as_checkpoint)
             .collect();

@@ -209,7 +209,7 @@ impl Session {
                 complete: BTreeSet::new(),
                 pinned: BTreeSet::new(),
                 protected: None,
-                encoding: BTreeSet::new(),
+                in_groups: BTreeSet::new(),
                 archiving: None,
             },
             process: Process::this(),

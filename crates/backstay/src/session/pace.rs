@@ -120,13 +120,13 @@ impl Session {
         }
         let wish = i64::from(self.leave.is_there());
         let due = due.map_or(0, |level| i64::from(level as u8));
-        let [protected, oldest, newest] = told_of_group(&self.node.control);
-        let mut answer = [due, skip, wish, protected, oldest, newest];
+        let [all, any, oldest, newest] = told_of_group(&self.node.control);
+        let mut answer = [due, skip, wish, all, any, oldest, newest];
         self.comm
             .allreduce_max("asking whether a checkpoint is due", &mut answer)?;
         self.due_skip = answer[1];
         if self.underway.is_none() {
-            self.all_groups_have([answer[3], answer[4], answer[5]]);
+            self.all_groups_have([answer[3], answer[4], answer[5], answer[6]]);
         }
         let first = answer[2] > 0 && !self.leaving;
         self.leaving |= answer[2] > 0;

@@ -185,3 +185,45 @@ fn what_one_member_was_not_told_no_node_says_of_the_job() {
         assert_eq!(rank.session.protected_checkpoint(), Some(last));
     });
 }
+
+/// A whole round may fit between what two ranks tell in the same vote: one says what was protected before, and nothing
+/// of the round, the others that it is over.
+#[test]
+fn what_is_protected_while_a_vote_is_gathered_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = SimNetwork::new(1);
+    let hold = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&hold);
+    network.set_hook(move |attempt| {
+        let is_collect = matches!(request(&attempt.action)?, Request::Collect { .. });
+        if is_collect && held.load(Ordering::SeqCst) {
+            await_that("it is let go", || !held.load(Ordering::SeqCst));
+        }
+        None
+    });
+    let change = |config: &mut Config| config.retained = 2;
+    life(folder.path(), &network, change, |rank| {
+        rank.take_protected();
+        if rank.session.rank() == 0 {
+            hold.store(true, Ordering::SeqCst);
+        }
+        let encoded = rank.take().checkpoint();
+        if rank.session.rank() != 2 {
+            // Node 2 has committed the next one meanwhile, and tells what it knows.
+            std::thread::sleep(Duration::from_millis(300));
+            hold.store(false, Ordering::SeqCst);
+            await_that("it is protected", || {
+                rank.session.protected_checkpoint() == Some(encoded)
+            });
+        }
+        rank.take();
+        rank.take();
+        let stored = rank.session.stored_checkpoints().unwrap();
+        let protected = rank.session.protected_checkpoint().unwrap();
+        assert!(stored.contains(&protected), "{protected} of {stored:?}");
+        assert!(
+            stored.contains(&encoded) || protected > encoded,
+            "{encoded} of {stored:?}"
+        );
+    });
+}

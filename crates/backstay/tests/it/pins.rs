@@ -76,7 +76,7 @@ fn no_policy_keeps_more_than_a_root_has_room_for() {
                 retained,
                 pinned: (1..=pins).map(id).collect(),
                 protected: Some(id(100)),
-                encoding: [100 + lag, 100 + 3 * lag].map(id).into(),
+                in_groups: [1, 3, 4].map(|times| id(100 + times * lag)).into(),
                 archiving: Some(id(100 + 2 * lag)),
                 complete,
             };
@@ -84,7 +84,7 @@ fn no_policy_keeps_more_than_a_root_has_room_for() {
                 let kept = policy.keeps(newest);
                 assert!(kept.len() <= REVISIONS_MAX, "{retained}: {}", kept.len());
                 let mut wanted: BTreeSet<CheckpointId> = (1..=pins).map(id).collect();
-                wanted.extend([100, 100 + lag, 100 + 2 * lag, 100 + 3 * lag].map(id));
+                wanted.extend([0, 1, 2, 3, 4].map(|times| id(100 + times * lag)));
                 wanted.extend(newest);
                 let others = retained - usize::from(newest.is_some());
                 wanted.extend((1..=200).rev().take(others).map(id));
@@ -92,7 +92,7 @@ fn no_policy_keeps_more_than_a_root_has_room_for() {
             }
             // Pins of a life that retained fewer: those stay, and the newest.
             let crowded = Policy {
-                pinned: (1..=59).map(id).collect(),
+                pinned: (1..=58).map(id).collect(),
                 ..policy
             };
             let kept = crowded.keeps(Some(id(201)));

@@ -95,7 +95,7 @@ fn policy(complete: BTreeSet<CheckpointId>) -> Policy {
         complete,
         pinned: BTreeSet::new(),
         protected: None,
-        encoding: BTreeSet::new(),
+        in_groups: BTreeSet::new(),
         archiving: None,
     }
 }
