@@ -604,6 +604,11 @@ impl Session {
         Ok(found.into_iter().map(id).collect())
     }
 
+    fn earlier_checkpoints(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
+        let found = self.engine(py, |engine| Ok(engine.earlier_checkpoints()))?;
+        Ok(found.into_iter().map(id).collect())
+    }
+
     fn stored_shape(&self, py: Python<'_>, name: &str, rank: u32) -> PyResult<Vec<u64>> {
         self.engine(py, |engine| engine.stored_shape(name, rank))
     }

@@ -261,6 +261,17 @@ class Session(Block):
         """The checkpoints that can be restored, oldest first. Local."""
         return [CheckpointId(*found) for found in self._native.stored_checkpoints()]
 
+    @property
+    def earlier_checkpoints(self) -> list[CheckpointId]:
+        """Those of starts that finished, or that a later one left behind when it restored nothing and took a checkpoint:
+        they are restored by number, and pinned ones stay. Oldest first. Local."""
+        return [CheckpointId(*found) for found in self._native.earlier_checkpoints()]
+
+    @property
+    def all_checkpoints(self) -> list[CheckpointId]:
+        """The earlier ones, and those that can be restored without their number. Oldest first. Local."""
+        return sorted(self.earlier_checkpoints + self.checkpoints)
+
     def restore(self, number: int | None = None) -> Restored:
         """Fills all that is protected from the newest checkpoint that every rank can have whole. Collective.
 

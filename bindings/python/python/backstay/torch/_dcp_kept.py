@@ -24,7 +24,7 @@ class Kept:
 
     def look(self) -> dict[str, tuple[CheckpointId, bool]]:
         """What is stored, and whether it is pinned. Local."""
-        if not self._session.checkpoints:
+        if not self._session.all_checkpoints:
             return {}
         stores = read(self._session.directory)
         return {save.checkpoint_id: (save.checkpoint.id, save.checkpoint.pinned)
@@ -32,7 +32,7 @@ class Kept:
 
     def take(self, found: dict[str, tuple[CheckpointId, bool]]) -> None:
         """Takes over what an earlier start saved; pins what was not, as that start ended before. Collective."""
-        there = set(self._session.checkpoints)
+        there = set(self._session.all_checkpoints)
         for name, (identity, is_pinned) in found.items():
             if identity not in there:
                 continue
@@ -45,7 +45,7 @@ class Kept:
 
     def retained(self) -> dict[str, CheckpointId]:
         """By checkpoint_id. Local."""
-        there = set(self._session.checkpoints)
+        there = set(self._session.all_checkpoints)
         return {name: found for name, found in self._saved.items() if found in there}
 
     def names(self) -> list[str]:
@@ -84,7 +84,7 @@ class Kept:
         self._session.unpin(found.number)
         self._full_at = None
         # It, or one that it replaced, may be retained for a while.
-        there = set(self._session.checkpoints)
+        there = set(self._session.all_checkpoints)
         self._former = [(one, replaced) for one, replaced in self._former if replaced in there]
         if found in there or any(one == name for one, _ in self._former):
             self._withdraw([name], [])

@@ -99,10 +99,10 @@ class Shelf(Block):
 
     def _take_stock(self) -> None:
         """Finds what earlier starts put, and ends what they did not come to."""
-        if not self.session.checkpoints:
+        if not self.session.all_checkpoints:
             return
         reader = self._reader()
-        known = set(self.session.checkpoints)
+        known = set(self.session.all_checkpoints)
         kept = [(one, key) for one, key in reader.keyed() if one.id in known]
         for one, key in kept:
             if not one.pinned:
@@ -174,7 +174,7 @@ class Shelf(Block):
         """Gives a tree up. Raises KeyError where there is none."""
         with self._lock:
             id = self._at(key)
-            if self.session.checkpoints[-1:] == [id]:
+            if self.session.all_checkpoints[-1:] == [id]:
                 self._checkpoint(None)
             self.session.unpin(id.number)
             del self._found[key]

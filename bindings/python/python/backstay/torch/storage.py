@@ -78,7 +78,7 @@ class BackstayStorage(Block, Storage):
 
     A file is there, whole and durable, when `write` or the stream's `close` returns; a stream that is left by an
     exception leaves what was there. Beside OSError it raises what Backstay does: StoreFull where there is no room, or
-    more contents under one name of a file than a store keeps (59), Corrupt and NotRetained where a content is lost.
+    more contents under one name of a file than a store keeps (57), Corrupt and NotRetained where a content is lost.
     """
 
     def __init__(self, config: BackstayStorageConfig) -> None:
