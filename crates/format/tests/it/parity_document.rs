@@ -220,12 +220,12 @@ fn messages_have_the_kinds_and_fields_that_the_page_says() {
         one.encode().unwrap()
     });
     holds_messages("agent.md", "", &answers, &elsewhere[1..]);
-    assert_eq!((requests.len(), answers.len()), (15, 7));
+    assert_eq!((requests.len(), answers.len()), (16, 7));
     let sections = sections_of("agent.md");
     let of_messages = sections
         .keys()
         .filter(|name| name.starts_with(|first: char| first.is_ascii_digit()));
-    assert_eq!(of_messages.count(), 22, "a message that is not there");
+    assert_eq!(of_messages.count(), 23, "a message that is not there");
 }
 
 #[test]
