@@ -2,6 +2,7 @@
 //! The transport over libfabric: the suite, and peers that die, stop or withdraw inside of reads, by the
 //! providers that every machine has.
 
+use crate::stalling::{Stalling, nobody};
 use backstay_base::ErrorKind;
 use backstay_format::width::to_u64;
 use backstay_net::{
@@ -13,7 +14,6 @@ use backstay_testkit::oracle::noise;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn endpoint(name: &str, provider: &str) -> Option<Arc<TcpEndpoint>> {
 
 struct Fabric {
     provider: &'static str,
-    stalled: Arc<AtomicBool>,
+    stalling: Stalling,
     all: Mutex<Vec<Arc<TcpEndpoint>>>,
 }
 
@@ -67,21 +67,13 @@ impl TransportLab for Fabric {
         endpoint
     }
     fn stall(&self, endpoint: &dyn Endpoint) {
-        self.stalled.store(true, Ordering::SeqCst);
-        let stalled = Arc::clone(&self.stalled);
-        endpoint.serve(Arc::new(move |_: &[u8], _: Duration| {
-            while stalled.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(Vec::new())
-        }));
+        self.stalling.stall(endpoint);
     }
     fn go_on(&self, _: &dyn Endpoint) {
-        self.stalled.store(false, Ordering::SeqCst);
+        self.stalling.go_on();
     }
     fn nobody(&self) -> Peer {
-        let listener = must(std::net::TcpListener::bind("127.0.0.1:0"));
-        Peer::new("nobody", must(listener.local_addr()).to_string())
+        nobody()
     }
 }
 
@@ -93,7 +85,7 @@ fn libfabric_conforms() {
         }
         let lab = Fabric {
             provider,
-            stalled: Arc::default(),
+            stalling: Stalling::default(),
             all: Mutex::default(),
         };
         transport_conformance(&lab);

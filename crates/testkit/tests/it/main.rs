@@ -4,4 +4,5 @@
 mod communicators;
 mod devices;
 mod fabric;
+mod stalling;
 mod transports;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every transport of the workspace through the suite.
 
+use crate::stalling::{Stalling, nobody};
 use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
 use backstay_testkit::SimNetwork;
 use backstay_testkit::conformance::{TransportLab, transport_conformance};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 impl TransportLab for Simulated {
     fn endpoint(&self, name: &str) -> Arc<dyn Endpoint> {
@@ -37,7 +36,7 @@ fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
 /// Endpoints on the loopback interface, with or without the way past the sockets.
 struct Tcp {
     same_node: bool,
-    stalled: Arc<AtomicBool>,
+    stalling: Stalling,
 }
 
 impl TransportLab for Tcp {
@@ -48,22 +47,13 @@ impl TransportLab for Tcp {
         Arc::new(must(TcpEndpoint::open(options)))
     }
     fn stall(&self, endpoint: &dyn Endpoint) {
-        self.stalled.store(true, Ordering::SeqCst);
-        let stalled = Arc::clone(&self.stalled);
-        endpoint.serve(Arc::new(move |_: &[u8], _: Duration| {
-            while stalled.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(Vec::new())
-        }));
+        self.stalling.stall(endpoint);
     }
     fn go_on(&self, _: &dyn Endpoint) {
-        self.stalled.store(false, Ordering::SeqCst);
+        self.stalling.go_on();
     }
     fn nobody(&self) -> Peer {
-        // A port that was free a moment ago.
-        let listener = must(std::net::TcpListener::bind("127.0.0.1:0"));
-        Peer::new("nobody", must(listener.local_addr()).to_string())
+        nobody()
     }
 }
 
@@ -72,7 +62,7 @@ fn tcp_conforms() {
     for same_node in [false, true] {
         transport_conformance(&Tcp {
             same_node,
-            stalled: Arc::default(),
+            stalling: Stalling::default(),
         });
     }
 }
