@@ -350,7 +350,13 @@ impl Session {
         let [archiving, archived] = far.map(as_number);
         let leave = i64::from(self.leave.is_there());
         let gone = self.node.leads() && self.node.store_is_gone();
+        let is_gone = i64::from(gone);
         let mut known = [
+            all, any, oldest, newest, leave, archiving, archived, is_gone,
+        ];
+        let number = to_i64(underway.id.number);
+        let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
+        let [
             all,
             any,
             oldest,
@@ -358,11 +364,9 @@ impl Session {
             leave,
             archiving,
             archived,
-            i64::from(gone),
-        ];
-        let number = to_i64(underway.id.number);
-        let outcome = vote_with(&self.comm, &what, number, mine, &mut known);
-        self.leaving |= known[4] > 0;
+            some_gone,
+        ] = known;
+        self.leaving |= leave > 0;
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));
@@ -386,11 +390,10 @@ impl Session {
             }
         }
         self.drop_unretained(Some((id, complete)));
-        self.all_groups_have([known[0], known[1], known[2], known[3]]);
-        let archived = known[5] <= known[6];
-        self.policy.archiving = as_checkpoint(known[5]).filter(|_| !archived);
+        self.all_groups_have([all, any, oldest, newest]);
+        self.policy.archiving = as_checkpoint(archiving).filter(|_| archiving > archived);
         self.policy.retained = backstay_format::width::index(self.config.retained);
-        let back = if known[7] > 0 {
+        let back = if some_gone > 0 {
             self.put_stores_back(gone)
         } else {
             Ok(())
