@@ -121,16 +121,14 @@ impl Session {
     }
 
     fn restore_number(&mut self, number: u64) -> Result<Restored> {
-        let found = self
-            .policy
-            .complete
-            .iter()
-            .find(|id| id.number == number)
-            .copied();
-        if let Some(id) = found {
-            return self.restore_one_of(&[id]);
-        }
-        Err(self.not_retained(number))
+        let id = self.complete_of(number)?;
+        self.restore_one_of(&[id])
+    }
+
+    fn complete_of(&self, number: u64) -> Result<CheckpointId> {
+        let mut complete = self.policy.complete.iter().copied();
+        let found = complete.find(|id| id.number == number);
+        found.ok_or_else(|| self.not_retained(number))
     }
 
     fn restore_one_of(&mut self, candidates: &[CheckpointId]) -> Result<Restored> {
@@ -574,7 +572,8 @@ impl Session {
         let names: Vec<&str> = of_a_rank.map(|v| &*v.descriptor.name).take(8).collect();
         if names.is_empty() && !self.files.is_empty() {
             let context = format!(
-                "the checkpoint is of {world_size} ranks, this job has {}: files {:?} and routed ones are those                  of a rank; unprotect them, restore, and write them by old rank (stored_files, restore_file)",
+                "the checkpoint is of {world_size} ranks, this job has {}: files {:?} and routed ones are those \
+                 of a rank; unprotect them, restore, and write them by old rank (stored_files, restore_file)",
                 self.comm.size(),
                 self.files.names(8)
             );
@@ -673,12 +672,31 @@ impl Session {
         Ok(stored.descriptor.shape)
     }
 
-    fn stored_variable(&mut self, name: &str, rank: u32) -> Result<StoredSlab> {
+    /// The checkpoint that [`Session::restore`] would take, as far as is known before any is read.
+    fn to_restore(&self) -> Result<CheckpointId> {
+        match self.config.restore_checkpoint.filter(|_| !self.life_begun) {
+            Some(number) => self.complete_of(number),
+            None => {
+                let newest = self.newest_to_go_on_from();
+                newest.ok_or_else(|| self.nothing_to_restore())
+            }
+        }
+    }
+
+    /// The part of `rank` in the checkpoint that [`Session::restore`] would take. Local.
+    pub(super) fn part_to_restore(
+        &mut self,
+        rank: u32,
+    ) -> Result<(CheckpointId, Arc<StoreReader>, ReadPart)> {
         self.find_committed()?;
-        let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
-        let id = *self.policy.complete.last().ok_or_else(none)?;
+        let id = self.to_restore()?;
         let (reader, entry) = self.entry(id, rank)?;
         let part = read_part(&reader, &entry)?;
+        Ok((id, reader, part))
+    }
+
+    fn stored_variable(&mut self, name: &str, rank: u32) -> Result<StoredSlab> {
+        let (id, reader, part) = self.part_to_restore(rank)?;
         if let Some((stored, stream)) = part.find(name) {
             return Ok(StoredSlab {
                 reader,

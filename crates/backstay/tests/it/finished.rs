@@ -56,6 +56,11 @@ fn begins(rank: &mut Rank) {
     let none = rank.session.restore().unwrap_err();
     assert_eq!(none.kind(), ErrorKind::NoCheckpoint, "{none}");
     assert_eq!(rank.session.stored_checkpoints().unwrap(), []);
+    // Nor is anything told of what a restore would not take.
+    let shape = rank.session.stored_shape("field", 0).unwrap_err();
+    assert_eq!(shape.kind(), ErrorKind::NoCheckpoint, "{shape}");
+    let files = rank.session.stored_files(0).unwrap_err();
+    assert_eq!(files.kind(), ErrorKind::NoCheckpoint, "{files}");
     assert_eq!(rank.step, 0);
 }
 
@@ -121,6 +126,7 @@ fn a_named_checkpoint_of_a_finished_job_is_restored_by_setting() {
                 .number,
             4
         );
+        assert!(rank.session.stored_shape("field", 0).is_ok());
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
         rank.check();

@@ -13,7 +13,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::{CheckpointId, Digest, StoredFile, StreamRoot, VariableDescriptor};
 use backstay_store::file::{Beside, FileSink, is_beside};
 use backstay_store::reader::StoreReader;
-use backstay_store::revision::{ReadPart, read_part};
+use backstay_store::revision::ReadPart;
 use backstay_store::tree::read_stream;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -180,7 +180,7 @@ impl Session {
     /// The files of the checkpoint that [`Session::restore`] would take, as `rank` stored them, by name. Local.
     pub fn stored_files(&mut self, rank: u32) -> Result<Vec<FileEntry>> {
         self.process.check()?;
-        let (_, part) = self.newest_part(rank)?;
+        let (_, _, part) = self.part_to_restore(rank)?;
         let entry = |descriptor: &VariableDescriptor| {
             let file = descriptor.file.as_ref()?;
             let name = if file.routed {
@@ -210,7 +210,7 @@ impl Session {
     ) -> Result<u64> {
         self.process.check()?;
         let (name, path) = (name.as_ref(), checked(path.as_ref())?);
-        let (reader, part) = self.newest_part(rank)?;
+        let (_, reader, part) = self.part_to_restore(rank)?;
         let is_it = |descriptor: &VariableDescriptor| match &descriptor.file {
             Some(file) if file.routed => file.path == name.as_os_str().as_bytes(),
             Some(_) => name.to_str() == Some(&*descriptor.name),
@@ -231,14 +231,5 @@ impl Session {
             beside.place()?;
         }
         Ok(stored.length_bytes)
-    }
-
-    fn newest_part(&mut self, rank: u32) -> Result<(std::sync::Arc<StoreReader>, ReadPart)> {
-        self.find_committed()?;
-        let none = || Error::new(ErrorKind::NoCheckpoint, "nothing is stored for this job");
-        let id = *self.policy.complete.last().ok_or_else(none)?;
-        let (reader, entry) = self.entry(id, rank)?;
-        let part = read_part(&reader, &entry)?;
-        Ok((reader, part))
     }
 }
