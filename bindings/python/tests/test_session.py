@@ -70,6 +70,18 @@ def test_a_finished_job_begins_anew_and_can_be_gone_back_to():
     assert (again == cells).all()
 
 
+def test_a_start_that_restores_nothing_leaves_earlier_checkpoints_behind():
+    cells = numpy.zeros(1000)
+    for number in (1, 2):
+        with backstay.open() as session:
+            session.protect("cells", cells)
+            assert session.checkpoint().number == number
+            session.pin(number)
+    with backstay.open() as session:
+        assert session.earlier_checkpoints == [(1, 1)] and session.checkpoints == [(2, 2)]
+        assert session.all_checkpoints == [(1, 1), (2, 2)]
+
+
 def test_an_object_that_cannot_be_written_leaves_the_job_unfinished():
     session = backstay.open()
     session.protect("cells", numpy.ones(10))
