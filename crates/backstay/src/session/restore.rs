@@ -674,13 +674,11 @@ impl Session {
 
     /// The checkpoint that [`Session::restore`] would take, as far as is known before any is read.
     fn to_restore(&self) -> Result<CheckpointId> {
-        match self.config.restore_checkpoint.filter(|_| !self.life_begun) {
-            Some(number) => self.complete_of(number),
-            None => {
-                let newest = self.newest_to_go_on_from();
-                newest.ok_or_else(|| self.nothing_to_restore())
-            }
+        if let Some(number) = self.config.restore_checkpoint.filter(|_| !self.life_begun) {
+            return self.complete_of(number);
         }
+        let newest = self.newest_to_go_on_from();
+        newest.ok_or_else(|| self.nothing_to_restore())
     }
 
     /// The part of `rank` in the checkpoint that [`Session::restore`] would take. Local.
