@@ -34,7 +34,7 @@ FRESH = re.compile(r"no checkpoint")
 RESTORED = re.compile(r"restored checkpoint (\d+) of \d+ processes: step (\d+)")
 
 # restored: number of the checkpoint, 0 for none stored, None if it was killed before it said so.
-Life = collections.namedtuple("Life", "killed seconds restored announced step")
+Start = collections.namedtuple("Start", "killed seconds restored announced step")
 
 
 def main():
@@ -51,13 +51,13 @@ def main():
         whole = run(settings, folder, "whole", None)
         print(f"uninterrupted: {whole.seconds:.1f} s")
         bases.append(baseline(settings, folder, plate))
-        lives = run_killed(settings, folder, whole.seconds)
+        starts = run_killed(settings, folder, whole.seconds)
         bases.append(baseline(settings, folder, plate))
-        good = check(settings, lives)
+        good = check(settings, starts)
         base = {key: statistics.median(measured[key] for measured in bases) for key in bases[0]}
         rows = costs(settings, OUT / "killed.jsonl")
         table(rows, base)
-        draw(settings, rows, lives)
+        draw(settings, rows, starts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"{time.monotonic() - began:.0f} s in all")
@@ -152,7 +152,7 @@ def baseline(settings, folder, plate):
 
 
 def run(settings, folder, name, kill):
-    """One life of the job; `kill` is None, or the step after whose announcement it is killed, so many seconds
+    """One start of the job; `kill` is None, or the step after whose announcement it is killed, so many seconds
     later, if it is not finished by then."""
     store = folder / name
     store.mkdir(exist_ok=True)
@@ -175,11 +175,11 @@ def run(settings, folder, name, kill):
     show("", end="")
     if not killed and job.process.returncode != 0:
         sys.exit(f"heat2d failed: {job.process.returncode}")
-    return Life(killed, time.monotonic() - began, **seen)
+    return Start(killed, time.monotonic() - began, **seen)
 
 
 def comes_to(job, seen, step, seconds):
-    """Waits until a checkpoint of this life at or after `step` is announced, and `seconds` more; whether it
+    """Waits until a checkpoint of this start at or after `step` is announced, and `seconds` more; whether it
     still runs then."""
     while job.process.poll() is None:
         if seen["announced"] is not None and seen["step"] >= step:
@@ -213,45 +213,45 @@ def show(text, end="\r"):
 
 
 def run_killed(settings, folder, whole_seconds):
-    """Lives until one finishes. Each but the last is killed at a random instant, in its share of the steps,
+    """Starts until one finishes. Each but the last is killed at a random instant, in its share of the steps,
     once it had a checkpoint of its own."""
-    lives = []
+    starts = []
     interval_seconds = whole_seconds * settings.interval / settings.steps
     share = (settings.steps - 2 * settings.interval) / max(settings.kills, 1)
     while True:
         kill = None
-        if len(lives) < settings.kills:
-            step = share * (len(lives) + random.random()) - settings.interval
+        if len(starts) < settings.kills:
+            step = share * (len(starts) + random.random()) - settings.interval
             kill = step, random.uniform(0, interval_seconds)
-        life = run(settings, folder, "killed", kill)
-        lives.append(life)
+        start = run(settings, folder, "killed", kill)
+        starts.append(start)
         came = {None: "not under way yet", 0: "nothing to restore"}.get(
-            life.restored, f"restored checkpoint {life.restored}")
-        end = "killed with -9" if life.killed else "finished"
-        last = "no checkpoint" if life.announced is None else f"last checkpoint {life.announced}"
-        print(f"start {len(lives)}: {came}, {end} after {life.seconds:.2f} s, {last}")
-        if not life.killed:
-            return lives
+            start.restored, f"restored checkpoint {start.restored}")
+        end = "killed with -9" if start.killed else "finished"
+        last = "no checkpoint" if start.announced is None else f"last checkpoint {start.announced}"
+        print(f"start {len(starts)}: {came}, {end} after {start.seconds:.2f} s, {last}")
+        if not start.killed:
+            return starts
 
 
 # ---- Judging ---------------------------------------------------------------------------------------
 
 
-def check(settings, lives):
-    """Whether the plates are equal, no life lost a checkpoint that the one before had announced, and it was
+def check(settings, starts):
+    """Whether the plates are equal, no start lost a checkpoint that the one before had announced, and it was
     killed as often as asked for."""
     good = True
-    kills = sum(life.killed for life in lives)
+    kills = sum(start.killed for start in starts)
     if kills != settings.kills:
         print(f"FAILED: {settings.kills} kills were asked for, and {counted(kills, 'kill')} came before it was "
               "finished: give more --steps")
         good = False
     newest = 0
-    for number, life in enumerate(lives, 1):
-        if life.restored is not None and life.restored < newest:
-            print(f"FAILED: start {number} restored {life.restored}, though {newest} was complete")
+    for number, start in enumerate(starts, 1):
+        if start.restored is not None and start.restored < newest:
+            print(f"FAILED: start {number} restored {start.restored}, though {newest} was complete")
             good = False
-        newest = max(newest, life.announced or 0, life.restored or 0)
+        newest = max(newest, start.announced or 0, start.restored or 0)
     if not filecmp.cmp(OUT / "whole.npy", OUT / "killed.npy", shallow=False):
         print("FAILED: the plates differ")
         good = False
@@ -265,7 +265,7 @@ def counted(count, what):
 
 
 def costs(settings, path):
-    """What each checkpoint cost, over its processes; of two with a number the later life's counts."""
+    """What each checkpoint cost, over its processes; of two with a number the later start's counts."""
     checkpoints = collections.defaultdict(dict)
     for line in path.read_text().splitlines():
         try:
@@ -279,7 +279,7 @@ def costs(settings, path):
 
 def table(rows, base):
     print()
-    print("checkpoint   step  life   changed blocks        written  blocking   / memcpy  / plain write")
+    print("checkpoint   step  start   changed blocks        written  blocking   / memcpy  / plain write")
     ratios = []
     for ranks in rows:
         one = ranks[0]
@@ -300,7 +300,7 @@ def table(rows, base):
     print()
 
 
-def draw(settings, rows, lives):
+def draw(settings, rows, starts):
     import matplotlib
     matplotlib.use("Agg")
     import numpy
@@ -311,7 +311,7 @@ def draw(settings, rows, lives):
     picture = axes.imshow(numpy.maximum(plate, 1e-40), norm=colors.LogNorm(1e-40, 100),
                           cmap="inferno")
     figure.colorbar(picture, label="heat")
-    kills = counted(sum(life.killed for life in lives), "kill")
+    kills = counted(sum(start.killed for start in starts), "kill")
     axes.set(title=f"heat2d after {settings.steps} steps and {kills}", xlabel="column", ylabel="row")
     figure.savefig(OUT / "field.png", dpi=120)
 

@@ -45,9 +45,9 @@ def trial(demo, kills, steps=40):
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         folder = pathlib.Path(folder)
         demo.run(settings, folder, "whole", None)
-        lives = demo.run_killed(settings, folder, steps * 0.02)
-        good = demo.check(settings, lives)
-    return good, sum(life.killed for life in lives), said.getvalue()
+        starts = demo.run_killed(settings, folder, steps * 0.02)
+        good = demo.check(settings, starts)
+    return good, sum(start.killed for start in starts), said.getvalue()
 
 
 def main():

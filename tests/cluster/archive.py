@@ -48,7 +48,7 @@ int gettimeofday(struct timeval *restrict time, void *restrict zone) {
 
 
 def ended(scene, job, history, killed=True):
-    """A life is over: what it promised of the archive, and every event checked."""
+    """A start is over: what it promised of the archive, and every event checked."""
     job.kill()
     promised = scene.promised()
     scene.note(job)
@@ -57,19 +57,19 @@ def ended(scene, job, history, killed=True):
     return promised
 
 
-def whole(scene, history, least, nodes, life, **options):
+def whole(scene, history, least, nodes, start, **options):
     """After the loss of all nodes step `least` or a newer one must come back from the archive."""
     scene.lose_everything()
     scene.fast()
     scene.leader = next(iter(nodes)) if isinstance(nodes, dict) else 0
-    after = goes_on(scene, history, least, nodes, life=life, **options)
+    after = goes_on(scene, history, least, nodes, start=start, **options)
     scene.note(after)
     return after
 
 
 def held_in_a_drain(scene, nodes, bytes_stored, kib=8192, **options):
-    """A first life that stands still after its first checkpoint, so much of which each aggregator has stored."""
-    job = scene.job(life=1, nodes=nodes, hold=1, kib=kib, **options)
+    """A first start that stands still after its first checkpoint, so much of which each aggregator has stored."""
+    job = scene.job(start=1, nodes=nodes, hold=1, kib=kib, **options)
     job.must_see("holding")
     scene.wait_inside(bytes_stored)
     return job
@@ -89,15 +89,15 @@ def all_nodes_are_wiped(settings):
     with Cluster(3, spares=1) as cluster, ArchiveScene(cluster, settings, settings.pfs.get(),
                                                        BACKSTAY_ARCHIVE_RETAINED=3) as scene:
         history = History()
-        job = scene.job(life=1, nodes=(1, 1, 1), hold=5, wait_archived=5, fixed=1)
+        job = scene.job(start=1, nodes=(1, 1, 1), hold=5, wait_archived=5, fixed=1)
         job.must_see("holding")
         expect(len(job.all("archived")) == 15, f"not all were archived: {job.last_words()}")
         promised = ended(scene, job, history)
         expect(promised == 5, f"step {promised} is said to be archived")
-        after = whole(scene, history, 5, {1: 1, 2: 1, 3: 1}, life=2, fixed=1)
+        after = whole(scene, history, 5, {1: 1, 2: 1, 3: 1}, start=2, fixed=1)
         expect(after.restored() == (5, 5), f"{after.restored()} came back")
         # An older one that is retained; the newer ones are abandoned.
-        older = scene.job(life=3, nodes={3: 1, 0: 1, 1: 1}, restore=5, hold=20, wait_archived=20, steps=20, fixed=1)
+        older = scene.job(start=3, nodes={3: 1, 0: 1, 1: 1}, restore=5, hold=20, wait_archived=20, steps=20, fixed=1)
         scene.leader = 3
         older.must_see("verified")
         expect(older.restored() == (5, 5), f"{older.restored()}, not number 5")
@@ -105,7 +105,7 @@ def all_nodes_are_wiped(settings):
         older.kill()
         expect(not older.all("wrong"), older.last_words())
         scene.lose_everything()
-        gone = scene.job(life=4, nodes=(1, 1, 1), restore=1, fixed=1)
+        gone = scene.job(start=4, nodes=(1, 1, 1), restore=1, fixed=1)
         gone.refused("restore", NOT_RETAINED)
 
 
@@ -113,12 +113,12 @@ def another_number_of_ranks(settings):
     """Slabs come back on 3 ranks, then on 5, from the archive alone."""
     with Cluster(3) as cluster, ArchiveScene(cluster, settings) as scene:
         history = History()
-        for life, nodes in enumerate([(2, 2), (1, 1, 1), (2, 2, 1)], 1):
-            job = scene.job(life=life, nodes=nodes, slabs=1, steps=4 * life, wait_archived=4 * life)
+        for start, nodes in enumerate([(2, 2), (1, 1, 1), (2, 2, 1)], 1):
+            job = scene.job(start=start, nodes=nodes, slabs=1, steps=4 * start, wait_archived=4 * start)
             job.end()
             history.judge(job, killed=False)
-            expect(life == 1 or len(job.all("verified")) == job.ranks, f"nothing came back: {job.last_words()}")
-            expect(history.complete == 4 * life, f"life {life} ended at step {history.complete}")
+            expect(start == 1 or len(job.all("verified")) == job.ranks, f"nothing came back: {job.last_words()}")
+            expect(history.complete == 4 * start, f"start {start} ended at step {history.complete}")
             scene.lose_everything()
 
 
@@ -126,29 +126,29 @@ def another_number_of_ranks(settings):
 
 
 def an_interrupted_drain_goes_on(settings):
-    """kill -9 of the application inside its first drain, whose file is never recorded: the next life drains it all."""
+    """kill -9 of the application inside its first drain, whose file is never recorded: the next start drains it all."""
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, rate=2 * MIB) as scene:
         history = History()
         job = held_in_a_drain(scene, (1, 1), 7 * MIB)
         expect(ended(scene, job, history) == 0, "half a checkpoint is offered")
         scene.fast()
         with Watch(scene) as watch:
-            job = scene.job(life=2, nodes=(1, 1), hold=2, wait_archived=2)
+            job = scene.job(start=2, nodes=(1, 1), hold=2, wait_archived=2)
             job.must_see("archived")
             wait_until(lambda: scene.status().get("draining") is None, "the end of the drain")
             time.sleep(0.1)
             text = must_store_all(watch)
         promised = ended(scene, job, history)
-        whole(scene, history, max(2, promised), (1, 1), life=3)
+        whole(scene, history, max(2, promised), (1, 1), start=3)
         return text
 
 
-def lives_killed_at_random(settings, lives, look=lambda scene: None, **wishes):
+def starts_killed_at_random(settings, starts, look=lambda scene: None, **wishes):
     """kill -9 at random instants, at times of all nodes too: what was archived always comes back."""
     with Cluster(2, spares=1) as cluster, ArchiveScene(cluster, settings, rate=8 * MIB, **wishes) as scene:
         history, promised, lost = History(), 0, 0
-        for life in range(1, lives + 1):
-            job = scene.job(life=life, nodes=(1, 1), kib=1024, pause_us=30000)
+        for start in range(1, starts + 1):
+            job = scene.job(start=start, nodes=(1, 1), kib=1024, pause_us=30000)
             job.must_see("committed")
             time.sleep(settings.random.random() * 2)
             promised = max(promised, ended(scene, job, history))
@@ -158,12 +158,12 @@ def lives_killed_at_random(settings, lives, look=lambda scene: None, **wishes):
                 history.complete = min(history.complete, promised)
                 # What comes back may be older than what was begun, and all newer ones are gone.
                 lost += 1
-        whole(scene, history, promised, (1, 1), life=lives + 1)
-        return f"{lives} lives, {lost} losses of all nodes, {promised} steps archived"
+        whole(scene, history, promised, (1, 1), start=starts + 1)
+        return f"{starts} starts, {lost} losses of all nodes, {promised} steps archived"
 
 
 def application_is_killed_at_random(settings):
-    return lives_killed_at_random(settings, lives=6)
+    return starts_killed_at_random(settings, starts=6)
 
 
 def differences_are_killed_at_random(settings):
@@ -176,17 +176,17 @@ def differences_are_killed_at_random(settings):
             for variable in json.loads(done.stdout)["variables"]:
                 found.append((variable.get("stored") or {}).get("differences", 0))
 
-    said = lives_killed_at_random(settings, 6, look, BACKSTAY_ARCHIVE_CODEC="auto", BACKSTAY_ARCHIVE_HISTORY=3)
+    said = starts_killed_at_random(settings, 6, look, BACKSTAY_ARCHIVE_CODEC="auto", BACKSTAY_ARCHIVE_HISTORY=3)
     expect(sum(found) > 0, f"no drain wrote a difference: {found}")
     return f"{said}; {sum(found)} differences seen"
 
 
 def an_agent_is_killed_inside_a_drain(settings):
-    """The application goes on; the next life drains again, with threads there."""
+    """The application goes on; the next start drains again, with threads there."""
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, rate=2 * MIB, BACKSTAY_TIMEOUT_MS=5000) as scene:
         history = History()
         scene.start_agents([0, 1])
-        job = scene.job(life=1, nodes=(1, 1), kib=8192, pause_us=100000)
+        job = scene.job(start=1, nodes=(1, 1), kib=8192, pause_us=100000)
         job.must_see("committed")
         scene.wait_inside(5 * MIB)
         victim = settings.random.choice([0, 1])
@@ -196,12 +196,12 @@ def an_agent_is_killed_inside_a_drain(settings):
         promised = ended(scene, job, history)
         scene.fast()
         last = history.begun + 1
-        job = scene.job(life=2, nodes=(1, 1), hold=last, wait_archived=last)
+        job = scene.job(start=2, nodes=(1, 1), hold=last, wait_archived=last)
         job.must_see("archived")
         job.must_see("holding")
         promised = max(promised, ended(scene, job, history))
         expect(promised == last, f"{promised}, not {last}, is archived")
-        whole(scene, history, promised, (1, 1), life=3)
+        whole(scene, history, promised, (1, 1), start=3)
         return f"agent {victim}"
 
 
@@ -215,7 +215,7 @@ def agents_drain_after_the_application(settings):
         scene.note(job)
         history.judge(job)
         scene.wait_archived(1)
-        whole(scene, history, 1, (1, 1), life=2)
+        whole(scene, history, 1, (1, 1), start=2)
 
 
 def a_server_is_killed_inside_a_drain(settings):
@@ -235,7 +235,7 @@ def a_server_is_killed_inside_a_drain(settings):
         promised = ended(scene, job, history)
         expect(promised == 1, f"step {promised} is archived")
         scene.fast()
-        job = scene.job(life=2, nodes=(1, 1, 1), pause_us=100000)
+        job = scene.job(start=2, nodes=(1, 1, 1), pause_us=100000)
         job.must_see("committed")
         scene.wait_archived(2)
         scene.kill_server_place("s0")
@@ -246,12 +246,12 @@ def a_server_is_killed_inside_a_drain(settings):
         servers = {one["name"] for one in scene.status()["aggregators"]}
         expect("s0" in servers, f"aggregators: {servers}")
         promised = ended(scene, job, history)
-        whole(scene, history, promised, (1, 1, 1), life=3)
+        whole(scene, history, promised, (1, 1, 1), start=3)
         return text
 
 
 def server_and_application_are_killed(settings):
-    """Both at once inside a drain: the next life and its nodes bring the checkpoint to the archive."""
+    """Both at once inside a drain: the next start and its nodes bring the checkpoint to the archive."""
     with Cluster(2, spares=1) as cluster, ArchiveScene(cluster, settings, rate=2 * MIB) as scene:
         history = History()
         scene.start_server(2, "s0")
@@ -260,11 +260,11 @@ def server_and_application_are_killed(settings):
         expect(ended(scene, job, history) == 0, "half a checkpoint is offered")
         scene.fast()
         with Watch(scene) as watch:
-            job = scene.job(life=2, nodes=(1, 1), hold=2, wait_archived=2)
+            job = scene.job(start=2, nodes=(1, 1), hold=2, wait_archived=2)
             job.must_see("archived", limit=90)
             text = must_store_all(watch)
         promised = ended(scene, job, history)
-        whole(scene, history, max(2, promised), (1, 1), life=3)
+        whole(scene, history, max(2, promised), (1, 1), start=3)
         return text
 
 
@@ -273,7 +273,7 @@ def a_server_stalls(settings):
     with Cluster(2, spares=1) as cluster, ArchiveScene(cluster, settings, rate=4 * MIB, BACKSTAY_TIMEOUT_MS=2000) as scene:
         history = History()
         scene.start_server(2, "s0")
-        job = scene.job(life=1, nodes=(1, 1), kib=4096, pause_us=50000)
+        job = scene.job(start=1, nodes=(1, 1), kib=4096, pause_us=50000)
         job.must_see("committed")
         scene.wait_inside(MIB)
         scene.signal_server("s0", signal.SIGSTOP)
@@ -288,7 +288,7 @@ def a_server_stalls(settings):
         archived = scene.newest()[0]
         scene.wait_archived(archived + 2)
         promised = ended(scene, job, history)
-        whole(scene, history, promised, (1, 1), life=2)
+        whole(scene, history, promised, (1, 1), start=2)
         return f"20 checkpoints meanwhile in {seconds:.1f} s"
 
 
@@ -341,7 +341,7 @@ def servers_of_another_version(settings):
                     cluster.clear_node(2)
                     other.wait(30)
                 if how == "garbage":
-                    whole(scene, history, promised, (1, 1), life=2)
+                    whole(scene, history, promised, (1, 1), start=2)
 
 
 # ---- The file system ------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def archive_is_full(settings):
         history = History()
         # By a quota, before the first drain is done: growing the file fails.
         settings.pfs.get().limit(scene.outside, 4 * MIB)
-        job = scene.job(life=1, nodes=(1, 1), kib=12 * 1024, pause_us=100000)
+        job = scene.job(start=1, nodes=(1, 1), kib=12 * 1024, pause_us=100000)
         job.must_see("committed")
         status = scene.wait_status("an error", lambda status: status.get("error"))
         expect("quota" in status["error"].lower() or "space" in status["error"].lower() or "full" in status["error"].lower(),
@@ -379,7 +379,7 @@ def archive_is_full(settings):
         expect(scene.status()["error"] is None or scene.status()["drains"] > 0, f"{scene.status()}")
         job.must_say("is not in the archive yet", "draining goes on")
         promised = ended(scene, job, history)
-        whole(scene, history, promised, (1, 1), life=2)
+        whole(scene, history, promised, (1, 1), start=2)
         return text[:160]
 
 
@@ -388,7 +388,7 @@ def archive_hangs(settings, seconds=20):
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, settings.pfs.get(), rate=4 * MIB,
                                              BACKSTAY_TIMEOUT_MS=4000) as scene:
         history, pfs = History(), settings.pfs.get()
-        job = scene.job(life=1, nodes=(1, 1), kib=4096, pause_us=100000)
+        job = scene.job(start=1, nodes=(1, 1), kib=4096, pause_us=100000)
         job.must_see("committed")
         scene.wait_archived(1)
         timer = pfs.hang(seconds)
@@ -402,8 +402,8 @@ def archive_hangs(settings, seconds=20):
         archived = scene.newest()[0]
         scene.wait_archived(archived + 2)
         promised = ended(scene, job, history)
-        # A life that ends while it hangs.
-        job = scene.job(life=2, nodes=(1, 1), steps=history.begun + 40, pause_us=100000)
+        # A start that ends while it hangs.
+        job = scene.job(start=2, nodes=(1, 1), steps=history.begun + 40, pause_us=100000)
         job.must_see("committed")
         pfs.pause()
         try:
@@ -415,7 +415,7 @@ def archive_hangs(settings, seconds=20):
         job.end()
         scene.note(job)
         history.judge(job, killed=False)
-        whole(scene, history, promised, (1, 1), life=3)
+        whole(scene, history, promised, (1, 1), start=3)
         return f"{count} checkpoints in {took:.1f} s; closed {closed:.1f} s after it began to hang"
 
 
@@ -424,7 +424,7 @@ def a_client_is_killed(settings):
     pfs = settings.pfs.get()
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, pfs, rate=4 * MIB, BACKSTAY_TIMEOUT_MS=5000) as scene:
         history, texts = History(), []
-        job = scene.job(life=1, nodes=(1, 1), kib=4096, pause_us=100000)
+        job = scene.job(start=1, nodes=(1, 1), kib=4096, pause_us=100000)
         job.must_see("committed")
         scene.wait_archived(1)
         for victim in settings.random.sample([0, 1], 2):
@@ -442,11 +442,11 @@ def a_client_is_killed(settings):
             archived = scene.newest()[0]
             scene.wait_archived(archived + 2)
         promised = ended(scene, job, history)
-        job = scene.job(life=2, nodes=(1, 1), pause_us=50000)
+        job = scene.job(start=2, nodes=(1, 1), pause_us=50000)
         job.must_see("committed")
         scene.wait_archived(job.newest("committed"))
         promised = max(promised, ended(scene, job, history))
-        whole(scene, history, promised, (1, 1), life=3)
+        whole(scene, history, promised, (1, 1), start=3)
         return f"{texts[0][:120]}"
 
 
@@ -483,7 +483,7 @@ def bytes_are_flipped(settings):
     """In segments, roots and tables, one or all states of the catalog: right words, an older checkpoint, a refusal."""
     seen = []
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, BACKSTAY_ARCHIVE_RETAINED=3) as scene:
-        first = scene.job(life=1, nodes=(1, 1), hold=5, wait_archived=5, kib=512)
+        first = scene.job(start=1, nodes=(1, 1), hold=5, wait_archived=5, kib=512)
         first.must_see("holding")
         history = History()
         expect(ended(scene, first, history) == 5, "not all were archived")
@@ -535,10 +535,10 @@ def two_jobs_on_one_archive(settings):
     """The second one is refused while the first lives, on its nodes and on others, and not when it is dead."""
     pfs = settings.pfs.get()
     with Cluster(4) as cluster, ArchiveScene(cluster, settings, pfs, BACKSTAY_TIMEOUT_MS=5000) as scene:
-        first = scene.job(life=1, nodes=(1, 1), hold=2, wait_archived=2)
+        first = scene.job(start=1, nodes=(1, 1), hold=2, wait_archived=2)
         first.must_see("holding")
         for nodes in ((1, 1), {2: 1, 3: 1}):
-            second = scene.job(life=1, nodes=nodes, store="/dev/shm/other")
+            second = scene.job(start=1, nodes=nodes, store="/dev/shm/other")
             second.end()
             errors = second.all("error")
             expect(len(errors) == 2 and all(STORE_BUSY in " ".join(error.words) for error in errors),
@@ -547,14 +547,14 @@ def two_jobs_on_one_archive(settings):
         history = History()
         ended(scene, first, history)
         history.complete = 0
-        third = scene.job(life=2, nodes={2: 1, 3: 1}, store="/dev/shm/third", steps=4)
+        third = scene.job(start=2, nodes={2: 1, 3: 1}, store="/dev/shm/third", steps=4)
         third.end()
         history.judge(third, killed=False)
         expect(third.restored() == (2, 2), f"the archive of the dead one: {third.last_words()}")
 
 
 def clocks_jump(settings):
-    """One life a day ahead, the next a day behind: neither drains nor restores see it."""
+    """One start a day ahead, the next a day behind: neither drains nor restores see it."""
     with Cluster(2) as cluster, ArchiveScene(cluster, settings, BACKSTAY_ARCHIVE_RETAINED=3) as scene:
         real = settings.programs
         folder = scene.folder / "shifted"
@@ -564,11 +564,11 @@ def clocks_jump(settings):
         history, promised = History(), 0
         program = folder / "oracle_job.openmpi"
         scene.settings.programs = folder
-        for life, days in enumerate((0, 1, -1, 0), 1):
+        for start, days in enumerate((0, 1, -1, 0), 1):
             program.write_text(f"#!/bin/sh\nexec env LD_PRELOAD={folder}/shim.so CLOCK_SHIFT={86400 * days} "
                                f"{real}/oracle_job.openmpi \"$@\"\n")
             program.chmod(0o755)
-            job = scene.job(life=life, nodes=(1, 1), hold=history.begun + 3, wait_archived=history.begun + 3)
+            job = scene.job(start=start, nodes=(1, 1), hold=history.begun + 3, wait_archived=history.begun + 3)
             job.must_see("holding")
             expect(len(job.all("archived")) == 6, f"not all were archived: {job.last_words()}")
             # The application is told before the status is written.
@@ -577,20 +577,20 @@ def clocks_jump(settings):
             expect(abs(written - time.time() - 86400 * days) < 3600, f"the clock was not shifted: {written}")
             promised = ended(scene, job, history)
             expect(promised == history.complete, f"{promised} archived, {history.complete} committed")
-            if life in (1, 3):
+            if start in (1, 3):
                 scene.lose_everything()
-        whole(scene, history, promised, (1, 1), life=5)
+        whole(scene, history, promised, (1, 1), start=5)
 
 
 def only_retained_ones_stay(settings):
-    """Of 20 checkpoints as many as are asked for; files stay as large as those need, over lives on changing nodes."""
+    """Of 20 checkpoints as many as are asked for; files stay as large as those need, over starts on changing nodes."""
     with Cluster(2, spares=2) as cluster, ArchiveScene(cluster, settings, BACKSTAY_ARCHIVE_RETAINED=3) as scene:
         history, sizes = History(), []
-        for life in range(1, 6):
-            nodes = {0: 1, 1: 1} if life % 2 else {2: 1, 3: 1}
+        for start in range(1, 6):
+            nodes = {0: 1, 1: 1} if start % 2 else {2: 1, 3: 1}
             scene.leader = next(iter(nodes))
-            last = history.begun + (20 if life == 1 else 4)
-            job = scene.job(life=life, nodes=nodes, hold=last, wait_archived=last, kib=512, fixed=1)
+            last = history.begun + (20 if start == 1 else 4)
+            job = scene.job(start=start, nodes=nodes, hold=last, wait_archived=last, kib=512, fixed=1)
             job.must_see("holding", limit=90)
             promised = ended(scene, job, history)
             expect(promised == last, f"{promised} archived, not {last}")
@@ -599,14 +599,14 @@ def only_retained_ones_stay(settings):
             scene.lose_everything()
         expect(sizes[-1][0] <= 8 and sizes[-1][1] <= 4 * sizes[0][1], f"files, MiB: {sizes}")
         newest = max(number for number, _ in scene.steps)
-        gone = scene.job(life=6, nodes=(1, 1), restore=newest - 3, fixed=1)
+        gone = scene.job(start=6, nodes=(1, 1), restore=newest - 3, fixed=1)
         gone.refused("restore", NOT_RETAINED)
         scene.lose_everything()
-        there = scene.job(life=6, nodes=(1, 1), restore=newest - 2, hold=history.begun, steps=history.begun, fixed=1)
+        there = scene.job(start=6, nodes=(1, 1), restore=newest - 2, hold=history.begun, steps=history.begun, fixed=1)
         there.must_see("verified")
         there.kill()
         expect(not there.all("wrong") and there.restored()[0] == newest - 2, there.last_words())
-        return f"files, MiB after each life: {sizes}"
+        return f"files, MiB after each start: {sizes}"
 
 
 TESTS = [all_nodes_are_wiped, another_number_of_ranks, an_interrupted_drain_goes_on, application_is_killed_at_random,
@@ -620,11 +620,11 @@ TESTS = [all_nodes_are_wiped, another_number_of_ranks, an_interrupted_drain_goes
 
 
 class Round:
-    """A job of several lives on a CephFS, with faults at random instants; all from one seed."""
+    """A job of several starts on a CephFS, with faults at random instants; all from one seed."""
 
     def __init__(self, settings, number):
         self.settings, self.chance = settings, random.Random(f"{settings.seed} round {number}")
-        self.pfs, self.said, self.lives = settings.pfs.get(), [], 0
+        self.pfs, self.said, self.starts = settings.pfs.get(), [], 0
         self.agents = self.chance.random() < 0.4
         self.servers = self.chance.choice([0, 0, 1, 2])
         self.rate = self.chance.choice([None, 4 * MIB, 16 * MIB])
@@ -636,17 +636,17 @@ class Round:
         with Cluster(3, spares=1) as cluster, ArchiveScene(
                 cluster, self.settings, self.pfs, rate=self.rate, BACKSTAY_TIMEOUT_MS=5000,
                 BACKSTAY_ARCHIVE_RETAINED=self.chance.choice([1, 2, 5]), **self.codec) as self.scene:
-            history, promised, lives = History(), 0, self.chance.randrange(2, 5)
-            for life in range(1, lives + 1):
-                promised = max(promised, self.live(life, history))
+            history, promised, starts = History(), 0, self.chance.randrange(2, 5)
+            for start in range(1, starts + 1):
+                promised = max(promised, self.live(start, history))
                 if promised and self.chance.random() < 0.4:
                     self.said.append("all nodes lost")
                     self.scene.lose_everything()
                     history.complete = min(history.complete, promised)
-            whole(self.scene, history, promised, (1, 1, 1), life=lives + 1)
+            whole(self.scene, history, promised, (1, 1, 1), start=starts + 1)
             return promised
 
-    def live(self, life, history):
+    def live(self, start, history):
         scene = self.scene
         for name in [f"s{at}" for at in range(self.servers)]:
             process, _ = scene.servers.get(name, (None, 0))
@@ -654,7 +654,7 @@ class Round:
                 scene.start_server(3, name)
         if self.agents:
             scene.start_agents([index for index in range(3) if scene.agent_pid(index) is None])
-        job = scene.job(life=life, nodes=(1, 1, 1), kib=self.kib, pause_us=50000)
+        job = scene.job(start=start, nodes=(1, 1, 1), kib=self.kib, pause_us=50000)
         try:
             job.must_see("committed")
             for _ in range(self.chance.randrange(1, 4)):
@@ -665,7 +665,7 @@ class Round:
             time.sleep(self.chance.random() * 4)
         finally:
             promised = ended(scene, job, history)
-            self.lives += 1
+            self.starts += 1
         return promised
 
     def fault(self):
@@ -745,7 +745,7 @@ def soak(settings):
             settings.pfs.close()
         failed += outcome_ == "FAILED"
         counts.update(one.said)
-        counts["lives killed"] += one.lives
+        counts["starts killed"] += one.starts
         print(f"{outcome_:8}round {number}, {time.monotonic() - began:.1f} s: agents {one.agents}, servers "
               f"{one.servers}, {', '.join(one.said)}: {text}", flush=True)
         number += 1

@@ -104,7 +104,7 @@ class ArchiveScene(Scene):
         return self.outside / self.name
 
     def fast(self):
-        """Later lives drain as fast as they can."""
+        """Later starts drain as fast as they can."""
         self.environment.pop("BACKSTAY_ARCHIVE_RATE_BYTES", None)
 
     # ---- Nodes ----------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class ArchiveScene(Scene):
                                 lambda status: (status.get("newest") or {"number": 0})["number"] >= number, limit)
 
     def note(self, job):
-        """Takes note of which checkpoint a life took after which step."""
+        """Takes note of which checkpoint a start took after which step."""
         for event in job.all("committed") + job.all("restored") + job.all("archived"):
             number, incarnation, step = map(int, event.words[:3])
             self.steps[number, incarnation] = step

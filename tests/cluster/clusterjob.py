@@ -49,7 +49,7 @@ class ClusterPlace:
 
 
 class ClusterJob(Job):
-    """One life of a job over nodes. `self.pids` are the numbers that ranks have in their nodes."""
+    """One start of a job over nodes. `self.pids` are the numbers that ranks have in their nodes."""
 
     def __init__(self, place, nodes=(2, 2, 2), store=STORE, **options):
         self.cluster = place.cluster

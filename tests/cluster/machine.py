@@ -76,7 +76,7 @@ def holder(folder, name, shm, boot):
     memory("/var/tmp", "1g")
     name_all(folder, name)
     call("ip", "link", "set", "lo", "up")
-    # It stands for the machine's boot: a new one with each holder, the same one for each life on it.
+    # It stands for the machine's boot: a new one with each holder, the same one for each start on it.
     (folder / "boot" / name).write_text(boot + "\n")
     is_ready(os.getpid())
     stay()

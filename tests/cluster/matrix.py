@@ -94,7 +94,7 @@ class Case:
         nodes = {index: 1 + (index % 2 if many else 0) for index in range(NODES)}
         if self.agents:
             scene.start_agents(range(NODES))
-        first = self.first_life(scene, nodes)
+        first = self.first_start(scene, nodes)
         said = first.newest("protected")
         nodes = self.lose(scene, first, nodes)
         # What was said before the loss is promised; of what came after it, nobody knows.
@@ -124,7 +124,7 @@ class Case:
 
     again = 0.3
 
-    def first_life(self, scene, nodes):
+    def first_start(self, scene, nodes):
         """Up to the instant; "before" has so much to encode that it is not done by then."""
         if self.instant == "before":
             # Two, because of the first nobody knows after a loss whether all nodes had come to it.
@@ -139,7 +139,7 @@ class Case:
         return job
 
     def lose(self, scene, job, nodes):
-        """The losses, one after the other in an order of the seed; the nodes of the next life."""
+        """The losses, one after the other in an order of the seed; the nodes of the next start."""
         def kill_agents():
             for index in self.agents:
                 if scene.cluster.is_up(index):
@@ -161,12 +161,12 @@ class Case:
         return {spares.get(index, index): nodes[index] for index in order}
 
     def lose_another(self, scene, history, nodes):
-        """Redundancy must be whole again: the last life waited at its end until all was protected."""
+        """Redundancy must be whole again: the last start waited at its end until all was protected."""
         victim = self.random.choice(sorted(nodes))
         scene.cluster.wipe_node(victim)
         scene.cluster.start_node(victim)
         least = history.complete
-        job = scene.job(life=3, nodes=nodes, steps=history.begun + 1)
+        job = scene.job(start=3, nodes=nodes, steps=history.begun + 1)
         job.end()
         history.judge(job, killed=False)
         self.seen += f", then {job.restored()[1]} of {least} without node {victim}"

@@ -23,7 +23,7 @@ SLOW = 1 << 20                        # least rate of encoding: a second and mor
 
 
 class ProtectedJob(ClusterJob):
-    """One life; killing it leaves agents alone."""
+    """One start; killing it leaves agents alone."""
 
     def kill(self):
         if self.over:
@@ -81,8 +81,8 @@ class Scene(ClusterPlace):
                             **{key: str(value) for key, value in wishes.items()}}
 
     def job(self, environment=None, kib=None, **options):
-        """A life whose ranks all run. Open MPI's mpirun at times hangs while it starts its daemons: once more."""
-        self.kib = kib or self.kib    # later lives have the same variables
+        """A start whose ranks all run. Open MPI's mpirun at times hangs while it starts its daemons: once more."""
+        self.kib = kib or self.kib    # later starts have the same variables
         for limit in LAUNCH_SECONDS:
             job = ProtectedJob(self, job=self.name, environment={**self.environment, **(environment or {})},
                                kib=self.kib, watch=1, **options)
@@ -99,8 +99,8 @@ class Scene(ClusterPlace):
         raise Failure(f"mpirun starts no ranks: {job.text()}")
 
     def held(self, nodes, protected=1, hold=2, rate=SLOW, **options):
-        """A first life that stands still after checkpoint `hold`, with `protected` surely protected."""
-        job = self.job(life=1, nodes=nodes, hold=hold, wait_protected=protected,
+        """A first start that stands still after checkpoint `hold`, with `protected` surely protected."""
+        job = self.job(start=1, nodes=nodes, hold=hold, wait_protected=protected,
                        environment={"BACKSTAY_ENCODE_RATE_BYTES": str(rate)} if rate else None, **options)
         job.must_see("holding")
         for event in job.all("unprotected"):
@@ -203,22 +203,22 @@ class Scene(ClusterPlace):
 
 
 def step_of(job, number):
-    """The step that checkpoint `number` of a life was taken after."""
+    """The step that checkpoint `number` of a start was taken after."""
     steps = {int(e.words[2]) for e in job.all("committed") if int(e.words[0]) == number}
     return next(iter(steps), number)
 
 
 def judged(job):
-    """What a first life did, every event checked."""
+    """What a first start did, every event checked."""
     history = History()
     history.judge(job)
     return history
 
 
-def goes_on(scene, history, least, nodes, life=2, more=2, **options):
-    """The next life must restore step `least` or a newer one, and come to its end; that life. 0: it may begin anew."""
+def goes_on(scene, history, least, nodes, start=2, more=2, **options):
+    """The next start must restore step `least` or a newer one, and come to its end; that start. 0: it may begin anew."""
     history.complete = min(history.complete, least)
-    job = scene.job(life=life, nodes=nodes, steps=history.begun + more, **options)
+    job = scene.job(start=start, nodes=nodes, steps=history.begun + more, **options)
     job.end()
     history.judge(job, killed=False)
     if least == 0 and job.all("fresh"):
@@ -229,9 +229,9 @@ def goes_on(scene, history, least, nodes, life=2, more=2, **options):
 
 
 def outcome(scene, history, least, nodes, **options):
-    """What the next life does, whatever it is: ("restored", job) or ("refused", text); never wrong words."""
+    """What the next start does, whatever it is: ("restored", job) or ("refused", text); never wrong words."""
     history.complete = min(history.complete, least)
-    job = scene.job(life=2, nodes=nodes, steps=history.begun + 2, **options)
+    job = scene.job(start=2, nodes=nodes, steps=history.begun + 2, **options)
     try:
         job.wait_for("the end of the restart", lambda: len({e.rank for e in job.events
                                                            if e.name in ("closed", "error")}) == job.ranks)

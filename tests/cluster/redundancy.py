@@ -45,10 +45,10 @@ def agents_protect_after_the_application(settings):
 
 
 def an_agent_dies(settings):
-    """The job goes on while its agent is dead; the next life uses threads there, and says so."""
+    """The job goes on while its agent is dead; the next start uses threads there, and says so."""
     with Cluster(4, shm="192m") as cluster, Scene(cluster, settings, "rs2") as scene:
         scene.start_agents(NODES)
-        job = scene.job(life=1, nodes=FOUR, pause_us=20000, environment={"BACKSTAY_TIMEOUT_MS": "4000"})
+        job = scene.job(start=1, nodes=FOUR, pause_us=20000, environment={"BACKSTAY_TIMEOUT_MS": "4000"})
         job.must_see("protected")
         scene.signal_agent(1, signal.SIGKILL)
         committed = job.newest("committed")
@@ -64,7 +64,7 @@ def an_agent_dies(settings):
 
 
 def a_stopped_agent_is_ended(settings):
-    """An agent that is stopped when a new life begins is ended; the life goes on without it."""
+    """An agent that is stopped when a new start begins is ended; the start goes on without it."""
     with Cluster(4, shm="192m") as cluster, Scene(cluster, settings, "xor") as scene:
         scene.start_agents(NODES)
         job = scene.held(FOUR, rate=None, protected=2)
@@ -239,7 +239,7 @@ def a_peer_stalls(settings):
     """An agent is stopped: rounds fail in time, checkpoints go on, and are protected again afterwards."""
     with Cluster(4, shm="192m") as cluster, Scene(cluster, settings, "partner") as scene:
         scene.start_agents(NODES)
-        job = scene.job(life=1, nodes=FOUR, pause_us=20000, environment={"BACKSTAY_TIMEOUT_MS": "3000"})
+        job = scene.job(start=1, nodes=FOUR, pause_us=20000, environment={"BACKSTAY_TIMEOUT_MS": "3000"})
         job.must_see("protected")
         scene.signal_agent(2, signal.SIGSTOP)
         committed = job.newest("committed")
@@ -258,7 +258,7 @@ def packets_are_slow(settings):
     """8 Mbit/s to one node: all is protected, only later."""
     with Cluster(4, shm="192m") as cluster, Scene(cluster, settings, "xor") as scene:
         cluster.slow(1, rate="8mbit")
-        job = scene.job(life=1, nodes=FOUR, wait_protected=1, hold=1)
+        job = scene.job(start=1, nodes=FOUR, wait_protected=1, hold=1)
         job.must_see("protected", word=1)
         job.kill()
         cluster.fast(1)
@@ -272,7 +272,7 @@ def packets_are_slow(settings):
 
 
 class Run:
-    """`backstay run` in the head with the oracle job; `job` hears the ranks of all its lives."""
+    """`backstay run` in the head with the oracle job; `job` hears the ranks of all its starts."""
 
     def __init__(self, scene, counts, *options, steps, **program):
         self.scene, self.cluster = scene, scene.cluster
@@ -330,12 +330,12 @@ def run_leaves_a_dead_node_out(settings, agents="no"):
                f"it did not leave: {job.last_words()}")
         for event in job.all("wrong") + job.all("mix") + job.all("error"):
             expect(False, f"rank {event.rank}: {event.name} {' '.join(event.words)}")
-        # The newest of the last life, which may have fewer steps than one of the first that was lost.
+        # The newest of the last start, which may have fewer steps than one of the first that was lost.
         last = max((int(e.words[1]), int(e.words[0]), int(e.words[2])) for e in job.all("committed"))[2]
         expect("agent of the store" not in job.text() or agents == "yes", job.text())
         # What it left is whole.
         spared = {0: 1, 1: 1, 4: 1, 3: 1}
-        after = scene.job(life=1, nodes=spared, steps=last + 1)
+        after = scene.job(start=1, nodes=spared, steps=last + 1)
         after.end()
         expect(after.restored() and after.restored()[1] == last and not after.all("wrong"), after.last_words())
         if agents == "yes":

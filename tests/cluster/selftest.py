@@ -248,15 +248,15 @@ def oracle_over_nodes(settings):
     for mpi in BOTH:
         with Cluster(3) as cluster, clusterjob.ClusterPlace(cluster, settings.programs, mpi) as place:
             history = History()
-            for life in range(1, 4):
-                job = place.job(life=life)
+            for start in range(1, 4):
+                job = place.job(start=start)
                 job.wait_event("committed", 4 * job.ranks)
                 job.kill()
                 history.judge(job)
             for index in range(3):
                 cluster.kill_node(index)
                 cluster.start_node(index)
-            job = place.job(life=4, steps=history.begun + 3)
+            job = place.job(start=4, steps=history.begun + 3)
             job.end()
             history.judge(job, killed=False)
             expect(history.complete >= 6, f"only step {history.complete} was reached")

@@ -35,7 +35,7 @@ class Run:
         return self.log.read_text(errors="replace")
 
     def wait_ranks(self, count):
-        """Waits until so many ranks have said where they are, over all lives."""
+        """Waits until so many ranks have said where they are, over all starts."""
         try:
             wait_until(lambda: self.text().count("of 6 on") >= count or self.process.poll() is not None,
                        f"{count} ranks", 40)

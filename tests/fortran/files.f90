@@ -1,5 +1,5 @@
 ! SPDX-License-Identifier: Apache-2.0 OR MIT
-! Files: a log that is protected, and sets of files under names with the step. The first life, "store", takes
+! Files: a log that is protected, and sets of files under names with the step. The first start, "store", takes
 ! checkpoints; the second, "restore", finds them. The second argument is a folder for the logs.
 program files
   use mpi_f08

@@ -121,7 +121,7 @@ def run(words, fails=False, **options):
 
 # ---- Types ------------------------------------------------------------------------------------------
 
-# Name, element type in numpy, shape, and some values of the first life.
+# Name, element type in numpy, shape, and some values of the first start.
 STORED = [
     ("i1", "i1", (3,), [0, -3, 126]),
     ("i2", "<i2", (3, 2), [[11, 21], [31, 41], [51, 61]]),
@@ -156,13 +156,13 @@ STORED = [
 
 
 def types(place, mpi):
-    store = two_lives_of_types(place, place.build(mpi, HERE / "types.f90"))
+    store = two_starts_of_types(place, place.build(mpi, HERE / "types.f90"))
     look_at_types(place, store)
 
 
-def two_lives_of_types(place, program):
+def two_starts_of_types(place, program):
     store = place.store()
-    files = [place.folder / f"{program.name} {life}" for life in (1, 2)]
+    files = [place.folder / f"{program.name} {start}" for start in (1, 2)]
     for file, word in zip(files, ("stored", "restored")):
         output = place.go([program, file], store)
         expect(output.split() == [word], f"{word} was expected: {output}")
@@ -216,8 +216,8 @@ def flang(place, _):
     for name, more in (("types", []), ("calls", [HERE / "mpi_of_flang.f90"])):
         run([compiler, "-O2", "-I", folder, "-module-dir", folder, *more, HERE / f"{name}.f90", folder / "f.o",
              folder / "c.o", folder / "layout.o", *libraries, "-o", folder / f"{name}.flang"])
-    look_at_types(place, two_lives_of_types(place, folder / "types.flang"))
-    two_lives_of_calls(place, "openmpi", folder / "calls.flang")
+    look_at_types(place, two_starts_of_types(place, folder / "types.flang"))
+    two_starts_of_calls(place, "openmpi", folder / "calls.flang")
 
 
 # ---- Calls, errors, parts ---------------------------------------------------------------------------
@@ -225,14 +225,14 @@ def flang(place, _):
 def calls(place, mpi):
     layout = place.folder / f"layout.{mpi}.o"
     run([f"mpicc.{mpi}", "-std=c99", *STRICT, *place.found("--cflags"), "-c", HERE / "layout.c", "-o", layout])
-    two_lives_of_calls(place, mpi, place.build(mpi, HERE / "calls.f90", layout))
+    two_starts_of_calls(place, mpi, place.build(mpi, HERE / "calls.f90", layout))
 
 
-def two_lives_of_calls(place, mpi, program):
+def two_starts_of_calls(place, mpi, program):
     store = place.store()
-    for life in ("first", "second"):
+    for start in ("first", "second"):
         output = place.go(place.mpirun(mpi, 3, program, store), place.folder)
-        expect(f"{life} life" in output, f"{life} life was expected: {output}")
+        expect(f"{start} start" in output, f"{start} start was expected: {output}")
 
 
 def errors(place, mpi):
@@ -306,14 +306,14 @@ def kill_on_other_numbers(place, mpi):
 
 
 def chain(place, mpi, numbers):
-    """Lives that are killed with -9 at random instants, and one to the end, which has the same bytes."""
+    """Starts that are killed with -9 at random instants, and one to the end, which has the same bytes."""
     program, store = place.build(mpi, ROOT / "examples/shallow/shallow.f90"), place.store()
     whole, output = undisturbed(place, mpi), place.folder / f"chain {place.stores}"
     at = 0
-    for life, ranks in enumerate(numbers[:-1]):
+    for start, ranks in enumerate(numbers[:-1]):
         words = place.mpirun(mpi, ranks, program, 100 * STEPS)
         text = killed(place, words, store)
-        at = follows(text, at, numbers[life - 1] if life else None)
+        at = follows(text, at, numbers[start - 1] if start else None)
     expect(0 < at < STEPS, f"killed only at step {at}, after the end of the run that was not killed")
     text = place.go(place.mpirun(mpi, numbers[-1], program, STEPS, output), store)
     follows(text, at, numbers[-2])
@@ -325,7 +325,7 @@ def chain(place, mpi, numbers):
 
 
 def follows(text, at, ranks_then):
-    """The step of a life's last checkpoint. It began at the last one that the life before told of, or later:
+    """The step of a start's last checkpoint. It began at the last one that the start before told of, or later:
     what a process said last may die with mpirun."""
     began = re.search(r"goes on from step (\d+) of (\d+) processes", text)
     if at:
@@ -338,7 +338,7 @@ def follows(text, at, ranks_then):
 
 
 def killed(place, words, store):
-    """A life that is killed at a random instant after some checkpoints; what it said."""
+    """A start that is killed at a random instant after some checkpoints; what it said."""
     mark, log = secrets.token_hex(8), place.folder / f"log {secrets.token_hex(4)}"
     surroundings = {**place.environment, "BACKSTAY_STORE_PATH": str(store), "BACKSTAY_TEST_MARK": mark}
     with open(log, "wb") as file:

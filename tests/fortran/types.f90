@@ -1,5 +1,5 @@
 ! SPDX-License-Identifier: Apache-2.0 OR MIT
-! Every type, kind and rank that can be protected. The first life stores and writes what it has to the
+! Every type, kind and rank that can be protected. The first start stores and writes what it has to the
 ! file that is its argument; the second begins with other values, restores, and writes the same.
 program types
   use backstay

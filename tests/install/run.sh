@@ -39,7 +39,7 @@ flags() {
     eval "found=($(pkg-config "$@" backstay))"
 }
 
-# run_twice MPI PROGRAM: the first life is stopped by its own limit, the second goes on.
+# run_twice MPI PROGRAM: the first start is stopped by its own limit, the second goes on.
 run_twice() {
     local mpi=$1 program=$2
     export BACKSTAY_STORE_PATH="$work/store of $(basename "$program")"

@@ -13,7 +13,7 @@ STEPS = 6
 
 
 def ended(place, fixed=1, **options):
-    """A store of a job that was killed after some checkpoints, and what the next life must restore."""
+    """A store of a job that was killed after some checkpoints, and what the next start must restore."""
     history = History()
     job = place.job(fixed=fixed, **options)
     job.must_see("committed", job.ranks * STEPS)
@@ -23,10 +23,10 @@ def ended(place, fixed=1, **options):
 
 
 def goes_on(place, history, step=None, fixed=1, **options):
-    """The next life must restore `step`, or whatever the history asks for; its output."""
+    """The next start must restore `step`, or whatever the history asks for; its output."""
     if step is not None:
         history.complete = min(history.complete, step)
-    job = place.job(life=history.lives + 1, steps=history.begun + 2, fixed=fixed, **options)
+    job = place.job(start=history.starts + 1, steps=history.begun + 2, fixed=fixed, **options)
     job.end()
     restored = {int(e.words[2]) for e in job.all("restored")}
     begun = history.begun
@@ -72,7 +72,7 @@ def both_superblocks(place):
     store, _ = ended(place)
     for offset in SUPERBLOCKS:
         store.flip(offset + 40)
-    place.job(life=2, fixed=1).refused("open", CORRUPT, "store.backstay", "superblock at byte 0", "checksum",
+    place.job(start=2, fixed=1).refused("open", CORRUPT, "store.backstay", "superblock at byte 0", "checksum",
                                        "expected", "found")
 
 
@@ -81,7 +81,7 @@ def another_format_version(place):
     for offset in SUPERBLOCKS:
         store.write(offset + 8, struct.pack("<H", 2))
         store.seal(offset)
-    place.job(life=2, fixed=1).refused("open", UNSUPPORTED, "store.backstay", "superblock", "version",
+    place.job(start=2, fixed=1).refused("open", UNSUPPORTED, "store.backstay", "superblock", "version",
                                        "expected 1", "found 2")
 
 
@@ -97,7 +97,7 @@ def both_roots(place):
     store, _ = ended(place)
     for offset in ROOTS:
         store.flip(offset + 70)
-    place.job(life=2, fixed=1).refused("open", CORRUPT, "root slot at byte", "expected", "found")
+    place.job(start=2, fixed=1).refused("open", CORRUPT, "root slot at byte", "expected", "found")
 
 
 def first_copies_of_segment_records(place):
@@ -121,7 +121,7 @@ def both_copies_of_a_segment_record(place):
 
 def refused_or_older(place, history, *wanted):
     """Nothing is restored wrongly: an older checkpoint, or an error on all ranks; the output."""
-    job = place.job(life=history.lives + 1, steps=history.begun + 2, fixed=1)
+    job = place.job(start=history.starts + 1, steps=history.begun + 2, fixed=1)
     job.end()
     text = job.text() + " ".join(" ".join(e.words) for e in job.all("error"))
     says(text, *wanted, "expected", "found")
@@ -188,7 +188,7 @@ def truncated(place):
     lengths += [place.random.randrange(HEAD, len(whole)) for _ in range(3)]
     for length in lengths:
         store.path.write_bytes(whole[:length])
-        job = place.job(life=2, steps=1, fixed=1)
+        job = place.job(start=2, steps=1, fixed=1)
         job.end()
         text = " ".join(" ".join(e.words) for e in job.all("error")) + job.text()
         expect(not job.all("wrong") and not job.all("mix"), f"cut to {length} bytes: {job.last_words()}")
@@ -218,7 +218,7 @@ def store_that_was_being_made(place):
         images["a first root and a superblock"] = whole[:4096] + with_root[4096:]
     for name, image in images.items():
         path.write_bytes(image)
-        job = place.job(life=2, steps=2, fixed=1)
+        job = place.job(start=2, steps=2, fixed=1)
         job.end()
         expect(len(job.all("fresh")) == 4 and len(job.all("closed")) == 4 and not job.all("failed"),
                f"{name}: {job.last_words()}")
@@ -227,7 +227,7 @@ def store_that_was_being_made(place):
 def store_of_another_job(place):
     _, _ = ended(place)
     (place.folder / "store" / "oracle").rename(place.folder / "store" / "another")
-    place.job(job="another", life=2, fixed=1).refused("open", CONFIGURATION, "store.backstay", "belongs to job",
+    place.job(job="another", start=2, fixed=1).refused("open", CONFIGURATION, "store.backstay", "belongs to job",
                                                       "oracle", "another")
 
 
@@ -238,7 +238,7 @@ def roots_of_another_run(place):
     store.path.unlink()
     store, _ = ended(place)
     store.write(ROOTS[0], former[ROOTS[0]:HEAD])
-    place.job(life=2, fixed=1).refused("open", CORRUPT, "root slot", "store id", "expected", "found")
+    place.job(start=2, fixed=1).refused("open", CORRUPT, "root slot", "store id", "expected", "found")
 
 
 TESTS = [

@@ -46,7 +46,7 @@ def stopped(place, rank, late, signalled, environment, **options):
 
 
 def must_restore(place, history, step=None, **options):
-    job = place.job(life=history.lives + 1, steps=history.begun + 2, **options)
+    job = place.job(start=history.starts + 1, steps=history.begun + 2, **options)
     job.end()
     restored = [int(e.words[2]) for e in job.all("restored")]
     history.judge(job, killed=False)
@@ -137,14 +137,14 @@ def watchdog_names_rank_and_operation(place):
 # ---- Several nodes -------------------------------------------------------------------------------------
 
 
-def two_nodes(place, steps, life=1, **options):
-    return place.job(nodes=(2, 2), steps=steps, life=life, **options)
+def two_nodes(place, steps, start=1, **options):
+    return place.job(nodes=(2, 2), steps=steps, start=start, **options)
 
 
 def store_of_one_node_removed(place):
     two_nodes(place, 5).closes()
     shutil.rmtree(store_path(place.folder / "store", "node1").parent)
-    two_nodes(place, 8, life=2).refused("restore", NOT_RETAINED, r"rank 2|node1", "checkpoint")
+    two_nodes(place, 8, start=2).refused("restore", NOT_RETAINED, r"rank 2|node1", "checkpoint")
 
 
 def store_of_one_node_from_an_older_moment(place):
@@ -164,7 +164,7 @@ def store_of_one_node_from_an_older_moment(place):
     history.judge(job)
     shutil.rmtree(folder / "oracle" / "node1")
     shutil.copytree(place.folder / "older", folder / "oracle" / "node1")
-    two_nodes(place, 1, life=2).refused("restore", NOT_RETAINED, "checkpoint", r"rank [23]", "node1")
+    two_nodes(place, 1, start=2).refused("restore", NOT_RETAINED, "checkpoint", r"rank [23]", "node1")
 
 
 def stores_of_two_nodes_exchanged(place):
@@ -174,7 +174,7 @@ def stores_of_two_nodes_exchanged(place):
     (folder / "node1").rename(folder / "node0")
     (folder / "other").rename(folder / "node1")
     # Each rank finds its part on the other node, every word of it checked.
-    job = two_nodes(place, 8, life=2)
+    job = two_nodes(place, 8, start=2)
     job.closes()
     expect(len(job.all("restored")) == 4, f"not restored on all ranks; {job.last_words()}")
 
@@ -183,12 +183,12 @@ def store_of_one_node_from_another_run(place):
     """Two runs of the same name: their checkpoints have the same numbers and are never mixed."""
     folder = place.folder / "store"
     for run, seed in (("first", place.seed), ("second", place.seed)):
-        two_nodes(place, 5, life=1 if run == "first" else 2, seed=seed).closes()
+        two_nodes(place, 5, start=1 if run == "first" else 2, seed=seed).closes()
         if run == "first":
             folder.rename(place.folder / "first")
     shutil.rmtree(folder / "oracle" / "node1")
     shutil.copytree(place.folder / "first" / "oracle" / "node1", folder / "oracle" / "node1")
-    job = two_nodes(place, 8, life=3)
+    job = two_nodes(place, 8, start=3)
     job.end()
     expect(not job.all("mix") and not job.all("wrong"), f"two runs were mixed; {job.last_words()}")
     expect(len(job.all("error")) == 4, f"not refused on all ranks; {job.last_words()}")
@@ -197,13 +197,13 @@ def store_of_one_node_from_another_run(place):
 def nodes_abandon_what_only_one_committed(place):
     """Node 0 commits 7, all are killed; from 6, node 1 commits another 7, all are killed."""
     history = History()
-    for life, (late, leader) in enumerate([(2, "node0"), (0, "node1")], 1):
-        number = 4 if life == 1 else history.complete + 1
-        job = two_nodes(place, 100000, life=life, late=f"{late}:{number}:3000")
+    for start, (late, leader) in enumerate([(2, "node0"), (0, "node1")], 1):
+        number = 4 if start == 1 else history.complete + 1
+        job = two_nodes(place, 100000, start=start, late=f"{late}:{number}:3000")
         wait_for_commit(job, wait_for_store(place.folder / "store", leader), number)
         job.kill()
         history.judge(job)
-    job = two_nodes(place, history.begun + 2, life=3)
+    job = two_nodes(place, history.begun + 2, start=3)
     job.end()
     history.judge(job, killed=False)
 
@@ -308,7 +308,7 @@ def read_only(place):
     place.mount(folder, "-t", "tmpfs", "-o", "size=64m", "backstay-test")
     place.job(store=folder, steps=3).closes()
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    place.job(store=folder, life=2).refused("open", STORE_IO, r"[Rr]ead-only", "read only")
+    place.job(store=folder, start=2).refused("open", STORE_IO, r"[Rr]ead-only", "read only")
     subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
     history = History()
     history.complete = history.begun = 3
@@ -354,7 +354,7 @@ def lock_of_a_dead_job(place):
 
 
 def a_rank_that_survives_its_job(place):
-    """A rank of the former life still runs, stopped: the next one does not write beside it."""
+    """A rank of the former start still runs, stopped: the next one does not write beside it."""
     job = place.job()
     job.must_see("committed", 4 * 2)
     job.signal(3, signal.SIGSTOP)
@@ -365,7 +365,7 @@ def a_rank_that_survives_its_job(place):
     os.kill(job.process.pid, signal.SIGSTOP)
     for rank in (0, 1, 2):
         job.signal(rank, signal.SIGKILL)
-    second = place.job(life=2)
+    second = place.job(start=2)
     second.refused("open", STORE_BUSY, "earlier start")
     job.kill()
     history = History()
@@ -379,31 +379,31 @@ def a_rank_that_survives_its_job(place):
 def nothing_in_the_environment(place):
     history = History()
     unset = ("HOME", "USER", "LOGNAME", "LC_ALL", "BACKSTAY_JOB")
-    for life in (1, 2):
-        job = place.job(life=life, steps=3 * life, unset=unset, environment={"LANG": "C"})
+    for start in (1, 2):
+        job = place.job(start=start, steps=3 * start, unset=unset, environment={"LANG": "C"})
         job.end()
         history.judge(job, killed=False)
-        expect(history.complete == 3 * life, f"step {history.complete} in life {life}")
+        expect(history.complete == 3 * start, f"step {history.complete} in start {start}")
 
 
 def odd_paths(place):
     store = place.folder / "a folder \u00fcber \u6d77, with 'quotes'"
     history = History()
-    for life in (1, 2):
-        job = place.job(store=store, job="job n\u00b0 1 \u2014 test", life=life, steps=3 * life,
+    for start in (1, 2):
+        job = place.job(store=store, job="job n\u00b0 1 \u2014 test", start=start, steps=3 * start,
                         environment={"LANG": "C"})
         job.end()
         history.judge(job, killed=False)
-        expect(history.complete == 3 * life, f"step {history.complete} in life {life}")
+        expect(history.complete == 3 * start, f"step {history.complete} in start {start}")
 
 
 def deleted_current_folder(place):
     history = History()
-    for life in (1, 2):
-        job = place.job(life=life, steps=3 * life, no_folder=1, unset=("BACKSTAY_JOB",))
+    for start in (1, 2):
+        job = place.job(start=start, steps=3 * start, no_folder=1, unset=("BACKSTAY_JOB",))
         job.end()
         history.judge(job, killed=False)
-        expect(history.complete == 3 * life, f"step {history.complete} in life {life}")
+        expect(history.complete == 3 * start, f"step {history.complete} in start {start}")
 
 
 TESTS = [

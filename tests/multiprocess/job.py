@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-LIMIT_SECONDS = 120                   # no life takes longer, even on a busy machine, unless something hangs
+LIMIT_SECONDS = 120                   # no start takes longer, even on a busy machine, unless something hangs
 SURROUNDINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",    # more processes than cores is fine here,
@@ -49,7 +49,7 @@ class Workplace:
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="backstay-test-", dir=base))
         self.jobs = []
-        self.kills, self.inside = 0, 0    # lives killed, and those of them inside a checkpoint
+        self.kills, self.inside = 0, 0    # starts killed, and those of them inside a checkpoint
         self.undo = []
 
     def job(self, **options):
@@ -58,7 +58,7 @@ class Workplace:
         return job
 
     def count_kill(self, job):
-        """Takes note of a life that was killed: inside, if some rank had begun what it did not end."""
+        """Takes note of a start that was killed: inside, if some rank had begun what it did not end."""
         last = {event.rank: event.name for event in job.events}
         self.kills += 1
         self.inside += any(name in ("begin", "started") for name in last.values())
@@ -80,12 +80,12 @@ class Workplace:
 
 
 class Job:
-    """One life of a job. `nodes` are the ranks of each node, one node with 4 by default."""
+    """One start of a job. `nodes` are the ranks of each node, one node with 4 by default."""
 
-    def __init__(self, place, store=None, job="oracle", nodes=(4,), life=1, steps=100000, pause_us=1000,
+    def __init__(self, place, store=None, job="oracle", nodes=(4,), start=1, steps=100000, pause_us=1000,
                  environment=None, prefix=(), unset=(), **program):
         self.place = place
-        self.nodes, self.ranks, self.life = nodes, sum(nodes), life
+        self.nodes, self.ranks, self.start = nodes, sum(nodes), start
         self.events, self.pids = [], {}
         self.news = threading.Condition()
         self.mark = secrets.token_hex(8)
@@ -105,7 +105,7 @@ class Job:
         surroundings.update(environment or {})
         for name in unset:
             surroundings.pop(name, None)
-        options = {"life": life, "steps": steps, "pause_us": pause_us, "seed": place.seed, **program}
+        options = {"start": start, "steps": steps, "pause_us": pause_us, "seed": place.seed, **program}
         words = [str(place.settings.programs / f"oracle_job.{place.mpi}")]
         for key, value in options.items():
             words += [f"--{key.replace('_', '-')}", str(value)]
@@ -270,21 +270,21 @@ def send(pid, number):
 
 
 class History:
-    """What must be restored, over the lives of one job."""
+    """What must be restored, over the starts of one job."""
 
     def __init__(self):
         self.complete = 0             # the newest step that every rank said is committed
         self.begun = 0                # the newest step of which a checkpoint is known to have begun
         self.heard_all = True         # whether none newer can have begun: what the killed said last may be lost
-        self.lives = 0
+        self.starts = 0
 
     def may_be_had(self, step):
         """Whether a checkpoint of `step` may exist."""
         return step <= self.begun or not self.heard_all
 
     def judge(self, job, killed=True):
-        """Checks a life that is over, and takes note of what the next one must restore."""
-        self.lives += 1
+        """Checks a start that is over, and takes note of what the next one must restore."""
+        self.starts += 1
         for event in job.all("wrong") + job.all("mix"):
             raise Failure(f"rank {event.rank}: {event.name} {' '.join(event.words)}")
         for event in job.all("error"):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The job that the multiprocess tests kill. Every word of its variables tells which step wrote it, in
- * which life of the job, on which rank, in which variable and where in it; which words a step writes
+ * which start of the job, on which rank, in which variable and where in it; which words a step writes
  * follows from a hash, so that after a restore every word is checked against the step restored.
  *
  * Events go to the pipe that ORACLE_EVENTS names, one line each, in one write: "RANK EVENT WORDS...".
@@ -51,16 +51,16 @@ static struct {
     int64_t wait_protected;           /* steps up to this one wait until they are protected */
     int64_t wait_archived;            /* steps up to this one wait until they are in the archive */
     int64_t hold_step;                /* after its checkpoint nothing more happens until it is killed */
-    int background, slabs, fixed, no_folder, life, watch, leave;
+    int background, slabs, fixed, no_folder, start, watch, leave;
     uint64_t seed;
 } run = {.hold_step = -1, .steps = 20, .pause_us = 1000, .big_words = (size_t)1 << 18, .late_rank = -1, .late_step = -1,
-         .ballast_step = -1, .life = 1, .seed = 1};
+         .ballast_step = -1, .start = 1, .seed = 1};
 
 static int rank, ranks, events = -1;
 static backstay_session *session;
 static array big, breathing, paged, marked, field, guest, ballast, tiny[TINY];
 static int64_t step;
-static uint16_t history[STEPS_MAX];   /* which life computed which step */
+static uint16_t history[STEPS_MAX];   /* which start computed which step */
 static int64_t clock_part[CLOCK];
 static size_t clock_first, clock_count, history_first, history_count;
 static uint16_t history_part[STEPS_MAX];
@@ -181,7 +181,7 @@ static void verify(const array *a)
             uint64_t found = a->at[i - a->first], expected = word(a, i, written);
             if (found != expected && ++wrong <= 3)
                 event("wrong %s[%zu] at step %" PRId64 ": expected %016" PRIx64 " (step %" PRId64
-                      " life %d), found %016" PRIx64 " (step %d life %d rank %d variable %d)",
+                      " start %d), found %016" PRIx64 " (step %d start %d rank %d variable %d)",
                       a->name, i, step, expected, written, history[written], found, (int)(found >> 44),
                       (int)(found >> 34 & 1023), (int)(found >> 26 & 255), (int)(found >> 16 & 1023));
         }
@@ -344,12 +344,12 @@ static void fit_to_stored(void)
         see_guest_off();
 }
 
-/* ---- A life ---------------------------------------------------------------------------------- */
+/* ---- A start ---------------------------------------------------------------------------------- */
 
 static void compute(void)
 {
     step++;
-    history[step] = (uint16_t)run.life;
+    history[step] = (uint16_t)run.start;
     advance(&field);
     if (run.slabs) {
         for (size_t i = 0; i < clock_count; i++)
@@ -413,7 +413,7 @@ static void verify_all(void)
     own[0] = (uint64_t)step, own[1] = ~(uint64_t)step, own[2] = sum, own[3] = ~sum;
     MPI_Allreduce(own, all, 4, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
     if (all[0] != ~all[1] || all[2] != ~all[3])
-        event("mix ranks are at different steps or of different lives: step %" PRId64, step);
+        event("mix ranks are at different steps or of different starts: step %" PRId64, step);
     if (step < 1 || step >= STEPS_MAX) {
         event("wrong step %" PRId64, step);
         return;
@@ -622,8 +622,8 @@ static void arguments(int argc, char **argv)
             run.big_words = (size_t)value << 7;
         else if (strcmp(name, "--seed") == 0)
             run.seed = (uint64_t)value;
-        else if (strcmp(name, "--life") == 0)
-            run.life = (int)value;
+        else if (strcmp(name, "--start") == 0)
+            run.start = (int)value;
         else if (strcmp(name, "--background") == 0)
             run.background = (int)value;
         else if (strcmp(name, "--slabs") == 0)

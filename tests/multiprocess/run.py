@@ -23,7 +23,7 @@ ONE = ("openmpi",)
 
 
 def tests(trials):
-    """Name, function, which MPI. `trials` lives are killed in each chain."""
+    """Name, function, which MPI. `trials` starts are killed in each chain."""
     def chained(function, share=1.0):
         return lambda place: function(place, max(2, round(trials * share)))
 
@@ -40,7 +40,7 @@ def tests(trials):
 
 
 def listed(module):
-    """The tests of a module without a number of lives; for both MPI where it says so."""
+    """The tests of a module without a number of starts; for both MPI where it says so."""
     if module is kills:
         return [(kills.other_numbers_of_ranks, BOTH),
                 (kills.variables_of_a_rank_on_another_number_of_ranks, ONE)]
@@ -56,7 +56,7 @@ def soak_tests():
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=pathlib.Path, default=HERE.parents[2] / "target" / "multiprocess")
-    parser.add_argument("--lives", type=int, default=10, help="killed in each chain")
+    parser.add_argument("--starts", type=int, default=10, help="killed in each chain")
     parser.add_argument("--soak", type=int, default=0, help="so many kills, chain after chain")
     parser.add_argument("--only", default="", help="tests whose name matches this expression")
     parser.add_argument("--mpi", choices=BOTH)
@@ -70,7 +70,7 @@ class Runner:
     def __init__(self, settings):
         self.settings = settings
         self.passed, self.failed, self.skipped = 0, 0, 0
-        self.lives, self.kills, self.inside = 0, 0, 0
+        self.starts, self.kills, self.inside = 0, 0, 0
 
     def run(self, name, function, mpi, seed):
         began = time.monotonic()
@@ -84,8 +84,8 @@ class Runner:
             outcome, text = "FAILED", f": {failure}"
         except Exception as error:                  # a defect of the harness, told like the others
             outcome, text = "FAILED", f": {type(error).__name__}: {error}"
-        lives = len(place.jobs)
-        self.lives += lives
+        starts = len(place.jobs)
+        self.starts += starts
         self.kills += place.kills
         self.inside += place.inside
         if outcome == "FAILED" and self.settings.keep:
@@ -95,12 +95,12 @@ class Runner:
         else:
             place.close()
         seconds = time.monotonic() - began
-        print(f"{outcome:8}{name} [{mpi}], seed {seed}, {lives} lives, {seconds:.1f} s{text}", flush=True)
+        print(f"{outcome:8}{name} [{mpi}], seed {seed}, {starts} starts, {seconds:.1f} s{text}", flush=True)
         if outcome == "FAILED":
             self.failed += 1
             print(f"        repeat: make multiprocess-programs && python3 tests/multiprocess/run.py "
                   f"--programs {self.settings.programs} --mpi {mpi} --seed {seed} "
-                  f"--lives {self.settings.lives} --only '^{re.escape(name)}$' --keep", flush=True)
+                  f"--starts {self.settings.starts} --only '^{re.escape(name)}$' --keep", flush=True)
         elif outcome == "skipped":
             self.skipped += 1
         else:
@@ -120,15 +120,15 @@ def main():
                             and runner.kills < settings.soak:
                         runner.run(name, function, mpi, settings.seed or secrets.randbelow(1 << 31))
     else:
-        for name, function, which in tests(settings.lives):
+        for name, function, which in tests(settings.starts):
             for mpi in which:
                 if settings.mpi in (None, mpi) and re.search(settings.only, name):
                     runner.run(name, function, mpi,
                                secrets.randbelow(1 << 31) if settings.seed is None else settings.seed)
-    print(f"{runner.lives} lives, {runner.kills} killed at random instants, {runner.inside} of them inside a "
+    print(f"{runner.starts} starts, {runner.kills} killed at random instants, {runner.inside} of them inside a "
           f"checkpoint, in {time.monotonic() - began:.0f} s")
     record.write(time.monotonic() - began, runner.passed, runner.failed,
-                 {"lives": runner.lives, "killed": runner.kills, "killed inside a checkpoint": runner.inside})
+                 {"starts": runner.starts, "killed": runner.kills, "killed inside a checkpoint": runner.inside})
     print(f"{runner.passed} passed, {runner.failed} failed, {runner.skipped} skipped")
     return 1 if runner.failed or not runner.passed else 0
 

@@ -61,7 +61,7 @@ pub struct NodeCount {
 pub struct Counted {
     /// Nodes of the job.
     pub nodes: usize,
-    /// Ranks of the life in which it was counted.
+    /// Ranks of the start in which it was counted.
     pub ranks: usize,
     /// Which.
     pub operation: Operation,

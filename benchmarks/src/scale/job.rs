@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the lives of a job of many nodes, in one process, and what each operation of them counts.
+//! Purpose: the starts of a job of many nodes, in one process, and what each operation of them counts.
 //! In from: `scale`. Out to: `count`.
 //! Invariants: all ranks stand still while counts are taken, so that an operation has its own messages and no others.
 
@@ -58,7 +58,7 @@ impl Operation {
 pub struct Setting {
     /// Its nodes.
     pub nodes: usize,
-    /// Ranks of each in the first life.
+    /// Ranks of each in the first start.
     pub ranks_a_node: usize,
     /// Nodes of a group.
     pub group_size: u32,
@@ -81,7 +81,7 @@ impl Setting {
 /// Elements of the array that the ranks share.
 const ELEMENTS_A_RANK: usize = 2048;
 
-/// Most ranks of a node, in any life.
+/// Most ranks of a node, in any start.
 const LOCAL_MAX: usize = 32;
 
 /// What the network calls a rank: its leader answers for the node.
@@ -95,15 +95,15 @@ fn name(node: usize, local: usize) -> String {
 /// Stops all ranks, counts what was done since they last met as an operation, or does not, and lets them go on.
 type Meet<'a> = dyn Fn(Option<Operation>) + 'a;
 
-/// A life of the job.
+/// A start of the job.
 #[derive(Debug, Clone, Copy)]
-struct Life {
+struct Start {
     ranks: usize,
     /// What it is to open and restore.
     restarts: Option<Operation>,
     /// To an archive; else checkpoints are protected.
     drains: bool,
-    /// Ranks are so many nodes further than in the first life.
+    /// Ranks are so many nodes further than in the first start.
     shift: usize,
 }
 
@@ -152,7 +152,7 @@ fn threads() -> u64 {
         .unwrap_or(0)
 }
 
-/// Runs the lives of a job below `parent`; what each operation counted.
+/// Runs the starts of a job below `parent`; what each operation counted.
 pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
     let folder = Folder::make(parent)?;
     let world = World {
@@ -168,7 +168,7 @@ pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
     world.tally.watch(&world.network);
     std::thread::scope(|scope| {
         scope.spawn(|| world.peak.watch(setting.heap));
-        let outcome = world.lives();
+        let outcome = world.starts();
         world.peak.over.store(true, Ordering::Release);
         outcome
     })?;
@@ -177,16 +177,16 @@ pub fn measure(setting: &Setting, parent: &Path) -> Outcome<Vec<Counted>> {
 }
 
 impl World<'_> {
-    fn lives(&self) -> Outcome<()> {
+    fn starts(&self) -> Outcome<()> {
         let usual = self.setting.nodes * self.setting.ranks_a_node;
-        let of = |ranks, restarts| Life {
+        let of = |ranks, restarts| Start {
             ranks,
             restarts,
             drains: false,
             shift: 0,
         };
         let nothing = |_: &mut Session, _: &Meet<'_>| Ok(());
-        self.life(of(usual, None), |session, meet| {
+        self.start(of(usual, None), |session, meet| {
             for operation in [None, Some(Operation::Checkpoint)] {
                 let handle = session.checkpoint_start()?;
                 session.wait(handle, Level::Protected)?;
@@ -194,23 +194,23 @@ impl World<'_> {
             }
             Ok(())
         })?;
-        self.life(of(usual, Some(Operation::Restart)), nothing)?;
+        self.start(of(usual, Some(Operation::Restart)), nothing)?;
         let groups = self.setting.nodes / backstay_format::width::index(self.setting.group_size);
         for lost in 0..groups.clamp(1, 10) {
             // Neighbours are dealt to different groups.
             std::fs::remove_dir_all(self.store_path(lost, false))?;
         }
-        self.life(of(usual, Some(Operation::RestartAfterLosses)), nothing)?;
-        let elsewhere = Life {
+        self.start(of(usual, Some(Operation::RestartAfterLosses)), nothing)?;
+        let elsewhere = Start {
             shift: 1,
             ..of(2 * usual, Some(Operation::RestartOnOtherRanks))
         };
-        self.life(elsewhere, nothing)?;
-        let drains = Life {
+        self.start(elsewhere, nothing)?;
+        let drains = Start {
             drains: true,
             ..of(usual, None)
         };
-        self.life(drains, |session, meet| {
+        self.start(drains, |session, meet| {
             for operation in [None, Some(Operation::Drain)] {
                 let handle = session.checkpoint_start()?;
                 session.wait(handle, Level::Archive)?;
@@ -222,7 +222,7 @@ impl World<'_> {
             std::fs::remove_dir_all(self.store_path(node, true))?;
         }
         let restarts = Some(Operation::RestartFromArchive);
-        self.life(Life { restarts, ..drains }, nothing)
+        self.start(Start { restarts, ..drains }, nothing)
     }
 
     fn store_path(&self, node: usize, drains: bool) -> PathBuf {
@@ -250,18 +250,18 @@ impl World<'_> {
         }
     }
 
-    /// One life: opens, restores where `restarts` says what that is, and does `body`; counts where it meets.
-    fn life(
+    /// One start: opens, restores where `restarts` says what that is, and does `body`; counts where it meets.
+    fn start(
         &self,
-        life: Life,
+        start: Start,
         body: impl Fn(&mut Session, &Meet<'_>) -> backstay::Result<()> + Sync,
     ) -> Outcome<()> {
-        let Life {
+        let Start {
             ranks,
             restarts,
             drains,
             shift,
-        } = life;
+        } = start;
         let gate = Barrier::new(ranks);
         let calls = Mutex::new(0);
         let a_node = ranks / self.setting.nodes;

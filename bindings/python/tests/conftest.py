@@ -106,7 +106,7 @@ def all_well(outcomes):
 
 
 def saved(**variables):
-    """A life of one rank that protects `variables`, takes a checkpoint and ends."""
+    """A start of one rank that protects `variables`, takes a checkpoint and ends."""
     with backstay.open() as session:
         for name, array in variables.items():
             session.protect(name, array)

@@ -50,7 +50,7 @@ TYPES = st.one_of(
 
 
 def again(name, wanted, **words):
-    """What a second life restores under `name`."""
+    """What a second start restores under `name`."""
     got = numpy.zeros_like(wanted)
     with backstay.open() as session:
         session.protect(name, got, **words)

@@ -96,7 +96,7 @@ def test_every_word_is_what_it_was_after_each_kill(mpi, background):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     draw, steps = random.Random(seed), []
-    for life in range(KILLS):
+    for start in range(KILLS):
         job = mpi.start(3, *arguments)
         told = []
         for line in job.stdout:
@@ -110,7 +110,7 @@ def test_every_word_is_what_it_was_after_each_kill(mpi, background):
         text = "".join(told) + job.communicate(timeout=LIMIT_SECONDS)[0]
         assert "WRONG" not in text and "Traceback" not in text, text
         steps += [int(found) for found in re.findall(r"restored \d+ step (\d+)", text)]
-        if life:
+        if start:
             assert steps, text
     assert steps == sorted(steps), f"a restart went further back than the one before it: {steps}"
     text = finish(mpi.start(3, "--steps", str(steps[-1] + 200), *arguments))

@@ -12,7 +12,7 @@ import backstay
 WHOLE = numpy.arange(40 * 6 * 5, dtype=numpy.int32).reshape(40, 6, 5)
 
 
-def life_of_four(**words):
+def start_of_four(**words):
     def body(comm):
         first, end = (40 * at // comm.size for at in (comm.rank, comm.rank + 1))
         rows, step = WHOLE[first:end].copy(), numpy.array(12)
@@ -31,7 +31,7 @@ def life_of_four(**words):
 
 
 def test_a_variable_is_put_together_from_all_ranks(store):
-    life_of_four()
+    start_of_four()
     stores = backstay.read(store)
     assert list(stores) == [1, 2] and stores.newest.number == 2 and len(stores) == 2
     old, new = stores[1], stores.newest
@@ -59,7 +59,7 @@ INDEX = st.one_of(st.integers(-6, 5), st.slices(6))
 @given(key=st.lists(INDEX, max_size=3), dots=st.one_of(st.none(), st.integers(0, 3)))
 def test_slices_are_those_of_numpy(store, key, dots):
     if not (store / "made").exists():
-        life_of_four()
+        start_of_four()
         (store / "made").touch()
     plate = backstay.read(store)[1]["plate"]
     key = tuple(key if dots is None else [*key[:dots], Ellipsis, *key[dots:]])
@@ -101,7 +101,7 @@ def test_a_slice_reads_only_what_it_needs(store):
 
 def test_an_archive_reads_as_stores_do(store, tmp_path):
     archive = tmp_path / "archive"
-    life_of_four(archive=archive, archive_every=1)
+    start_of_four(archive=archive, archive_every=1)
     found = backstay.read(archive)
     assert found.newest.archived
     assert (found.newest["plate"][3:17, ::2] == (WHOLE + 1)[3:17, ::2]).all()
@@ -110,7 +110,7 @@ def test_an_archive_reads_as_stores_do(store, tmp_path):
 
 
 def test_tables_are_shown(store):
-    life_of_four()
+    start_of_four()
     stores = backstay.read(store)
     lines = repr(stores).splitlines()
     assert lines[0].split()[:4] == ["job", "checkpoint", "start", "ranks"] and len(lines) == 3
@@ -150,7 +150,7 @@ def test_what_a_job_gave_up_meanwhile_is_told(store):
             old[...]
 
 
-def test_a_life_of_one_rank_reads_without_naming_it(store):
+def test_a_start_of_one_rank_reads_without_naming_it(store):
     saved(cells=numpy.arange(5.0), text=bytearray(b"hello"))
     newest = backstay.read(store).newest
     assert newest["cells"][-1] == 4 and newest["text"][...].tobytes() == b"hello"

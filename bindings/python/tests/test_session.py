@@ -17,7 +17,7 @@ import backstay
 from backstay import _errors, _native
 
 
-def test_a_second_life_goes_on_where_the_first_was():
+def test_a_second_start_goes_on_where_the_first_was():
     cells = numpy.arange(100_000, dtype=float)
     with backstay.open() as session:
         session.protect("cells", cells)
@@ -246,14 +246,14 @@ def test_ranks_restore_parts_of_one_array_on_another_number_of_ranks():
         first, end = (60 * at // comm.size for at in (comm.rank, comm.rank + 1))
         return first, whole[first:end].copy()
 
-    def first_life(comm):
+    def first_start(comm):
         first, rows = part(comm)
         with backstay.open(comm=comm) as session:
             session.protect("plate", rows, global_shape=whole.shape, start=(first, 0))
             session.protect_object("who", lambda: comm.rank, lambda rank: None)
             session.checkpoint()
 
-    def second_life(comm):
+    def second_start(comm):
         first, rows = part(comm)
         wanted, who = rows.copy(), []
         rows[:] = 0
@@ -264,12 +264,12 @@ def test_ranks_restore_parts_of_one_array_on_another_number_of_ranks():
         assert (rows == wanted).all()
         return who[0]
 
-    all_well(on_ranks(4, first_life))
-    assert all_well(on_ranks(3, second_life)) == [0, 1, 2]
+    all_well(on_ranks(4, first_start))
+    assert all_well(on_ranks(3, second_start)) == [0, 1, 2]
 
 
 def test_more_ranks_than_there_were_take_objects_of_rank_0():
-    def life(comm, restores):
+    def start(comm, restores):
         whole = numpy.arange(10.0)
         first, end = (10 * at // comm.size for at in (comm.rank, comm.rank + 1))
         got = []
@@ -279,8 +279,8 @@ def test_more_ranks_than_there_were_take_objects_of_rank_0():
             session.restore() if restores else session.checkpoint()
         return got
 
-    all_well(on_ranks(2, lambda comm: life(comm, False)))
-    assert all_well(on_ranks(3, lambda comm: life(comm, True))) == [["rank 0"], ["rank 1"], ["rank 0"]]
+    all_well(on_ranks(2, lambda comm: start(comm, False)))
+    assert all_well(on_ranks(3, lambda comm: start(comm, True))) == [["rank 0"], ["rank 1"], ["rank 0"]]
 
 
 def test_an_exception_on_one_rank_leaves_no_other_waiting():
@@ -319,7 +319,7 @@ def test_what_a_communicator_raises_is_the_cause():
 def test_slabs_go_to_another_number_of_ranks_by_either_communicator(kind):
     rows = 60
 
-    def life(ranks, restores):
+    def start(ranks, restores):
         def body(comm):
             first, end = (rows * at // ranks for at in (comm.rank, comm.rank + 1))
             values = numpy.arange(first, end, dtype=float)
@@ -333,8 +333,8 @@ def test_slabs_go_to_another_number_of_ranks_by_either_communicator(kind):
         all_well(on_ranks(ranks, body, kind))
 
     Gathering.calls = 0
-    life(3, False)
-    life(2, True)
+    start(3, False)
+    start(2, True)
     assert (Gathering.calls > 0) == (kind is Gathering)
 
 

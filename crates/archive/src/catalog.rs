@@ -17,10 +17,10 @@ use backstay_base::io::direct::{AlignedBytes, SharedFile};
 use backstay_base::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots, Unread};
 use backstay_base::notice;
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX};
+use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_STARTS_MAX};
 use backstay_format::width::{index, to_u64};
 use backstay_format::{
-    CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
+    CatalogCheckpoint, CatalogPart, CatalogStart, CatalogState, CatalogStore, CatalogSuperblock,
     CheckpointId, FormatError, Lineage, RankRange, StoreId,
 };
 use std::path::Path;
@@ -580,7 +580,7 @@ impl Catalog {
         self.watch.look()
     }
 
-    /// Life `incarnation` of the job writes from now on; [`ErrorKind::StoreBusy`] if a later one does, or,
+    /// Start `incarnation` of the job writes from now on; [`ErrorKind::StoreBusy`] if a later one does, or,
     /// where it is `new`, if this number is taken.
     pub fn claim(&self, incarnation: u64, new: bool) -> Result<()> {
         let known = self.lock().state().incarnation;
@@ -601,7 +601,7 @@ impl Catalog {
         })
     }
 
-    /// Records that a checkpoint is whole; once more with other parts, where they moved. One of a life
+    /// Records that a checkpoint is whole; once more with other parts, where they moved. One of a start
     /// that was left behind is refused as [`ErrorKind::NotRetained`].
     pub fn record(&self, checkpoint: &NewCheckpoint) -> Result<()> {
         self.change(|state| {
@@ -645,19 +645,19 @@ impl Catalog {
         })
     }
 
-    /// A life of the job goes on from nothing, where nothing is listed: the catalog knows of its lineage.
+    /// A start of the job goes on from nothing, where nothing is listed: the catalog knows of its lineage.
     pub fn name_lineage(&self, lineage: Lineage) -> Result<()> {
         if self.lock().state().lineage.order() >= lineage.order() {
             return Ok(());
         }
         self.change(|state| {
-            state.incarnation = state.incarnation.max(lineage.life);
+            state.incarnation = state.incarnation.max(lineage.start);
             state.lineage = lineage;
             Ok(())
         })
     }
 
-    /// The program is done: no later life goes on from what is listed unless it is told to, and `last`, if it is
+    /// The program is done: no later start goes on from what is listed unless it is told to, and `last`, if it is
     /// listed, stays until it is removed.
     pub fn finish(&self, lineage: Lineage, last: CheckpointId) -> Result<()> {
         self.change(|state| {
@@ -673,19 +673,19 @@ impl Catalog {
         })
     }
 
-    /// The life of `lineage` began from `from` (`None`: anew): later checkpoints of earlier lives are
+    /// The start of `lineage` began from `from` (`None`: anew): later checkpoints of earlier starts are
     /// abandoned, and where the program had finished with `from` it no longer has.
-    pub fn begin_life(&self, lineage: Lineage, from: Option<CheckpointId>) -> Result<()> {
-        let incarnation = lineage.life;
-        let life = CatalogLife {
+    pub fn begin_start(&self, lineage: Lineage, from: Option<CheckpointId>) -> Result<()> {
+        let incarnation = lineage.start;
+        let start = CatalogStart {
             incarnation,
             from: from.unwrap_or_default(),
         };
-        if self.lock().state().lives.last() == Some(&life) {
+        if self.lock().state().starts.last() == Some(&start) {
             return Ok(());
         }
         self.change(|state| {
-            let newest = state.lives.last().map_or(0, |last| last.incarnation);
+            let newest = state.starts.last().map_or(0, |last| last.incarnation);
             if incarnation <= newest {
                 let context = format!("start {incarnation} after start {newest}");
                 return Err(Error::new(ErrorKind::InvalidArgument, context));
@@ -695,19 +695,19 @@ impl Catalog {
             for entry in &mut state.checkpoints {
                 entry.finished &= Some(entry.checkpoint) != from || !lineage.has(entry.checkpoint);
             }
-            state.lives.push(life);
-            if state.lives.len() > index(CATALOG_LIVES_MAX) {
-                let abandons = |life: &CatalogLife| {
+            state.starts.push(start);
+            if state.starts.len() > index(CATALOG_STARTS_MAX) {
+                let abandons = |start: &CatalogStart| {
                     state.checkpoints.iter().any(|entry| {
                         let id = entry.checkpoint;
-                        life.incarnation > id.incarnation && id > life.from
+                        start.incarnation > id.incarnation && id > start.from
                     })
                 };
-                let Some(spare) = state.lives.iter().position(|life| !abandons(life)) else {
+                let Some(spare) = state.starts.iter().position(|start| !abandons(start)) else {
                     let context = "the catalog remembers too many starts; drop what they abandoned";
                     return Err(Error::new(ErrorKind::StoreFull, context));
                 };
-                state.lives.remove(spare);
+                state.starts.remove(spare);
             }
             Ok(())
         })

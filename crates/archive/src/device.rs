@@ -2,7 +2,7 @@
 //! Purpose: an archive store as a device with the layout of a node's store: read-only, decoded.
 //! In from: the files of the archive. Out to: `StoreReader` and all that stands on it.
 //! Invariants: stored bytes are verified by the table's digest before they are decoded; one thread
-//! decodes a segment, others wait for it; a base is a key, so there is one step at most.
+//! decodes a segment, others wait for it; a base is stored whole, so there is one step at most.
 //! Format: docs/format/archive.md; what it looks like from outside: docs/format/store.md.
 
 use super::cache::SegmentCache;
@@ -255,23 +255,23 @@ impl ArchiveDevice {
         Ok(out)
     }
 
-    /// What the runs of a segment are the difference to; `None` for a key.
+    /// What the runs of a segment are the delta to; `None` for a base.
     fn base(&self, header: &SegmentHeader) -> Result<Option<Vec<u8>>> {
-        if header.is_key() {
+        if header.is_base() {
             return Ok(None);
         }
         let base = self.base_bytes(header.segment, header.decoded_bytes, &header.bases);
         base.map(Some)
     }
 
-    /// What `runs` of `segment`, which has `decoded_bytes`, are the difference to; zeros elsewhere.
+    /// What `runs` of `segment`, which has `decoded_bytes`, are the delta to; zeros elsewhere.
     pub fn base_bytes(
         &self,
         segment: SegmentId,
         decoded_bytes: u32,
         runs: &[BaseRun],
     ) -> Result<Vec<u8>> {
-        let mut base = vec![0; index(decoded_bytes)];
+        let mut bases = vec![0; index(decoded_bytes)];
         for run in runs {
             let of = run.base.segment();
             let refused = |field, expected: String, found: String| {
@@ -280,21 +280,21 @@ impl ArchiveDevice {
                 Error::malformed(place, what)
             };
             let entry = self.find(of)?;
-            if entry.difference {
+            if entry.delta {
                 let found = format!("segment {}, which has bases itself", of.0);
                 return Err(refused("segment", "a base".to_owned(), found));
             }
             let from = index(run.base.offset_bytes());
             let length = index(run.length_bytes);
-            let key = self.segment(of)?;
-            let Some(bytes) = key.get(from..from + length) else {
+            let base = self.segment(of)?;
+            let Some(bytes) = base.get(from..from + length) else {
                 let expected = format!("{length} bytes at byte {from} of segment {}", of.0);
-                return Err(refused("run", expected, format!("{} bytes", key.len())));
+                return Err(refused("run", expected, format!("{} bytes", base.len())));
             };
             let to = index(run.offset);
-            base[to..to + length].copy_from_slice(bytes);
+            bases[to..to + length].copy_from_slice(bytes);
         }
-        Ok(base)
+        Ok(bases)
     }
 
     /// What damage of `entry` means: where a newer root has it no longer, its place was used again.
@@ -439,9 +439,9 @@ fn check(
         ("class", entry.class as u64, header.class as u64),
         ("merge", u64::from(entry.merge), u64::from(header.merge)),
         (
-            "difference",
-            u64::from(entry.difference),
-            u64::from(!header.is_key()),
+            "delta",
+            u64::from(entry.delta),
+            u64::from(!header.is_base()),
         ),
     ];
     let wrong = pairs

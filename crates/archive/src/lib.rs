@@ -53,7 +53,7 @@ use std::sync::Arc;
 pub trait Decode: Debug + Send + Sync {
     /// Fills `out`, which has the length of the decoded segment, from `payload`, which `scheme`
     /// describes. `base` has the length of `out` where the segment has bases: their bytes at the runs
-    /// that are differences, zeros elsewhere.
+    /// that are deltas, zeros elsewhere.
     fn decode(
         &self,
         scheme: &[u8],

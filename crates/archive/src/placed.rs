@@ -7,7 +7,7 @@
 use super::NewPart;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::catalog::SLOT_BYTES_DEFAULT;
-use backstay_format::limits::{CATALOG_LIVES_MAX, CATALOG_SLOT_BYTES_MAX, REVISIONS_MAX};
+use backstay_format::limits::{CATALOG_SLOT_BYTES_MAX, CATALOG_STARTS_MAX, REVISIONS_MAX};
 use backstay_format::width::index;
 use backstay_format::{
     CatalogCheckpoint, CatalogPart, CatalogState, CatalogStore, RankRange, StoreId,
@@ -26,7 +26,7 @@ const SLOT_BYTES_MIN: u32 = 1 << 20;
 /// Bytes of a slot that has room for all that an archive of so many aggregators may retain.
 pub fn slot_bytes_for(aggregators: usize) -> u32 {
     let checkpoints = (REVISIONS_MAX + 1) * (52 + 16 * aggregators);
-    let lists = 4096 + 24 * index(CATALOG_LIVES_MAX) + checkpoints;
+    let lists = 4096 + 24 * index(CATALOG_STARTS_MAX) + checkpoints;
     let with = |ranges: usize| {
         let each = STORES_EACH * (18 + NAME_BYTES) + 4 + 8 * ranges;
         let state = lists + each * aggregators;

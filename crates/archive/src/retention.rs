@@ -9,7 +9,7 @@ use backstay_format::{CatalogState, CheckpointId};
 /// Why a checkpoint goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A later life of the job went on from an older one.
+    /// A later start of the job went on from an older one.
     Abandoned,
     /// As many newer ones are retained as were asked for.
     Superseded,

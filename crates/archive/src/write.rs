@@ -56,7 +56,7 @@ pub struct NewSegment {
     pub decoded_bytes: u32,
     /// What is in it, in order.
     pub pieces: Vec<SegmentPiece>,
-    /// What of it is a difference, in order; the bases lie in keys.
+    /// What of it is a delta, in order; its bases are stored whole.
     pub bases: Vec<BaseRun>,
     /// The encoded bytes.
     pub payload: Payload,
@@ -65,7 +65,7 @@ pub struct NewSegment {
 /// What a commit makes durable, beside what was appended.
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
-    /// The newest life of the job.
+    /// The newest start of the job.
     pub incarnation: u64,
     /// The checkpoint whose drain goes on, if one does: its segments are kept though no revision
     /// reaches them.
@@ -390,7 +390,7 @@ impl ArchiveStore {
             file: 0,
             class: header.class,
             merge: header.merge,
-            difference: !header.is_key(),
+            delta: !header.is_base(),
             draining: false,
         };
         self.lock().appended.push((entry, checkpoint));
@@ -425,7 +425,7 @@ impl ArchiveStore {
         for run in &header.bases {
             let base = run.base.segment();
             match self.reader.entry(base) {
-                Some(entry) if !entry.difference => {}
+                Some(entry) if !entry.delta => {}
                 Some(_) => return refused(format!("its base {} has bases itself", base.0)),
                 None => return refused(format!("its base {} is not there", base.0)),
             }

@@ -86,7 +86,7 @@ impl LevelsBeside {
     }
 }
 
-/// What earlier lives learnt, and of which levels.
+/// What earlier starts learnt, and of which levels.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Learnt {
     /// Rates and costs.
@@ -104,10 +104,10 @@ pub(crate) struct Pacer {
     /// The archive has nothing, and nothing is on its way.
     is_empty: bool,
     fixed_seconds: Option<f64>,
-    life: Stopwatch,
+    start: Stopwatch,
     since_seconds: f64,
     asked_seconds: f64,
-    /// `due` was asked in this life.
+    /// `due` was asked in this start.
     asked: bool,
     /// What `due` said of the checkpoint to come.
     picked: Option<Level>,
@@ -115,7 +115,7 @@ pub(crate) struct Pacer {
     taking: Level,
     /// On its way to the top level, and since when.
     in_flight: Option<(CheckpointId, f64)>,
-    /// The life before ended without goodbye; which level it needs is known once it is restored.
+    /// The start before ended without goodbye; which level it needs is known once it is restored.
     failed: bool,
     /// It was said when the first checkpoint is due; and then, when the next.
     said: [bool; 2],
@@ -123,7 +123,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer for a job of `nodes`, going on with what earlier lives learnt.
+    /// A pacer for a job of `nodes`, going on with what earlier starts learnt.
     pub(crate) fn new(
         config: &Config,
         nodes: u32,
@@ -141,7 +141,7 @@ impl Pacer {
             levels,
             is_empty: levels_beside.is_empty,
             fixed_seconds,
-            life: Stopwatch::start(),
+            start: Stopwatch::start(),
             since_seconds: 0.0,
             asked_seconds: 0.0,
             asked: false,
@@ -154,7 +154,7 @@ impl Pacer {
         })
     }
 
-    /// A life ended without goodbye.
+    /// A start ended without goodbye.
     pub(crate) fn failed(&mut self) {
         self.failed = true;
     }
@@ -168,7 +168,7 @@ impl Pacer {
         is_archived: bool,
         recovery_seconds: f64,
     ) -> bool {
-        self.since_seconds = self.life.seconds();
+        self.since_seconds = self.start.seconds();
         self.picked = None;
         let place = self.place(level);
         self.tell_failure(place);
@@ -195,7 +195,7 @@ impl Pacer {
 
     /// The checkpoint that was begun is committed, or will be in the background.
     pub(crate) fn committed(&mut self, id: CheckpointId, blocking_seconds: f64) {
-        self.since_seconds = self.life.seconds();
+        self.since_seconds = self.start.seconds();
         let level = self.place(self.taking);
         if level == self.levels.len() && level > 1 {
             self.in_flight = Some((id, self.since_seconds));
@@ -216,7 +216,7 @@ impl Pacer {
     pub(crate) fn look(&mut self, progress: LevelProgress) {
         if let Some((id, since)) = self.in_flight {
             if progress.there >= id {
-                let waited = self.life.seconds() - since;
+                let waited = self.start.seconds() - since;
                 let latency_seconds = progress.seconds.unwrap_or(waited);
                 self.news.push(Observation::Durable { latency_seconds });
                 self.in_flight = None;
@@ -228,7 +228,7 @@ impl Pacer {
         }
     }
 
-    /// What was learnt, to be kept over lives.
+    /// What was learnt, to be kept over starts.
     pub(crate) fn learnt(&mut self) -> Option<Learnt> {
         self.learn();
         let schedule = self.schedule.as_ref()?;
@@ -262,7 +262,7 @@ impl Pacer {
         if std::mem::replace(&mut self.said[usize::from(measured.is_some())], true) {
             return None;
         }
-        let left = self.interval_seconds() - (self.life.seconds() - self.since_seconds);
+        let left = self.interval_seconds() - (self.start.seconds() - self.since_seconds);
         let left = words(left.max(0.0));
         Some(match measured {
             None => format!(
@@ -286,7 +286,7 @@ impl Pacer {
     pub(crate) fn ask(&mut self, calls: i64) -> (Option<Level>, i64) {
         self.asked = true;
         self.tell_failure(1);
-        let now = self.life.seconds();
+        let now = self.start.seconds();
         let is_due = match self.fixed_seconds {
             Some(interval) => now - self.since_seconds >= interval,
             None => self.learn().is_some() || self.first_is_due(now),
@@ -313,7 +313,7 @@ impl Pacer {
     }
 
     fn learn(&mut self) -> Option<usize> {
-        let now = self.life.seconds();
+        let now = self.start.seconds();
         let news = std::mem::take(&mut self.news);
         self.schedule
             .as_mut()
@@ -345,7 +345,7 @@ impl Pacer {
     /// The archive has `id`, or gets it.
     fn begin_period(&mut self, id: CheckpointId, in_flight: bool) {
         self.is_empty = false;
-        self.in_flight = in_flight.then(|| (id, self.life.seconds()));
+        self.in_flight = in_flight.then(|| (id, self.start.seconds()));
         if let Some(schedule) = &mut self.schedule {
             schedule.begin_period(in_flight);
         }
@@ -471,7 +471,7 @@ mod tests {
         Pacer::new(&Config::default(), 1000, levels_beside, None).unwrap()
     }
 
-    /// With an archive that has a checkpoint of an earlier life.
+    /// With an archive that has a checkpoint of an earlier start.
     fn draining() -> LevelsBeside {
         LevelsBeside {
             drains: true,
@@ -571,7 +571,7 @@ mod tests {
         let said = first.announcement().unwrap();
         assert!(said.contains("blocks the program for 500 ms"), "{said}");
         assert_eq!(first.announcement(), None);
-        // What an earlier life measured need not be measured again.
+        // What an earlier start measured need not be measured again.
         let learnt = first.learnt();
         let mut second =
             Pacer::new(&Config::default(), 1000, LevelsBeside::default(), learnt).unwrap();

@@ -20,15 +20,15 @@ fn config(folder: &Path) -> Config {
 #[test]
 fn checkpoints_on_the_node_are_as_with_it() {
     let folder = tempfile::tempdir().unwrap();
-    for life in 0..2_u64 {
+    for start in 0..2_u64 {
         let mut session = Session::open(Box::new(Single), config(folder.path())).unwrap();
         let mut step = 0_u64;
         let variable = Variable::new("step", ElementType::U64, &[]);
-        // SAFETY: `step` stays where it is as long as the session lives.
+        // SAFETY: `step` stays where it is as long as the session starts.
         unsafe { session.protect(variable, (&raw mut step).cast()) }.unwrap();
         match session.restore() {
-            Ok(_) => assert_eq!((life, step), (1, 7)),
-            Err(error) => assert_eq!((life, error.kind()), (0, ErrorKind::NoCheckpoint)),
+            Ok(_) => assert_eq!((start, step), (1, 7)),
+            Err(error) => assert_eq!((start, error.kind()), (0, ErrorKind::NoCheckpoint)),
         }
         step = 7;
         std::hint::black_box(&step);

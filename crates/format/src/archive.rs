@@ -22,7 +22,7 @@ const ROOT: &str = "archive root";
 const ROOT_MAGIC: [u8; 8] = *b"BKSAROOT";
 const TABLE: &str = "segment table";
 const TABLE_MAGIC: [u8; 8] = *b"BKSATABL";
-const FLAG_DIFFERENCE: u8 = 1;
+const FLAG_DELTA: u8 = 1;
 const FLAG_DRAINING: u8 = 2;
 
 /// File offset of the first extent. What stands before is the head: superblocks and root slots, at the
@@ -145,7 +145,7 @@ pub struct ArchiveRoot {
     pub store: StoreId,
     /// Counts the roots, from 1; goes on through takeovers.
     pub sequence: u64,
-    /// The newest life of the job that this store knows.
+    /// The newest start of the job that this store knows.
     pub incarnation: u64,
     /// No segment of the table has this id or a higher one.
     pub next_segment: u64,
@@ -271,7 +271,7 @@ pub struct TableEntry {
     /// How it was merged from the ranks.
     pub merge: u8,
     /// It has bases: it cannot be decoded alone.
-    pub difference: bool,
+    pub delta: bool,
     /// It was written for the checkpoint that is draining.
     pub draining: bool,
 }
@@ -286,7 +286,7 @@ impl TableEntry {
     }
 
     fn put(&self, body: &mut Encoder) {
-        let difference = if self.difference { FLAG_DIFFERENCE } else { 0 };
+        let delta = if self.delta { FLAG_DELTA } else { 0 };
         let draining = if self.draining { FLAG_DRAINING } else { 0 };
         body.u64(self.segment.0)
             .u64(self.offset)
@@ -295,7 +295,7 @@ impl TableEntry {
         body.u8(self.file)
             .u8(self.class as u8)
             .u8(self.merge)
-            .u8(difference | draining)
+            .u8(delta | draining)
             .u32(0);
     }
 
@@ -317,7 +317,7 @@ impl TableEntry {
             SegmentClass::from_id(id).ok_or_else(|| body.refuse("class", 1, "1 to 4", id))?;
         let merge = body.u8("merge")?;
         let flags = body.u8("flags")?;
-        if flags & !(FLAG_DIFFERENCE | FLAG_DRAINING) != 0 {
+        if flags & !(FLAG_DELTA | FLAG_DRAINING) != 0 {
             return Err(body.refuse("flags", 1, "0 to 3", flags));
         }
         body.zeros("reserved", 4)?;
@@ -330,7 +330,7 @@ impl TableEntry {
             file,
             class,
             merge,
-            difference: flags & FLAG_DIFFERENCE != 0,
+            delta: flags & FLAG_DELTA != 0,
             draining: flags & FLAG_DRAINING != 0,
         })
     }

@@ -31,14 +31,14 @@ pub struct SegmentPiece {
     pub digest: Digest,
 }
 
-/// Bytes of the decoded segment that were encoded as their difference to others.
+/// Bytes of the decoded segment that were encoded as their delta to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseRun {
     /// Where they stand in the decoded segment, in bytes.
     pub offset: u32,
     /// How many.
     pub length_bytes: u32,
-    /// Where those stand that they are the difference to: in a segment without bases.
+    /// Where those stand that they are the delta to: in a segment without bases.
     pub base: Address,
 }
 
@@ -67,7 +67,7 @@ pub struct SegmentHeader {
     pub variable: String,
     /// What is in it, in order.
     pub pieces: Vec<SegmentPiece>,
-    /// What of it is a difference, in order; none in a key, which can be decoded alone.
+    /// What of it is a delta, in order; none in a base, which can be decoded alone.
     pub bases: Vec<BaseRun>,
 }
 
@@ -78,12 +78,12 @@ impl SegmentHeader {
     pub const RUN_BYTES: usize = 16;
 
     /// Whether it can be decoded without other segments.
-    pub fn is_key(&self) -> bool {
+    pub fn is_base(&self) -> bool {
         self.bases.is_empty()
     }
 
-    /// Length of the encoded header of a key with a scheme and a name of so many bytes.
-    pub fn key_bytes(scheme: usize, variable: usize, pieces: usize) -> usize {
+    /// Length of the encoded header of a base with a scheme and a name of so many bytes.
+    pub fn base_bytes(scheme: usize, variable: usize, pieces: usize) -> usize {
         FIXED_BYTES + scheme + variable + pieces * Self::PIECE_BYTES
     }
 

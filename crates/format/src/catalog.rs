@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the catalog of an archive: which checkpoints are whole in it, and what each consists of.
 //! Invariants: two slots, each with the whole state; the good one with the higher sequence counts. A
-//! checkpoint can be restored if and only if it is listed, and no later life began from an older one.
+//! checkpoint can be restored if and only if it is listed, and no later start began from an older one.
 //! Format: docs/format/archive.md, section "Catalog".
 
 use crate::archive::{ArchiveFile, checkpoint};
@@ -9,8 +9,8 @@ use crate::bytes::{Decoder, Encoder, FormatError, open};
 use crate::check::{Check, Checked, within};
 use crate::ids::{CheckpointId, StoreId};
 use crate::limits::{
-    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_RANK_SETS_MAX, CATALOG_SLOT_BYTES_MAX,
-    CATALOG_SLOT_BYTES_MIN, CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
+    CATALOG_CHECKPOINTS_MAX, CATALOG_RANK_SETS_MAX, CATALOG_SLOT_BYTES_MAX, CATALOG_SLOT_BYTES_MIN,
+    CATALOG_STARTS_MAX, CATALOG_STORES_MAX, COUNTER_MAX, LABEL_BYTES_MAX, RANKS_MAX,
 };
 use crate::lineage::Lineage;
 use serde::{Deserialize, Serialize};
@@ -100,9 +100,9 @@ impl CatalogSuperblock {
 /// A store that the catalog names: its id, and its file in the same folder.
 pub type CatalogStore = ArchiveFile;
 
-/// A life of the job.
+/// A start of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CatalogLife {
+pub struct CatalogStart {
     /// Its incarnation.
     pub incarnation: u64,
     /// The checkpoint it went on from; number 0 if it began anew.
@@ -184,14 +184,14 @@ pub struct CatalogCheckpoint {
 pub struct CatalogState {
     /// Counts the states, from 1; goes on through takeovers.
     pub sequence: u64,
-    /// The newest life of the job that the catalog knows.
+    /// The newest start of the job that the catalog knows.
     pub incarnation: u64,
-    /// Which lives go on from one another, as the catalog knows.
+    /// Which starts go on from one another, as the catalog knows.
     pub lineage: Lineage,
     /// The stores.
     pub stores: Vec<CatalogStore>,
-    /// Lives, ascending by incarnation.
-    pub lives: Vec<CatalogLife>,
+    /// Starts, ascending by incarnation.
+    pub starts: Vec<CatalogStart>,
     /// Ranks whose parts are in one store, each ascending; checkpoints share them.
     pub rank_sets: Vec<Vec<RankRange>>,
     /// The checkpoints, oldest first.
@@ -207,16 +207,16 @@ impl CatalogState {
             .u64(self.incarnation);
         self.lineage.put(&mut body);
         body.count(self.stores.len())
-            .count(self.lives.len())
+            .count(self.starts.len())
             .count(self.checkpoints.len())
             .count(self.rank_sets.len());
         for store in &self.stores {
             store.put(&mut body);
         }
-        for life in &self.lives {
-            body.u64(life.incarnation)
-                .u64(life.from.incarnation)
-                .u64(life.from.number);
+        for start in &self.starts {
+            body.u64(start.incarnation)
+                .u64(start.from.incarnation)
+                .u64(start.from.number);
         }
         for set in &self.rank_sets {
             body.count(set.len());
@@ -253,7 +253,7 @@ impl CatalogState {
         let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
         let lineage = Lineage::decode(&mut body)?;
         let store_count = body.u32_in("stores", 0, CATALOG_STORES_MAX)?;
-        let life_count = body.u32_in("starts", 0, CATALOG_LIVES_MAX)?;
+        let start_count = body.u32_in("starts", 0, CATALOG_STARTS_MAX)?;
         let checkpoint_count = body.u32_in("checkpoints", 0, CATALOG_CHECKPOINTS_MAX)?;
         let set_count = body.u32_in("rank sets", 0, CATALOG_RANK_SETS_MAX)?;
         let mut state = Self {
@@ -265,9 +265,9 @@ impl CatalogState {
         for _ in 0..store_count {
             state.stores.push(CatalogStore::decode(&mut body)?);
         }
-        for _ in 0..life_count {
-            let life = decode_life(&mut body, state.lives.last())?;
-            state.lives.push(life);
+        for _ in 0..start_count {
+            let start = decode_start(&mut body, state.starts.last())?;
+            state.starts.push(start);
         }
         for _ in 0..set_count {
             state.rank_sets.push(decode_ranks(&mut body)?);
@@ -288,11 +288,11 @@ impl CatalogState {
             .find(|entry| entry.checkpoint == checkpoint)
     }
 
-    /// Whether a later life than the checkpoint's went on from an older one.
+    /// Whether a later start than the checkpoint's went on from an older one.
     pub fn is_abandoned(&self, checkpoint: CheckpointId) -> bool {
-        self.lives
+        self.starts
             .iter()
-            .any(|life| life.incarnation > checkpoint.incarnation && checkpoint > life.from)
+            .any(|start| start.incarnation > checkpoint.incarnation && checkpoint > start.from)
     }
 
     /// The checkpoints that can be restored, oldest first.
@@ -303,16 +303,16 @@ impl CatalogState {
     }
 }
 
-fn decode_life(
+fn decode_start(
     body: &mut Decoder<'_>,
-    last: Option<&CatalogLife>,
-) -> Result<CatalogLife, FormatError> {
+    last: Option<&CatalogStart>,
+) -> Result<CatalogStart, FormatError> {
     let incarnation = body.u64_max("incarnation", COUNTER_MAX)?;
     if last.is_some_and(|last| last.incarnation >= incarnation) {
         return Err(body.refuse("incarnation", 8, "ascending incarnations", incarnation));
     }
     let from = checkpoint(body)?;
-    Ok(CatalogLife { incarnation, from })
+    Ok(CatalogStart { incarnation, from })
 }
 
 fn decode_ranks(body: &mut Decoder<'_>) -> Result<Vec<RankRange>, FormatError> {

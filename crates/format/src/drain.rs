@@ -60,9 +60,9 @@ pub struct DrainJob {
     pub aggregator: u32,
     /// Of how many.
     pub aggregators: u32,
-    /// The life that drains.
+    /// The start that drains.
     pub incarnation: u64,
-    /// The epoch of the catalog that records it: of two coordinators of one life the later one counts.
+    /// The epoch of the catalog that records it: of two coordinators of one start the later one counts.
     pub catalog: u32,
     /// The checkpoint.
     pub checkpoint: CheckpointId,
@@ -98,9 +98,9 @@ pub enum DrainRequest {
     Begin(DrainJob),
     /// How far is it?
     Progress,
-    /// Stop what is under way, unless it is of a later life.
+    /// Stop what is under way, unless it is of a later start.
     Cancel {
-        /// The life that asks.
+        /// The start that asks.
         incarnation: u64,
     },
     /// This checkpoint is in the archive as a whole, or `kind` kept it from getting there.

@@ -5,13 +5,13 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A job-wide checkpoint: one life of the job, and a number that grows over all its lives.
+/// A job-wide checkpoint: one start of the job, and a number that grows over all its starts.
 ///
-/// Ordered by number, then incarnation: of two lives' checkpoints with one number, the later life's
-/// is the newer, and the earlier one was abandoned when that life began.
+/// Ordered by number, then incarnation: of two starts' checkpoints with one number, the later start's
+/// is the newer, and the earlier one was abandoned when that start began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct CheckpointId {
-    /// Which life of the job took it, from 1.
+    /// Which start of the job took it, from 1.
     pub incarnation: u64,
     /// Its number, from 1.
     pub number: u64,
@@ -27,7 +27,7 @@ impl CheckpointId {
     }
 
     /// Whether what holds for `other` holds for this one: `other` is it or a later one, and of the same
-    /// or a later life. An earlier life's checkpoint of a higher number was abandoned, and says nothing.
+    /// or a later start. An earlier start's checkpoint of a higher number was abandoned, and says nothing.
     pub const fn is_covered_by(self, other: Self) -> bool {
         other.number >= self.number && other.incarnation >= self.incarnation
     }

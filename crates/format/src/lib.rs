@@ -47,7 +47,7 @@ pub use archive::{
 pub use archived::{BaseRun, SegmentHeader, SegmentPiece};
 pub use bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FormatError};
 pub use catalog::{
-    CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogStore, CatalogSuperblock,
+    CatalogCheckpoint, CatalogPart, CatalogStart, CatalogState, CatalogStore, CatalogSuperblock,
     RankRange,
 };
 pub use descriptor::{Slab, VariableDescriptor};

@@ -85,8 +85,8 @@ pub const STORED_BYTES_MAX: u32 = 1 << 23;
 pub const CATALOG_STORES_MAX: u32 = 1 << 16;
 /// Most sets of ranks that a catalog has.
 pub const CATALOG_RANK_SETS_MAX: u32 = 1 << 20;
-/// Most lives of the job that a catalog remembers.
-pub const CATALOG_LIVES_MAX: u32 = 1 << 10;
+/// Most starts of the job that a catalog remembers.
+pub const CATALOG_STARTS_MAX: u32 = 1 << 10;
 /// Most checkpoints that a catalog lists.
 pub const CATALOG_CHECKPOINTS_MAX: u32 = 1 << 12;
 /// Smallest slot of a catalog, in bytes.

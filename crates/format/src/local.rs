@@ -18,7 +18,7 @@ const LOCAL_TEXT_BYTES_MAX: usize = 4096;
 /// What the leader of a node's ranks asks of an agent process on the same node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalRequest {
-    /// A life of the job begins: answer other agents that know this secret.
+    /// A start of the job begins: answer other agents that know this secret.
     Begin {
         /// The job secret.
         secret: [u8; 32],

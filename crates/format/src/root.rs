@@ -94,13 +94,13 @@ pub struct RootSlot {
     pub store: StoreId,
     /// Counts the roots of this store, from 1.
     pub sequence: u64,
-    /// The newest life of the job that this store knows.
+    /// The newest start of the job that this store knows.
     pub incarnation: u64,
     /// No segment of this store has this id or a higher one.
     pub next_segment: u64,
     /// The job said goodbye after this root.
     pub closed: bool,
-    /// Which lives go on from one another, as this store knows.
+    /// Which starts go on from one another, as this store knows.
     pub lineage: Lineage,
     /// The retained revisions, oldest first.
     pub revisions: Vec<RevisionEntry>,

@@ -18,7 +18,7 @@ pub struct Superblock {
     pub store: StoreId,
     /// Bytes of a segment slot; a power of two.
     pub segment_bytes: u32,
-    /// Which run of the job: the same in the stores of all its nodes, through all its lives.
+    /// Which run of the job: the same in the stores of all its nodes, through all its starts.
     pub run: u32,
     /// When it was made, in nanoseconds since 1970.
     pub created_unix_ns: u64,

@@ -52,7 +52,7 @@ pub struct SurveyedMember {
     pub node: String,
     /// What fails together with it.
     pub domain: String,
-    /// The life that its root was last opened in.
+    /// The start that its root was last opened in.
     pub incarnation: u64,
     /// Which of its roots this was: each one that is written has the next.
     pub sequence: u64,
@@ -77,7 +77,7 @@ pub struct Survey {
     pub store: StoreId,
     /// Which run of the job it is of.
     pub run: u32,
-    /// The life that its root was last opened in.
+    /// The start that its root was last opened in.
     pub incarnation: u64,
     /// Which of its roots this is.
     pub sequence: u64,

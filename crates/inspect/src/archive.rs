@@ -39,7 +39,7 @@ pub struct Archived {
     /// The catalog lists it: all of it was durable. What is not listed was dropped, or its drain did not
     /// end.
     pub listed: bool,
-    /// A later life of the job went on from an older one.
+    /// A later start of the job went on from an older one.
     pub abandoned: bool,
     /// It stays until somebody says otherwise.
     pub kept: bool,

@@ -121,7 +121,7 @@ impl Checkpoint {
         listed && self.ranks.len() == index(self.world_size)
     }
 
-    /// Whether a later life of the job went on from an older one.
+    /// Whether a later start of the job went on from an older one.
     pub fn is_abandoned(&self) -> bool {
         self.archived
             .as_ref()
@@ -147,12 +147,12 @@ pub fn share(part: u64, whole: u64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// A checkpoint as a user names it: a number, and perhaps which life's.
+/// A checkpoint as a user names it: a number, and perhaps which start's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     /// Its number.
     pub number: u64,
-    /// The life that took it; any, if not said.
+    /// The start that took it; any, if not said.
     pub incarnation: Option<u64>,
 }
 
@@ -256,7 +256,7 @@ impl Stores {
         &self.stores
     }
 
-    /// Which lives of a job go on from one another, as its newest account says.
+    /// Which starts of a job go on from one another, as its newest account says.
     pub fn lineage(&self, job: &str) -> Lineage {
         let is_node = |store: &&OpenStore| store.job() == job && store.archive().is_none();
         let of_nodes = self.stores.iter().filter(is_node);

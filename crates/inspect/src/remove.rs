@@ -78,7 +78,7 @@ enum Known {
     Says(Said),
     /// By its name; it has no magic, or holds nothing yet.
     Named,
-    /// The folder of routed files, which a life that was killed left.
+    /// The folder of routed files, which a start that was killed left.
     Routed,
     /// It is not Backstay's.
     Foreign,

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct StoredAs {
     /// Segments that hold its blocks.
     pub segments: u64,
-    /// Of these, segments that are differences to others.
-    pub differences: u64,
+    /// Of these, segments that are deltas to others.
+    pub deltas: u64,
     /// Bytes of its blocks, each shared one once.
     pub bytes: u64,
     /// Its share of what these segments take, as stored.
@@ -146,7 +146,7 @@ impl Stores {
             let part = u128::from(stored) * u128::from(bytes) / whole as u128;
             let part = u64::try_from(part).unwrap_or(u64::MAX);
             sum.segments += 1;
-            sum.differences += u64::from(!header.is_key());
+            sum.deltas += u64::from(!header.is_base());
             sum.bytes += bytes;
             sum.bytes_stored += part;
             sum.ranks_merged = sum.ranks_merged.max(held.ranks.len());

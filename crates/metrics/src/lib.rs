@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what a job measures of itself, kept over its lives in `metrics.json` beside its store.
+//! Purpose: what a job measures of itself, kept over its starts in `metrics.json` beside its store.
 //! In from: `session`. Out to: the planner and people. Schema: docs/format/metrics.md.
 //! Invariants: written to a new file and renamed, at most once an interval, so that no checkpoint
 //! pays for it; a file that cannot be read is started anew.
@@ -19,7 +19,7 @@ const KEPT: usize = 256;
 /// The newest values of one measured quantity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// How often it was measured, over all lives.
+    /// How often it was measured, over all starts.
     pub count: u64,
     /// Sum of all values.
     pub sum: f64,
@@ -92,7 +92,7 @@ pub struct Metrics {
     pub job: String,
     /// The node that wrote this file.
     pub node: String,
-    /// The newest life.
+    /// The newest start.
     pub incarnation: u64,
     /// Nodes of the job.
     pub nodes: u32,
@@ -101,27 +101,27 @@ pub struct Metrics {
     /// By what the node's leader reads of other nodes, where it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Bytes that it read of them over TCP in this life.
+    /// Bytes that it read of them over TCP in this start.
     #[serde(skip_serializing_if = "is_zero")]
     pub read_bytes_tcp: u64,
     /// The same over libfabric.
     #[serde(skip_serializing_if = "is_zero")]
     pub read_bytes_libfabric: u64,
-    /// Seconds the job has run, over all lives.
+    /// Seconds the job has run, over all starts.
     pub exposure_seconds: f64,
-    /// Lives that ended without saying goodbye.
+    /// Starts that ended without saying goodbye.
     pub failures: u64,
-    /// Lives that went on from a checkpoint.
+    /// Starts that went on from a checkpoint.
     pub restarts: u64,
-    /// Checkpoints committed by all ranks, over all lives.
+    /// Checkpoints committed by all ranks, over all starts.
     pub checkpoints: u64,
-    /// Checkpoints that failed, over all lives.
+    /// Checkpoints that failed, over all starts.
     pub checkpoints_failed: u64,
-    /// Checkpoints that waited for an earlier one to be protected, over all lives.
+    /// Checkpoints that waited for an earlier one to be protected, over all starts.
     pub protection_waits: u64,
     /// How long they waited, in seconds.
     pub protection_wait_seconds: f64,
-    /// Whether the newest life said goodbye.
+    /// Whether the newest start said goodbye.
     pub closed: bool,
     /// Whether it said that the program is done.
     #[serde(default)]
@@ -156,17 +156,17 @@ fn is_zero(number: &u64) -> bool {
 pub struct MetricsFile {
     path: PathBuf,
     interval: Duration,
-    life: Stopwatch,
+    start: Stopwatch,
     exposure_before: f64,
     written: Option<Stopwatch>,
-    /// The life before this one ended without saying goodbye.
+    /// The start before this one ended without saying goodbye.
     pub failed_before: bool,
     /// What was measured.
     pub metrics: Metrics,
 }
 
 impl MetricsFile {
-    /// Continues the file in `directory`; a life that ended without goodbye counts as a failure.
+    /// Continues the file in `directory`; a start that ended without goodbye counts as a failure.
     pub fn open(directory: &Path, interval: Duration) -> Self {
         let path = directory.join("metrics.json");
         let earlier = std::fs::read(&path).ok();
@@ -183,7 +183,7 @@ impl MetricsFile {
         Self {
             path,
             interval,
-            life: Stopwatch::start(),
+            start: Stopwatch::start(),
             exposure_before,
             written: None,
             failed_before,
@@ -204,7 +204,7 @@ impl MetricsFile {
 
     /// Writes the file.
     pub fn write(&mut self) -> Result<()> {
-        self.metrics.exposure_seconds = self.exposure_before + self.life.seconds();
+        self.metrics.exposure_seconds = self.exposure_before + self.start.seconds();
         self.written = Some(Stopwatch::start());
         let text = serde_json::to_string_pretty(&self.metrics)
             .map_err(|error| Error::caused(backstay_base::ErrorKind::Internal, "metrics", error))?;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_without_goodbye_is_a_failure() {
+    fn a_start_without_goodbye_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
         let open = || MetricsFile::open(folder.path(), Duration::ZERO);
         let mut first = open();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Monte Carlo of job lives, played from the rules in words and not from the equations.
+//! Monte Carlo of job runs, played from the rules in words and not from the equations.
 //!
 //! Purpose: an independent check of the exact chain, and answers the chain has none for: Weibull
 //! failures, recorded failures, transfers that resume or restart.
@@ -95,16 +95,16 @@ pub struct PeriodEstimate {
     pub intervals_played: u64,
 }
 
-/// Whole job lives.
+/// Whole job runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lives {
-    /// Wall time of each life in seconds, in the order played.
+pub struct Runs {
+    /// Wall time of each run in seconds, in the order played.
     pub wall_seconds: Vec<f64>,
     /// Failures met, by level.
     pub failures: Vec<u64>,
     /// Intervals played in all.
     pub intervals_played: u64,
-    /// Lives that did not end within the budget.
+    /// Runs that did not end within the budget.
     pub unfinished: u64,
 }
 
@@ -143,13 +143,13 @@ pub fn periods(case: &Case, settings: &Settings, count: u64) -> Result<PeriodEst
     })
 }
 
-/// Plays whole job lives of the given useful time, from a durable initial state.
-pub fn lives(
+/// Plays whole job runs of the given useful time, from a durable initial state.
+pub fn runs(
     case: &Case,
     settings: &Settings,
     job_seconds: f64,
     count: u64,
-) -> Result<Lives, ModelError> {
+) -> Result<Runs, ModelError> {
     if !(job_seconds.is_finite() && job_seconds > 0.0) {
         return Err(ModelError::field(
             "job_seconds",
@@ -158,7 +158,7 @@ pub fn lives(
         ));
     }
     let mut world = World::new(case, settings)?;
-    let mut result = Lives {
+    let mut result = Runs {
         wall_seconds: Vec::new(),
         failures: vec![0; case.level_count()],
         intervals_played: 0,
@@ -166,7 +166,7 @@ pub fn lives(
     };
     let needed = (job_seconds / case.interval_seconds).ceil();
     for _ in 0..count {
-        world.start_life();
+        world.start_run();
         world.play_until = world
             .intervals_played
             .saturating_add(settings.interval_budget);
@@ -277,8 +277,8 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// A life from its beginning: the input is durable, nothing is on the nodes.
-    fn start_life(&mut self) {
+    /// A run from its beginning: the input is durable, nothing is on the nodes.
+    fn start_run(&mut self) {
         self.clock_seconds = 0.0;
         self.position = 0;
         self.durable = 0;
@@ -289,7 +289,7 @@ impl<'a> World<'a> {
         self.draw_failure();
     }
 
-    /// The middle of a long life: a period begins, the one before it is durable.
+    /// The middle of a long run: a period begins, the one before it is durable.
     fn start_period(&mut self) {
         if self.background.is_none() {
             return;
@@ -591,7 +591,7 @@ impl FailureSource {
         })
     }
 
-    /// A new life: a log is entered at a random place, so that lives differ.
+    /// A new run: a log is entered at a random place, so that runs differ.
     fn restart(&mut self) {
         if let Failures::Log(log) = &self.failures {
             self.passed_seconds = log.span_seconds * (1.0 - self.random.unit());

@@ -65,7 +65,7 @@ impl Debug for Secret {
     }
 }
 
-/// Where an endpoint that outlives a life of its job finds the secret of the next one.
+/// Where an endpoint that outlives a start of its job finds the secret of the next one.
 #[derive(Clone)]
 pub struct SecretSource(Arc<dyn Fn() -> Result<Secret> + Send + Sync>);
 

@@ -13,10 +13,10 @@
 //! | lost | a group's newest log names it as a member, and no node found it, or it is behind and no more are lost than the parity covers |
 //! | to be had | it is lost, its group lost no more members than its parity or the next member has copies, and the log's root of it has the checkpoint that the log protects |
 //!
-//! The age of a store is the life of the job that its root was last opened in, then its newest
+//! The age of a store is the start of the job that its root was last opened in, then its newest
 //! checkpoint: a node that was away may come back with checkpoints of higher numbers, which the others
-//! abandoned when a later life began from an older one. A store that has come to the log's root and lacks what
-//! was protected then is not behind: the job went back after that, within one life, because others could not
+//! abandoned when a later start began from an older one. A store that has come to the log's root and lacks what
+//! was protected then is not behind: the job went back after that, within one start, because others could not
 //! commit.
 
 use backstay_format::agent::{Survey, SurveyedGroup, SurveyedMember};
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(located.choices[0].checkpoint, id(6));
     }
 
-    /// Node 1 was lost with an unprotected (1,13), its store was made again on node 4, and life 2 began
+    /// Node 1 was lost with an unprotected (1,13), its store was made again on node 4, and start 2 began
     /// from 10.
     fn came_back(newest: Option<u64>) -> Vec<Vec<Survey>> {
         let mut nodes: Vec<_> = (0..4).map(|n| vec![survey(n, 10)]).collect();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_away_does_not_beat_the_later_life_by_a_higher_number() {
+    fn a_node_that_was_away_does_not_beat_the_later_start_by_a_higher_number() {
         let nodes = came_back(Some(12));
         let located = locate(&nodes, &names(5), None);
         assert_eq!(located.stale.len(), 1);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_a_later_life_that_has_no_checkpoint_yet() {
+    fn nor_a_later_start_that_has_no_checkpoint_yet() {
         let located = locate(&came_back(None), &names(5), None);
         assert_eq!(located.stale.len(), 1);
         assert_eq!(located.stale[0].node, 1);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_number_of_an_earlier_life_is_behind_what_a_later_one_protects() {
+    fn a_higher_number_of_an_earlier_start_is_behind_what_a_later_one_protects() {
         let mut nodes = came_back(Some(12));
         // The good copy is lost too: what came back does not stand for it.
         nodes[4].clear();

@@ -51,7 +51,7 @@ impl Policy {
 
     /// What stays once `newest` is being committed, or is committed: it, the pinned ones, those that
     /// protection and draining need, and the newest complete ones, `retained` with it. Never more than a
-    /// root has room for: with the pins of a life that retained fewer, fewer are retained.
+    /// root has room for: with the pins of a start that retained fewer, fewer are retained.
     pub fn keeps(&self, newest: Option<CheckpointId>) -> BTreeSet<CheckpointId> {
         let mut keep: BTreeSet<CheckpointId> = newest.into_iter().collect();
         keep.extend(self.pinned.intersection(&self.complete));
@@ -182,10 +182,10 @@ impl NodeStore {
         Ok(())
     }
 
-    /// Opens the new life of `lineage` at checkpoint `from`, which was restored: durably abandons every later
-    /// revision, every one that is not complete, and those that this life does not keep, whose space it writes
+    /// Opens the new start of `lineage` at checkpoint `from`, which was restored: durably abandons every later
+    /// revision, every one that is not complete, and those that this start does not keep, whose space it writes
     /// again.
-    pub fn begin_life(
+    pub fn begin_start(
         &mut self,
         lineage: Lineage,
         from: CheckpointId,
@@ -194,19 +194,19 @@ impl NodeStore {
         let mut revisions = self.kept(&policy.keeps(None), |of| of);
         revisions.retain(|revision| revision.checkpoint <= from);
         self.roots.write_over_given_up();
-        self.write_root((lineage.life, lineage), revisions, false)?;
+        self.write_root((lineage.start, lineage), revisions, false)?;
         self.dropped.clear();
-        // From now on it is this life's newest that a slot may hold.
+        // From now on it is this start's newest that a slot may hold.
         self.reserve.reader().give_up_unread(false);
-        self.reserve.control().set_life(lineage.life);
+        self.reserve.control().set_start(lineage.start);
         Ok(())
     }
 
-    /// Opens the new life of `lineage`, which goes on from nothing, and gives nothing up.
-    pub fn name_life(&mut self, lineage: Lineage) -> Result<()> {
+    /// Opens the new start of `lineage`, which goes on from nothing, and gives nothing up.
+    pub fn name_start(&mut self, lineage: Lineage) -> Result<()> {
         let revisions = self.root().revisions.clone();
-        self.write_root((lineage.life, lineage), revisions, false)?;
-        self.reserve.control().set_life(lineage.life);
+        self.write_root((lineage.start, lineage), revisions, false)?;
+        self.reserve.control().set_start(lineage.start);
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl NodeStore {
         self.note_as(policy, closed, self.root().lineage)
     }
 
-    /// The same, and that the program is done: no later life goes on from here unless it is told to.
+    /// The same, and that the program is done: no later start goes on from here unless it is told to.
     pub fn finish(&mut self, policy: &Policy) -> Result<()> {
         let lineage = Lineage {
             finished: true,

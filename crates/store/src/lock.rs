@@ -50,7 +50,7 @@ impl StoreLock {
     }
 
     /// Holds the place of the control file at `path`, which somebody removed while it was mapped: a later
-    /// life waits for this process there.
+    /// start waits for this process there.
     pub fn hold_place(path: &Path) -> Result<File> {
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let file = open::open_own(path).map_err(failed)?;
@@ -59,7 +59,7 @@ impl StoreLock {
         Ok(file)
     }
 
-    /// Waits until no process of an earlier life holds the control file at `path`.
+    /// Waits until no process of an earlier start holds the control file at `path`.
     pub fn wait_for_former_ranks(path: &Path) -> Result<()> {
         let Ok(file) = open::open_read(path) else {
             return Ok(());

@@ -62,7 +62,7 @@ pub fn choose(
     Surroundings::of_this_process().choose(configured, job, node, needed_bytes)
 }
 
-/// The folder in which an earlier life of the job left its store: the first of the places that
+/// The folder in which an earlier start of the job left its store: the first of the places that
 /// [`choose`] looks at that holds one. One that cannot be looked at is an error: the store may be there.
 pub fn existing(configured: Option<&Path>, job: &str, node: &str) -> Result<Option<PathBuf>> {
     Surroundings::of_this_process().existing(configured, job, node)
@@ -233,7 +233,7 @@ impl Refusal {
             errno: None,
         }
     }
-    /// Whether it says that no store of ours is there: there is no folder, or none that a life of this job
+    /// Whether it says that no store of ours is there: there is no folder, or none that a start of this job
     /// could have used. A folder of ours that may not be looked into says nothing.
     fn says_none(&self, is_ours: bool) -> bool {
         let forbidden = [Errno::ACCESS, Errno::PERM];

@@ -55,11 +55,11 @@ impl Reserve {
         settings: ReserveSettings,
     ) -> Result<Self> {
         let none = Lineage::default();
-        Self::create_in_life(device, control, superblock, slots, settings, none)
+        Self::create_in_start(device, control, superblock, slots, settings, none)
     }
 
-    /// The same in the life of `lineage`, which has had no checkpoint yet.
-    pub fn create_in_life(
+    /// The same in the start of `lineage`, which has had no checkpoint yet.
+    pub fn create_in_start(
         device: Arc<dyn Device>,
         control: Control,
         superblock: &Superblock,
@@ -75,7 +75,7 @@ impl Reserve {
         let first = RootSlot {
             store: superblock.store,
             sequence: 1,
-            incarnation: lineage.life,
+            incarnation: lineage.start,
             next_segment: 1,
             closed: false,
             lineage,
@@ -99,7 +99,7 @@ impl Reserve {
     }
 
     /// Opens a store for its node: reads the segment records and fills the control words. What is found is
-    /// durable on return: a life that was killed may have written it and not come to its sync.
+    /// durable on return: a start that was killed may have written it and not come to its sync.
     pub fn open(
         device: Arc<dyn Device>,
         control: Control,
@@ -240,7 +240,7 @@ impl Reserve {
         })
     }
 
-    /// Makes all that was written durable. A failure ends the use of the store in this life.
+    /// Makes all that was written durable. A failure ends the use of the store in this start.
     pub fn sync(&self) -> Result<()> {
         if self.control.failed() {
             return Err(self.failed_before());

@@ -80,7 +80,7 @@ struct SegmentSpace {
     working: Bitmap,
     /// Granules that may have been written: the front of the segment.
     filled: usize,
-    /// Leased in this life, so that `filled` is exact and there may be room behind it.
+    /// Leased in this start, so that `filled` is exact and there may be room behind it.
     open: bool,
 }
 

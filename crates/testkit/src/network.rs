@@ -29,10 +29,10 @@ use traffic::Carried;
 
 type Hook = Arc<dyn Fn(&Attempt) -> Option<Fault> + Send + Sync>;
 
-/// One node: its present life.
+/// One node: its present start.
 #[derive(Default)]
 struct Node {
-    life: u64,
+    start: u64,
     up: bool,
     stalled: bool,
     handler: Option<Arc<dyn Handler>>,
@@ -56,7 +56,7 @@ struct State {
 /// A simulated network. Copies are handles of the same network.
 ///
 /// A node is named by its first [`Self::endpoint`]; a second one of the same name is the node started
-/// again: a new life that exposes and handles nothing yet, in which the handles of the former one are dead.
+/// again: a new start that exposes and handles nothing yet, in which the handles of the former one are dead.
 #[derive(Clone)]
 pub struct SimNetwork {
     state: Arc<Mutex<State>>,
@@ -92,7 +92,7 @@ impl SimNetwork {
         let node = state.nodes.entry(name.to_owned()).or_default();
         node.exposures.clear();
         *node = Node {
-            life: node.life + 1,
+            start: node.start + 1,
             up: true,
             traffic: std::mem::take(&mut node.traffic),
             ..Node::default()
@@ -100,7 +100,7 @@ impl SimNetwork {
         Arc::new(SimEndpoint {
             network: self.clone(),
             name: name.to_owned(),
-            life: node.life,
+            start: node.start,
         })
     }
 
@@ -122,14 +122,14 @@ impl SimNetwork {
     pub fn mend_all(&self) {
         self.lock().cuts.clear();
     }
-    /// Ends the life of a node: what it exposed and handled is gone, its own calls fail.
+    /// Ends the start of a node: what it exposed and handled is gone, its own calls fail.
     pub fn take_down(&self, name: &str) {
         if let Some(node) = self.lock().nodes.get_mut(name) {
             node.exposures.clear();
             (node.up, node.handler) = (false, None);
         }
     }
-    /// Whether the node lives.
+    /// Whether the node starts.
     pub fn is_up(&self, name: &str) -> bool {
         self.lock().nodes.get(name).is_some_and(|node| node.up)
     }
@@ -172,16 +172,17 @@ impl SimNetwork {
         self.lock().latency = latency;
     }
     /// The request of `attempt`, which its hook may have handled once more by calling what is returned,
-    /// now or later, in another thread: if the node that it goes to is still in the life that it has now.
+    /// now or later, in another thread: if the node that it goes to is still in the start that it has now.
     pub fn once_more(&self, attempt: &Attempt) -> impl FnOnce() + Send + use<> {
         let (network, to) = (self.clone(), attempt.to.clone());
-        let life = self.lock().nodes.get(&to).map(|node| node.life);
+        let start = self.lock().nodes.get(&to).map(|node| node.start);
         let action = attempt.action.clone();
         move || {
             let handler = {
                 let state = network.lock();
                 let node = state.nodes.get(&to);
-                let node = node.filter(|node| node.up && !node.stalled && Some(node.life) == life);
+                let node =
+                    node.filter(|node| node.up && !node.stalled && Some(node.start) == start);
                 node.and_then(|node| node.handler.clone())
             };
             if let (Action::Call { request }, Some(handler)) = (&action, handler) {
@@ -253,9 +254,9 @@ impl State {
         hooked.or(planned).or(random)
     }
 
-    fn is_alive(&self, name: &str, life: u64) -> bool {
+    fn is_alive(&self, name: &str, start: u64) -> bool {
         let node = self.nodes.get(name);
-        node.is_some_and(|node| node.up && node.life == life)
+        node.is_some_and(|node| node.up && node.start == start)
     }
 
     /// Counts an operation that arrived: for who began it, and for whom it went to.
@@ -277,16 +278,16 @@ impl State {
     }
 }
 
-/// One node of a [`SimNetwork`], in one of its lives.
+/// One node of a [`SimNetwork`], in one of its starts.
 pub struct SimEndpoint {
     network: SimNetwork,
     name: String,
-    life: u64,
+    start: u64,
 }
 
-/// A request that arrived: where, in which life of it, and what happens to the answer.
+/// A request that arrived: where, in which start of it, and what happens to the answer.
 struct Arrived {
-    life: u64,
+    start: u64,
     handler: Option<Arc<dyn Handler>>,
     exposures: Arc<Exposures>,
     fault: Option<Fault>,
@@ -336,7 +337,7 @@ impl SimEndpoint {
         });
         let mut state = self.network.lock();
         let fault = state.fault(number, hooked);
-        if !state.is_alive(&self.name, self.life) {
+        if !state.is_alive(&self.name, self.start) {
             return Err(Self::unreachable(peer, "this endpoint is shut down"));
         }
         if state.is_cut(&self.name, to) || fault == Some(Fault::Unreachable) {
@@ -349,7 +350,7 @@ impl SimEndpoint {
             return Err(Self::unreachable(peer, "connection refused"));
         };
         let arrived = Arrived {
-            life: node.life,
+            start: node.start,
             handler: node.handler.clone(),
             exposures: Arc::clone(&node.exposures),
             fault,
@@ -371,10 +372,10 @@ impl SimEndpoint {
     fn come_back(&self, peer: &Peer, arrived: &Arrived, within: Duration) -> Result<()> {
         let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
         let state = self.network.lock();
-        if !state.is_alive(&self.name, self.life) {
+        if !state.is_alive(&self.name, self.start) {
             return Err(Self::unreachable(peer, "this endpoint is shut down"));
         }
-        let alive = state.is_alive(to, arrived.life);
+        let alive = state.is_alive(to, arrived.start);
         if !alive || state.is_cut(&self.name, to) || arrived.fault == Some(Fault::AnswerBroken) {
             return Err(Self::unreachable(peer, "the connection ended"));
         }
@@ -405,15 +406,15 @@ const ADDRESS: &str = "sim:";
 
 impl Debug for SimEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimEndpoint({}, life {})", self.name, self.life)
+        write!(f, "SimEndpoint({}, start {})", self.name, self.start)
     }
 }
 
 impl SimEndpoint {
-    /// Changes the node while it is in the life of this handle.
+    /// Changes the node while it is in the start of this handle.
     fn change(&self, change: impl FnOnce(&mut Node)) {
         let mut state = self.network.lock();
-        if state.is_alive(&self.name, self.life)
+        if state.is_alive(&self.name, self.start)
             && let Some(node) = state.nodes.get_mut(&self.name)
         {
             change(node);
@@ -560,7 +561,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn shut_down(&self) {
-        if self.network.lock().is_alive(&self.name, self.life) {
+        if self.network.lock().is_alive(&self.name, self.start) {
             self.network.take_down(&self.name);
         }
     }
@@ -612,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_started_again_has_forgotten_and_its_former_life_is_dead() {
+    fn a_node_started_again_has_forgotten_and_its_former_start_is_dead() {
         let (network, one, other) = pair(2);
         network.take_down("b");
         let unreachable = Some(ErrorKind::PeerUnreachable);
@@ -671,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_request_is_handled_twice_and_later_only_in_the_same_life() {
+    fn a_repeated_request_is_handled_twice_and_later_only_in_the_same_start() {
         let (network, one, other) = pair(7);
         let count = Arc::new(Mutex::new(0_u8));
         let counted = Arc::clone(&count);
@@ -698,11 +699,11 @@ mod tests {
         };
         assert_eq!(again(0), 5);
         network.endpoint("b");
-        assert_eq!(again(0), 5, "of a life that is over");
+        assert_eq!(again(0), 5, "of a start that is over");
     }
 
     #[test]
-    fn traffic_is_counted_at_both_ends_and_over_lives() {
+    fn traffic_is_counted_at_both_ends_and_over_starts() {
         let (network, one, other) = pair(8);
         assert_eq!(outcome(&one, &other), (None, None));
         one.call(&one.peer(), b"own", WITHIN).unwrap_err();

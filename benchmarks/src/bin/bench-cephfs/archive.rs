@@ -176,7 +176,7 @@ impl Aggregator {
     fn append(&self, number: u64, bytes: &[u8]) -> Outcome<(SegmentId, Digest)> {
         let (segment, digest) = (self.store.next_segment(), Digest::of(bytes));
         let length_bytes = u32::try_from(bytes.len())?;
-        let header_bytes = SegmentHeader::key_bytes(1, 0, 1);
+        let header_bytes = SegmentHeader::base_bytes(1, 0, 1);
         let mut payload = self.store.room(header_bytes, bytes.len());
         payload.copy_from_slice(bytes);
         self.store.append(NewSegment {

@@ -54,7 +54,7 @@ def sharded(model):
     return model
 
 
-def life(wrap, rank, until):
+def start(wrap, rank, until):
     """Goes on to a step, takes a checkpoint, and tells what there is."""
     model, optimizer = parts(wrap)
     with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
@@ -101,8 +101,8 @@ def killed(rank, until):
 
 
 PROGRAMS = {
-    "distributed": lambda rank, until: life(distributed, rank, until),
-    "sharded": lambda rank, until: life(sharded, rank, until),
+    "distributed": lambda rank, until: start(distributed, rank, until),
+    "sharded": lambda rank, until: start(sharded, rank, until),
     "raises": raises,
     "killed": killed,
 }

@@ -64,7 +64,7 @@ def same(one, other):
 @pytest.mark.parametrize("stop", [1, 8, 9, 10, 17, 18])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_that_was_interrupted_ends_as_if_it_had_not_been(stop, workers):
-    def life(job, until):
+    def start(job, until):
         model, optimizer, loader = a_program()
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
         optimizer.register_step_post_hook(lambda *_: schedule.step())
@@ -77,10 +77,10 @@ def test_training_that_was_interrupted_ends_as_if_it_had_not_been(stop, workers)
             checkpointer.checkpoint()
             return restored, found, model.state_dict()
 
-    _, whole, weights = life("whole", None)
-    restored, first, _ = life("parts", stop)
+    _, whole, weights = start("whole", None)
+    restored, first, _ = start("parts", stop)
     assert restored is None
-    restored, rest, again = life("parts", None)
+    restored, rest, again = start("parts", None)
     assert restored.number == 1
     assert first + rest == whole
     assert same(again, weights)
@@ -332,17 +332,17 @@ def test_another_model_is_refused_by_name_and_nothing_is_given_up():
 
 
 def test_a_restore_that_fails_leaves_the_optimizer_as_it_is():
-    def life(columns):
+    def start(columns):
         model = nn.Linear(3, columns)
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         return model, optimizer
 
-    model, optimizer = life(2)
+    model, optimizer = start(2)
     with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
         checkpointer.checkpoint()
-    model, optimizer = life(4)
+    model, optimizer = start(4)
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     with backstay.torch.Checkpointer(model=model, optimizer=optimizer) as checkpointer:
         with pytest.raises(backstay.VariableMismatch):
@@ -403,7 +403,7 @@ def test_a_loader_with_a_state_of_its_own_is_asked_for_it():
 def test_a_stateful_data_loader_goes_on_where_it_was(workers):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
-    def life(job, until):
+    def start(job, until):
         model, optimizer, loader = a_program()
         loader = torchdata.StatefulDataLoader(loader.dataset, 7, shuffle=True, num_workers=workers)
         with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job=job) as checkpointer:
@@ -412,12 +412,12 @@ def test_a_stateful_data_loader_goes_on_where_it_was(workers):
             checkpointer.checkpoint()
             return found
 
-    whole = life("whole", None)
-    assert life("parts", 4) + life("parts", 9) + life("parts", 13) + life("parts", None) == whole
+    whole = start("whole", None)
+    assert start("parts", 4) + start("parts", 9) + start("parts", 13) + start("parts", None) == whole
 
 
 def test_a_loader_that_became_too_short_is_an_error():
-    def life(count, until):
+    def start(count, until):
         with backstay.torch.Checkpointer(loader=list(range(count))) as checkpointer:
             checkpointer.restore()
             for at, _ in enumerate(checkpointer.batches(), 1):
@@ -425,9 +425,9 @@ def test_a_loader_that_became_too_short_is_an_error():
                     break
             checkpointer.checkpoint()
 
-    life(9, 7)
+    start(9, 7)
     with pytest.raises(backstay.VariableMismatch, match="has 5 batches, and 7 of this epoch were used"):
-        life(5, 1)
+        start(5, 1)
 
 
 def test_left_by_an_exception_it_is_abandoned():
@@ -469,7 +469,7 @@ def test_killed_with_its_workers_alive_it_goes_on_at_once(tmp_path):
     """The workers of a loader outlive it for a while: they have nothing that it needs."""
     program = KILLED.format(tests=str(JOB.parent))
 
-    def life(kill):
+    def start(kill):
         told = tmp_path / "loss"
         run = subprocess.run([sys.executable, "-c", program, str(kill), str(told)], timeout=LIMIT_SECONDS, check=False,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -480,10 +480,10 @@ def test_killed_with_its_workers_alive_it_goes_on_at_once(tmp_path):
     whole_store.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BACKSTAY_STORE_PATH", str(whole_store))
-        wanted = life(0)
+        wanted = start(0)
     for kill in (2, 7, 13, 20):
-        life(kill)
-    assert life(0) == wanted
+        start(kill)
+    assert start(0) == wanted
 
 
 def on_processes(name, size, tmp_path, until=0, job="test", kill_after=None):

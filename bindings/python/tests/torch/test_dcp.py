@@ -330,7 +330,7 @@ def test_a_session_of_the_programs_own_is_shared():
             Writer(session, job="other")
 
 
-def test_what_ended_before_it_was_pinned_is_pinned_by_the_next_life(monkeypatch):
+def test_what_ended_before_it_was_pinned_is_pinned_by_the_next_start(monkeypatch):
     def killed(number):
         raise KeyboardInterrupt
 

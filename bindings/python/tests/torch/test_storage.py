@@ -466,7 +466,7 @@ def test_what_another_storage_deletes_is_given_up_at_the_next_write(ours, root, 
     assert kept(store) == 1
 
 
-def test_what_others_delete_is_given_up_by_the_next_life(ours, root, store):
+def test_what_others_delete_is_given_up_by_the_next_start(ours, root, store):
     for name in ("a", "b"):
         ours.mkdir(root / name)
         ours.write(root / name / "model", LARGE)

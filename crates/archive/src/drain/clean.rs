@@ -2,9 +2,9 @@
 //! Purpose: which segments of an archive store are so thinly filled that what lives in them is written
 //! elsewhere.
 //! In from: `ledger`. Out to: `work`: segments that nothing of the next checkpoint refers to.
-//! Invariants: when nothing is left to choose, less than twice of what lives is stored, keys that are only
-//! there as bases included. There a difference counts for four fifths of its bytes: it is no longer than
-//! that part of a key, or a key is written.
+//! Invariants: when nothing is left to choose, less than twice of what lives is stored, bases that are only
+//! there as bases included. There a delta counts for four fifths of its bytes: it is no longer than
+//! that part of a base, or a base is written.
 
 use super::ledger::{Account, Ledger};
 use backstay_format::SegmentId;
@@ -13,30 +13,30 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Excess that is not worth any work.
 const SLACK_BYTES: u64 = 16 << 20;
 
-/// Differences that live, by a key that they are to: bytes of each.
+/// Deltas that live, by a base that they are to: bytes of each.
 type Users = BTreeMap<SegmentId, BTreeMap<SegmentId, u64>>;
 
 /// A segment that may be cleaned.
 struct Thin {
     segment: SegmentId,
     live: u64,
-    /// What it takes, with its share of the keys that are there for it.
+    /// What it takes, with its share of the bases that are there for it.
     cost: u64,
 }
 
 impl Account {
-    fn is_key(&self) -> bool {
+    fn is_base(&self) -> bool {
         self.runs.is_empty()
     }
-    /// What it takes: a difference at the most that it may be of a key.
+    /// What it takes: a delta at the most that it may be of a base.
     fn weight(&self) -> u64 {
-        if self.is_key() {
+        if self.is_base() {
             self.decoded_bytes
         } else {
             self.decoded_bytes * 4 / 5
         }
     }
-    /// Of a key: less than half of it lives.
+    /// Of a base: less than half of it lives.
     fn is_thin(&self) -> bool {
         self.live_bytes * 2 < self.decoded_bytes
     }
@@ -44,8 +44,8 @@ impl Account {
 
 impl Ledger {
     /// Thinly filled segments whose living bytes are worth moving, thinnest first: so many that what
-    /// stays is less than twice what lives, of at most `bytes_max` to move. Where all differences to a
-    /// thin key are among them, so is the key.
+    /// stays is less than twice what lives, of at most `bytes_max` to move. Where all deltas to a
+    /// thin base are among them, so is the base.
     pub(super) fn to_clean(&self, bytes_max: u64) -> BTreeSet<SegmentId> {
         let users = self.users();
         let mut excess = self.excess();
@@ -59,20 +59,20 @@ impl Ledger {
             excess = excess.saturating_sub(thin.cost - thin.live);
             chosen.insert(thin.segment);
         }
-        for (key, users) in &users {
-            let Some(account) = self.segments.get(key).filter(|key| key.is_thin()) else {
+        for (base, users) in &users {
+            let Some(account) = self.segments.get(base).filter(|base| base.is_thin()) else {
                 continue;
             };
             let is_left = users.keys().all(|user| chosen.contains(user));
             if is_left && moved + account.live_bytes <= bytes_max {
                 moved += account.live_bytes;
-                chosen.insert(*key);
+                chosen.insert(*base);
             }
         }
         chosen
     }
 
-    /// What there is beyond what may be: half of what lives, and for differences most of a base.
+    /// What there is beyond what may be: half of what lives, and for deltas most of a base.
     fn excess(&self) -> u64 {
         let accounts = self.segments.values();
         let (mut all, mut most) = (0, SLACK_BYTES);
@@ -80,7 +80,7 @@ impl Ledger {
             let live = account.live_bytes;
             all += account.weight();
             most += live * 3 / 2;
-            if !account.is_key() {
+            if !account.is_base() {
                 most += live * 2 / 5;
             }
         }
@@ -101,12 +101,12 @@ impl Ledger {
         users
     }
 
-    /// What is thin, thinnest first. A key with differences goes by them alone.
+    /// What is thin, thinnest first. A base with deltas goes by them alone.
     fn thin(&self, users: &Users) -> Vec<Thin> {
         let mut pinned: BTreeMap<SegmentId, u64> = BTreeMap::new();
-        for (key, users) in users {
-            // What is dead in a key that is half full is its own matter.
-            let Some(account) = self.segments.get(key).filter(|key| key.is_thin()) else {
+        for (base, users) in users {
+            // What is dead in a base that is half full is its own matter.
+            let Some(account) = self.segments.get(base).filter(|base| base.is_thin()) else {
                 continue;
             };
             let dead = account.decoded_bytes - account.live_bytes;
@@ -150,12 +150,12 @@ mod tests {
         })
     }
 
-    /// Each of the runs is so many bytes to that key.
+    /// Each of the runs is so many bytes to that base.
     fn runs(of: &[(u64, u64)]) -> Runs {
-        let run = |&(key, bytes): &(u64, u64)| BaseRun {
+        let run = |&(base, bytes): &(u64, u64)| BaseRun {
             offset: 0,
             length_bytes: u32::try_from(bytes).unwrap(),
-            base: Address::new(SegmentId(key), 0),
+            base: Address::new(SegmentId(base), 0),
         };
         of.iter().map(run).collect()
     }
@@ -165,7 +165,7 @@ mod tests {
         ledger.add(SegmentId(at), live);
     }
 
-    /// Moves what lives in the chosen ones into new keys, and gives back what nothing needs.
+    /// Moves what lives in the chosen ones into new bases, and gives back what nothing needs.
     fn clean(ledger: &mut Ledger, chosen: &BTreeSet<SegmentId>, next: &mut u64) {
         let mut moved = 0;
         for segment in chosen {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_difference_is_left_with_its_key() {
+    fn a_full_delta_is_left_with_its_base() {
         let mut ledger = Ledger::default();
         for at in 1..=50 {
             add(&mut ledger, at, 0, &[]);
@@ -207,12 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn one_difference_to_many_keys_goes_with_all_of_them() {
+    fn one_delta_to_many_bases_goes_with_all_of_them() {
         let mut ledger = Ledger::default();
         for at in 1..=40 {
             add(&mut ledger, at, at % 2 * MIB, &[]);
         }
-        let all: Vec<(u64, u64)> = (1..=40).map(|key| (key, FULL / 40)).collect();
+        let all: Vec<(u64, u64)> = (1..=40).map(|base| (base, FULL / 40)).collect();
         add(&mut ledger, 100, FULL, &all);
         let chosen = ledger.to_clean(u64::MAX);
         assert_eq!(chosen.len(), 41);
@@ -224,18 +224,18 @@ mod tests {
         /// Whatever refers to what: cleaned a few times, less than twice of what lives is left.
         #[test]
         fn in_the_end_less_than_twice_is_stored(
-            keys in prop::collection::vec(0..=FULL, 1..60),
-            differences in prop::collection::vec(
+            bases in prop::collection::vec(0..=FULL, 1..60),
+            deltas in prop::collection::vec(
                 (0..=FULL, prop::collection::vec((0..60_usize, 1..FULL / 8), 1..8)), 0..60),
         ) {
             let mut ledger = Ledger::default();
-            for (at, live) in keys.iter().enumerate() {
+            for (at, live) in bases.iter().enumerate() {
                 add(&mut ledger, at as u64 + 1, *live, &[]);
             }
-            for (at, (live, of)) in differences.iter().enumerate() {
+            for (at, (live, of)) in deltas.iter().enumerate() {
                 let of: Vec<(u64, u64)> = of
                     .iter()
-                    .map(|(key, bytes)| ((key % keys.len()) as u64 + 1, *bytes))
+                    .map(|(base, bytes)| ((base % bases.len()) as u64 + 1, *bytes))
                     .collect();
                 add(&mut ledger, at as u64 + 1000, *live, &of);
             }

@@ -55,9 +55,9 @@ pub struct ArchivePlan {
     pub job: String,
     /// Its run.
     pub run: u32,
-    /// This life.
+    /// This start.
     pub incarnation: u64,
-    /// The lives that it goes on from, or begins.
+    /// The starts that it goes on from, or begins.
     pub lineage: Lineage,
     /// The checkpoint that it restored.
     pub from: Option<StatusCheckpoint>,
@@ -106,18 +106,18 @@ impl ArchivePlan {
         Ok(catalog)
     }
 
-    /// The catalog knows of this life, once it has begun.
+    /// The catalog knows of this start, once it has begun.
     pub fn name_in(&self, catalog: &Catalog) -> Result<()> {
         match self.from {
             Some(from) => {
                 let from = CheckpointId::new(from.incarnation, from.number);
-                catalog.begin_life(self.lineage, Some(from))
+                catalog.begin_start(self.lineage, Some(from))
             }
             None => catalog.name_lineage(self.lineage),
         }
     }
 
-    /// A life that is over takes nothing over from a later one. Looked at before the catalog is taken over,
+    /// A start that is over takes nothing over from a later one. Looked at before the catalog is taken over,
     /// because that ends whoever writes it.
     fn refuse_if_over(&self) -> Result<()> {
         let known = match Catalog::open_reader(&self.folder) {
@@ -258,7 +258,7 @@ impl DrainCoordinator {
             incarnation: self.plan.incarnation,
             catalog: self.catalog()?.superblock().epoch,
             checkpoint: id,
-            // What is kept stays though a later life abandoned it.
+            // What is kept stays though a later start abandoned it.
             retain: state.checkpoints.iter().map(|c| c.checkpoint).collect(),
             sources: self.seats[at].sources(),
             file: file.unwrap_or_default().to_owned(),
@@ -282,7 +282,7 @@ impl DrainCoordinator {
     /// The same once.
     fn try_archive(&mut self, id: CheckpointId) -> Result<Tried> {
         let watch = Stopwatch::start();
-        // A life that is over begins no drain.
+        // A start that is over begins no drain.
         let is_current = self
             .catalog
             .as_ref()
@@ -599,7 +599,7 @@ mod tests {
             incarnation: 2,
             lineage: Lineage {
                 began: 1,
-                life: 2,
+                start: 2,
                 finished: false,
                 asked: 7,
                 arguments: 8,

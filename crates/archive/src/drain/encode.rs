@@ -55,7 +55,7 @@ impl Planned {
 /// Length of the header of `segment` where it is stored as it is.
 pub(super) fn raw_header_bytes(segment: &Planned) -> usize {
     let pieces = segment.pieces.len();
-    SegmentHeader::key_bytes(SCHEME_BYTES, segment.variable.len(), pieces)
+    SegmentHeader::base_bytes(SCHEME_BYTES, segment.variable.len(), pieces)
 }
 
 /// The scheme of bytes that are stored as they are.
@@ -84,7 +84,7 @@ type Subjects = (String, u8, bool);
 
 /// Bytes a second at which bases are taken to come before any came.
 const BASE_BYTES_PER_SECOND: f64 = 0.5e9;
-/// A difference that is not shorter than this part of a key is not worth that key's keep.
+/// A delta that is not shorter than this part of a base is not worth that base's keep.
 const HISTORY_PART_MAX: f64 = 0.8;
 /// Bytes of bases after which former ones count half.
 const BASES_BYTES: f64 = 256e6;
@@ -121,7 +121,7 @@ impl Means {
 }
 
 impl Encoders {
-    /// What differences are worth is asked anew in each `period` of drains.
+    /// What deltas are worth is asked anew in each `period` of drains.
     pub(super) fn begin_drain(&self, period: u32) {
         if (self.drains.fetch_add(1, Ordering::Relaxed)).is_multiple_of(period.max(1)) {
             lock(&self.choosers).retain(|(_, _, based), _| !*based);
@@ -160,7 +160,7 @@ impl Encoders {
         }
     }
 
-    /// Encodes `bytes`, which are the segment, and may be the difference to `base`.
+    /// Encodes `bytes`, which are the segment, and may be the delta to `base`.
     pub(super) fn encode(
         &self,
         segment: &Planned,

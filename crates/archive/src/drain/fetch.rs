@@ -60,9 +60,9 @@ pub struct ArchiveFound {
     pub folder: PathBuf,
     /// Which run of the job; 0 if there is no archive yet.
     pub run: u32,
-    /// Its newest life.
+    /// Its newest start.
     pub incarnation: u64,
-    /// Which lives go on from one another, as it knows.
+    /// Which starts go on from one another, as it knows.
     pub lineage: Lineage,
     /// Files of stores.
     pub files: Vec<String>,
@@ -96,7 +96,7 @@ impl ArchiveFound {
         let state = catalog.state();
         found.run = catalog.superblock().run;
         found.gave_up_catalog = catalog.given_up().is_some();
-        // What was given up may be of a life more.
+        // What was given up may be of a start more.
         found.incarnation = state.incarnation + u64::from(found.gave_up_catalog);
         found.lineage = state.lineage;
         found.listed = listed(state);

@@ -103,7 +103,7 @@ impl Failed {
         }
     }
 
-    /// Another process goes on from the file: one that was given up, or of a life that is not over yet.
+    /// Another process goes on from the file: one that was given up, or of a start that is not over yet.
     pub(super) fn was_taken_over(&self) -> bool {
         self.drained && self.error.kind() == ErrorKind::StoreBusy
     }
@@ -126,7 +126,7 @@ pub(super) struct Following<'a> {
     pub(super) aggregators: &'a [AggregatorSeat],
     pub(super) pace: &'a Pace,
     pub(super) id: CheckpointId,
-    /// The life that drains.
+    /// The start that drains.
     pub(super) incarnation: u64,
     /// Longest wait for an answer, and for something to move.
     pub(super) within: Duration,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what the segments of a drain may be a difference to: keys of the archive itself.
-//! In from: `state` (where blocks stand now), the store (keys, read back). Out to: `pack` and `encode`
-//! (bases); to the ledger, what became a difference to what.
-//! Invariants: a base lies in a key, so a segment is decoded from itself and keys; a key serves so many
-//! drains and no more; a key that cannot be read, or that is being given up, is no base. Nothing is kept
+//! Purpose: what the segments of a drain may be a delta to: bases of the archive itself.
+//! In from: `state` (where blocks stand now), the store (bases, read back). Out to: `pack` and `encode`
+//! (bases); to the ledger, what became a delta to what.
+//! Invariants: a base is stored whole, so a segment is decoded from itself and bases; a base serves so many
+//! drains and no more; one that cannot be read, or that is being given up, serves none. Nothing is kept
 //! on the nodes for it, and nothing but the archive is needed to go on.
 
 use super::encode::{Encoders, Planned};
@@ -21,10 +21,10 @@ use backstay_format::{Address, BaseRun, SegmentHeader, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// So many times its own bytes the keys of a segment may have, all of which are read with it.
-const KEYS_MAX: u64 = 4;
+/// So many times its own bytes the bases of a segment may have, all of which are read with it.
+const BASES_MAX: u64 = 4;
 
-/// What a segment may be the difference to.
+/// What a segment may be the delta to.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) runs: Vec<BaseRun>,
@@ -40,7 +40,7 @@ pub(super) struct History<'a> {
     device: Arc<ArchiveDevice>,
     /// Segments that are being cleaned: nothing may refer to them any more.
     victims: &'a BTreeSet<SegmentId>,
-    /// Drains that a key serves; 0 for none.
+    /// Drains that a base serves; 0 for none.
     drains_max: i64,
     /// Every so many checkpoints one is drained.
     every: u64,
@@ -50,11 +50,11 @@ pub(super) struct History<'a> {
 /// What was found out meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Segments of this drain that are differences.
+    /// Segments of this drain that are deltas.
     pub(super) made: BTreeMap<SegmentId, Runs>,
-    /// Which drain wrote a key of a former life.
+    /// Which drain wrote a base of a former start.
     pub(super) written: BTreeMap<SegmentId, i64>,
-    /// Keys that cannot be read.
+    /// Bases that cannot be read.
     unreadable: BTreeSet<SegmentId>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The base of a segment, if at least half of it has one, and not scattered over too many keys.
+    /// The base of a segment, if at least half of it has one, and not scattered over too many bases.
     pub(super) fn base(
         &self,
         packing: &Packing<'_>,
@@ -132,20 +132,20 @@ impl<'a> History<'a> {
         let based: u64 = runs.iter().map(|run| u64::from(run.length_bytes)).sum();
         let length = u64::from(segment.length);
         let is_dense =
-            based > 0 && based * 2 >= length && self.bytes_of_keys(&runs) <= KEYS_MAX * length;
+            based > 0 && based * 2 >= length && self.bytes_of_bases(&runs) <= BASES_MAX * length;
         is_dense.then_some(runs)
     }
 
-    /// Bytes of all the keys of some runs, decoded.
-    fn bytes_of_keys(&self, runs: &[BaseRun]) -> u64 {
-        let keys: BTreeSet<SegmentId> = runs.iter().map(|run| run.base.segment()).collect();
-        let accounts = keys
+    /// Bytes of all the bases of some runs, decoded.
+    fn bytes_of_bases(&self, runs: &[BaseRun]) -> u64 {
+        let bases: BTreeSet<SegmentId> = runs.iter().map(|run| run.base.segment()).collect();
+        let accounts = bases
             .iter()
-            .filter_map(|&key| self.state.ledger.account(key));
+            .filter_map(|&base| self.state.ledger.account(base));
         accounts.map(|account| account.decoded_bytes).sum()
     }
 
-    /// Where in a key the bytes stand that a block may be the difference to.
+    /// Where in a base the bytes stand that a block may be the delta to.
     fn base_of(&self, packing: &Packing<'_>, piece: &Piece) -> Option<Address> {
         let place = index(piece.variable);
         let work = packing.works.get(index(piece.rank))?;
@@ -162,33 +162,33 @@ impl<'a> History<'a> {
             return None;
         }
         let stands = tree.block(to_usize(piece.block.index), index(piece.block.length))?;
-        let key = key_of(&self.state.ledger, stands.address, piece.block.length)?;
-        self.serves(key.segment()).then_some(key)
+        let base = base_of(&self.state.ledger, stands.address, piece.block.length)?;
+        self.serves(base.segment()).then_some(base)
     }
 
-    /// Whether a key may be a base once more.
-    fn serves(&self, key: SegmentId) -> bool {
+    /// Whether a base may serve once more.
+    fn serves(&self, base: SegmentId) -> bool {
         let ledger = &self.state.ledger;
-        let Some(account) = ledger.account(key) else {
+        let Some(account) = ledger.account(base) else {
             return false;
         };
-        if self.victims.contains(&key) || lock(&self.found).unreadable.contains(&key) {
+        if self.victims.contains(&base) || lock(&self.found).unreadable.contains(&base) {
             return false;
         }
-        let written = account.written.or_else(|| self.written(key, account));
+        let written = account.written.or_else(|| self.written(base, account));
         written.is_some_and(|written| ledger.drains_since(written) <= self.drains_max)
     }
 
-    /// Which drain wrote a key of a former life, by what its header says: an estimate, and no later than
+    /// Which drain wrote a base of a former start, by what its header says: an estimate, and no later than
     /// the drains say that are known to have used it.
-    fn written(&self, key: SegmentId, account: &Account) -> Option<i64> {
-        if let Some(&written) = lock(&self.found).written.get(&key) {
+    fn written(&self, base: SegmentId, account: &Account) -> Option<i64> {
+        if let Some(&written) = lock(&self.found).written.get(&base) {
             return Some(written);
         }
-        let header = match self.device.header(key) {
+        let header = match self.device.header(base) {
             Ok(header) => header,
             Err(error) => {
-                self.is_unreadable(key, &error);
+                self.is_unreadable(base, &error);
                 return None;
             }
         };
@@ -196,22 +196,22 @@ impl<'a> History<'a> {
         let numbers = opened.number.saturating_sub(header.checkpoint.number);
         let drains = i64::try_from(numbers.div_ceil(self.every)).unwrap_or(i64::MAX);
         let written = -drains.max(account.served);
-        lock(&self.found).written.insert(key, written);
+        lock(&self.found).written.insert(base, written);
         Some(written)
     }
 
-    /// Says which of the keys cannot be read, once for each.
+    /// Says which of the bases cannot be read, once for each.
     fn find_unreadable(&self, runs: &[BaseRun]) {
-        let keys: BTreeSet<SegmentId> = runs.iter().map(|run| run.base.segment()).collect();
-        for key in keys {
-            if let Err(error) = self.device.segment(key) {
-                self.is_unreadable(key, &error);
+        let bases: BTreeSet<SegmentId> = runs.iter().map(|run| run.base.segment()).collect();
+        for base in bases {
+            if let Err(error) = self.device.segment(base) {
+                self.is_unreadable(base, &error);
             }
         }
     }
 
-    fn is_unreadable(&self, key: SegmentId, error: &Error) {
-        if lock(&self.found).unreadable.insert(key) {
+    fn is_unreadable(&self, base: SegmentId, error: &Error) {
+        if lock(&self.found).unreadable.insert(base) {
             notice::warn(&format!(
                 "what changed since is stored whole, not as a delta: {error}"
             ));
@@ -222,8 +222,8 @@ impl<'a> History<'a> {
 impl Ledger {
     /// Takes over what a drain found out.
     pub(super) fn learn(&mut self, written: &BTreeMap<SegmentId, i64>) {
-        for (&key, &drain) in written {
-            self.date(key, drain);
+        for (&base, &drain) in written {
+            self.date(base, drain);
         }
     }
 }
@@ -235,8 +235,8 @@ fn goes_on(last: &BaseRun, next: &BaseRun) -> bool {
         && last.base.offset_bytes() + last.length_bytes == next.base.offset_bytes()
 }
 
-/// The address in a key of what stands at `address`: there itself, or what it is the difference to.
-fn key_of(ledger: &Ledger, address: Address, length: u32) -> Option<Address> {
+/// The address in a base of what stands at `address`: there itself, or what it is the delta to.
+fn base_of(ledger: &Ledger, address: Address, length: u32) -> Option<Address> {
     if address.is_none() {
         return None;
     }
@@ -256,8 +256,8 @@ fn key_of(ledger: &Ledger, address: Address, length: u32) -> Option<Address> {
     (at % Address::UNIT_BYTES == 0).then(|| Address::new(run.base.segment(), unit))
 }
 
-/// For each key, how many drains are known to have used it: of which checkpoints differences to it are.
-pub(super) fn note_differences(ledger: &mut Ledger, headers: &[SegmentHeader]) {
+/// For each base, how many drains are known to have used it: of which checkpoints deltas to it are.
+pub(super) fn note_deltas(ledger: &mut Ledger, headers: &[SegmentHeader]) {
     let mut of: BTreeMap<SegmentId, BTreeSet<_>> = BTreeMap::new();
     for header in headers {
         for run in &header.bases {
@@ -265,8 +265,8 @@ pub(super) fn note_differences(ledger: &mut Ledger, headers: &[SegmentHeader]) {
             checkpoints.insert(header.checkpoint);
         }
     }
-    for (key, checkpoints) in of {
-        if let Some(account) = ledger.segments.get_mut(&key) {
+    for (base, checkpoints) in of {
+        if let Some(account) = ledger.segments.get_mut(&base) {
             account.served = i64::try_from(checkpoints.len()).unwrap_or(i64::MAX);
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: which segments of an archive store are needed, how much of each, and since when no more.
 //! In: references that come and go. Out: segments to give back; to `clean`, what they hold; to `history`,
-//! what they are a difference to, and since when they are there.
-//! Invariants: a segment that a retained checkpoint refers to, or that a needed one is a difference to, is
+//! what they are a delta to, and since when they are there.
+//! Invariants: a segment that a retained checkpoint refers to, or that a needed one is a delta to, is
 //! never given back. Derived from the retained roots at opening, never stored.
 
 use super::tree::Turnover;
@@ -10,7 +10,7 @@ use backstay_format::{BaseRun, CheckpointId, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Which bytes of a segment are the difference to what, in order; none of a key.
+/// Which bytes of a segment are the delta to what, in order; none of a base.
 pub(super) type Runs = Arc<[BaseRun]>;
 
 /// One segment.
@@ -20,21 +20,21 @@ pub(super) struct Account {
     pub(super) live_bytes: u64,
     /// Bytes, decoded.
     pub(super) decoded_bytes: u64,
-    /// The first checkpoint that refers to it, where it was written in this life; else an unknown one.
+    /// The first checkpoint that refers to it, where it was written in this start; else an unknown one.
     pub(super) born: Option<CheckpointId>,
     /// The first checkpoint that does not refer to it any more.
     pub(super) dead_since: CheckpointId,
-    /// What it is a difference to.
+    /// What it is a delta to.
     pub(super) runs: Runs,
-    /// The drain that wrote it: those of this life count from 1, and of lives before down from 0. `None`
+    /// The drain that wrote it: those of this start count from 1, and of starts before down from 0. `None`
     /// where it is not known yet.
     pub(super) written: Option<i64>,
-    /// Drains of former lives that are known to have used it as a base.
+    /// Drains of former starts that are known to have used it as a base.
     pub(super) served: i64,
 }
 
 impl Account {
-    /// The keys that it is a difference to; one may come again.
+    /// The bases that it is a delta to; one may come again.
     pub(super) fn bases(&self) -> impl Iterator<Item = SegmentId> {
         self.runs.iter().map(|run| run.base.segment())
     }
@@ -44,7 +44,7 @@ impl Account {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     pub(super) segments: BTreeMap<SegmentId, Account>,
-    /// Drains of this life.
+    /// Drains of this start.
     drains: i64,
 }
 
@@ -128,7 +128,7 @@ impl Ledger {
             account.live_bytes == 0 && !retained.iter().any(|&id| refers(account, id))
         };
         let mut freed = Vec::new();
-        // What differences refer to goes when they do: one more turn.
+        // What deltas refer to goes when they do: one more turn.
         for _ in 0..2 {
             let based: BTreeSet<SegmentId> =
                 self.segments.values().flat_map(Account::bases).collect();
@@ -208,7 +208,7 @@ mod tests {
             },
             id(6),
         );
-        // A life that began from checkpoint 4 drains its 5, which shares what 6 wrote; its 7 does not.
+        // A start that began from checkpoint 4 drains its 5, which shares what 6 wrote; its 7 does not.
         let five = CheckpointId::new(2, 5);
         ledger.apply(&Turnover::default(), five);
         let seven = CheckpointId::new(2, 7);
@@ -224,24 +224,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_difference_refers_to_stays_as_long_as_the_difference() {
+    fn what_a_delta_refers_to_stays_as_long_as_the_delta() {
         let mut ledger = Ledger::default();
-        let [key, difference] = [SegmentId(1), SegmentId(2)];
-        ledger.open(key, 100, Runs::default());
+        let [base, delta] = [SegmentId(1), SegmentId(2)];
+        ledger.open(base, 100, Runs::default());
         let run = BaseRun {
             offset: 0,
             length_bytes: 64,
-            base: Address::new(key, 0),
+            base: Address::new(base, 0),
         };
-        ledger.open(difference, 100, [run].into());
-        ledger.add(difference, 50);
-        ledger.needed_until(key, id(3));
+        ledger.open(delta, 100, [run].into());
+        ledger.add(delta, 50);
+        ledger.needed_until(base, id(3));
         assert!(ledger.free(&[id(5)].into()).is_empty());
         let gone = Turnover {
             added: Vec::new(),
-            removed: vec![(difference, 50)],
+            removed: vec![(delta, 50)],
         };
         ledger.apply(&gone, id(6));
-        assert_eq!(ledger.free(&[id(6)].into()), vec![difference, key]);
+        assert_eq!(ledger.free(&[id(6)].into()), vec![delta, base]);
     }
 }

@@ -19,7 +19,7 @@
 //! | `changes` | which blocks differ from what the archive has |
 //! | `equal` | which of them are equal to each other, byte for byte |
 //! | `pack` | gathers, encodes and stores the segments of a plan |
-//! | `history` | what segments may be a difference to |
+//! | `history` | what segments may be a delta to |
 //! | `parts` | the trees and roots above the blocks |
 //! | `state` | what an aggregator knows of its store |
 //! | `tree`, `ledger` | streams and segments of the archive |

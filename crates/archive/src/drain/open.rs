@@ -4,13 +4,13 @@
 //! In from: the request to drain. Out to: `point`.
 //! Invariants: a file on shared storage never changes its writing host; whoever takes over writes a file of
 //! its own and only reads the former, which is the one that the catalog names: what nobody recorded is begun
-//! anew, because nobody says how what it goes on from went on. A store is kept open for one life of the job.
+//! anew, because nobody says how what it goes on from went on. A store is kept open for one start of the job.
 
 use super::encode::Decoders;
 use super::fetch::open_device;
-use super::history::note_differences;
+use super::history::note_deltas;
 use super::ledger::{Ledger, Runs};
-use super::point::{Life, OpenStore};
+use super::point::{OpenStore, Start};
 use super::state::State;
 use super::{DrainSettings, PARALLEL_MAX, parallel};
 use crate::layout::Layout;
@@ -38,9 +38,9 @@ pub(super) fn store_for(
     settings: &DrainSettings,
     pulse: &Pulse,
 ) -> Result<OpenStore> {
-    // What a former life or another coordinator left open may have been removed meanwhile: it is looked up.
+    // What a former start or another coordinator left open may have been removed meanwhile: it is looked up.
     let is_it = |held: &OpenStore| {
-        (&held.life, held.aggregator) == (&Life::of(job), job.aggregator)
+        (&held.start, held.aggregator) == (&Start::of(job), job.aggregator)
             && (held.file == job.file || held.recorded == job.file)
     };
     if let Some(held) = held.filter(is_it) {
@@ -65,7 +65,7 @@ pub(super) fn store_for(
         opened => opened?,
     };
     Ok(OpenStore {
-        life: Life::of(job),
+        start: Start::of(job),
         aggregator: job.aggregator,
         recorded: job.file.clone(),
         file,
@@ -215,22 +215,18 @@ fn load(store: &ArchiveStore) -> Result<State> {
             Runs::default(),
         );
     }
-    open_differences(store, &entries, &mut ledger)?;
+    open_deltas(store, &entries, &mut ledger)?;
     let reader = StoreReader::open(store.device())?;
     reader.read_records(|_, _, _| {})?;
     State::load(&reader, root.revisions.clone(), ledger)
 }
 
-/// Takes into account what differences refer to. One whose header is damaged refers to nothing: nobody can
+/// Takes into account what deltas refer to. One whose header is damaged refers to nothing: nobody can
 /// decode it.
-fn open_differences(
-    store: &ArchiveStore,
-    entries: &[TableEntry],
-    ledger: &mut Ledger,
-) -> Result<()> {
-    let differences: Vec<&TableEntry> = entries.iter().filter(|entry| entry.difference).collect();
+fn open_deltas(store: &ArchiveStore, entries: &[TableEntry], ledger: &mut Ledger) -> Result<()> {
+    let deltas: Vec<&TableEntry> = entries.iter().filter(|entry| entry.delta).collect();
     let device = store.device();
-    let headers = parallel(&differences, PARALLEL_MAX, |entry| {
+    let headers = parallel(&deltas, PARALLEL_MAX, |entry| {
         match device.header(entry.segment) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 notice::warn(&error.to_string());
@@ -244,6 +240,6 @@ fn open_differences(
         let decoded = u64::from(header.decoded_bytes);
         ledger.open(header.segment, decoded, header.bases.as_slice().into());
     }
-    note_differences(ledger, &headers);
+    note_deltas(ledger, &headers);
     Ok(())
 }

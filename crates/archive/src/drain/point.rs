@@ -3,7 +3,7 @@
 //! aggregator, and says how far they are.
 //! In from: requests of the coordinator and of aggregators. Out to: `source`, `work`.
 //! Invariants: one drain at a time has the store; a request that cannot be done at once starts a thread, and `Progress`
-//! tells how it goes; a store that failed is opened anew by the next drain; a life of the job that is over
+//! tells how it goes; a store that failed is opened anew by the next drain; a start of the job that is over
 //! begins and ends nothing.
 
 use super::encode::{Encoders, Means};
@@ -33,28 +33,28 @@ pub struct DrainPoint {
     source: Mutex<Option<Arc<NodeSource>>>,
     aggregator: Arc<AggregatorState>,
     threads: Mutex<Threads>,
-    /// The latest life that began a drain.
+    /// The latest start that began a drain.
     latest: Mutex<Option<Latest>>,
 }
 
 #[derive(Debug)]
 struct Latest {
-    life: Life,
+    start: Start,
     /// The newest checkpoint that it drained here.
     drained: CheckpointId,
 }
 
-/// A life of a job, as its coordinator says.
+/// A start of a job, as its coordinator says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct Start {
     job: String,
     run: u32,
     incarnation: u64,
-    /// Of two coordinators of one life, which is the later one.
+    /// Of two coordinators of one start, which is the later one.
     catalog: u32,
 }
 
-impl Life {
+impl Start {
     pub(super) fn of(job: &DrainJob) -> Self {
         Self {
             job: job.job.clone(),
@@ -113,7 +113,7 @@ struct Threads {
 #[derive(Debug)]
 pub(super) struct OpenStore {
     /// Whose drain opened it.
-    pub(super) life: Life,
+    pub(super) start: Start,
     pub(super) aggregator: u32,
     /// The file that was recorded when it was opened, which it is or was taken over from.
     pub(super) recorded: String,
@@ -280,7 +280,7 @@ impl DrainPoint {
                 let latest = lock(&self.latest);
                 if latest
                     .as_ref()
-                    .is_none_or(|latest| latest.life.incarnation <= *incarnation)
+                    .is_none_or(|latest| latest.start.incarnation <= *incarnation)
                 {
                     self.aggregator.latest().cancel();
                 }
@@ -332,18 +332,18 @@ impl DrainPoint {
         drop(told);
     }
 
-    /// The later life of a run has the aggregator; one that is over is refused. So is a request that comes
+    /// The later start of a run has the aggregator; one that is over is refused. So is a request that comes
     /// late: a drain of an older checkpoint would take off the store what was drained since.
     fn admit(&self, job: &DrainJob, progress: &DrainProgress) -> Result<()> {
         let mut latest = lock(&self.latest);
-        let life = Life::of(job);
+        let start = Start::of(job);
         let begun = Latest {
-            life: life.clone(),
+            start: start.clone(),
             drained: CheckpointId::default(),
         };
         let known = latest.get_or_insert(begun);
-        if life.is_before(&known.life) {
-            let later = &known.life;
+        if start.is_before(&known.start) {
+            let later = &known.start;
             let context = format!(
                 "{} drains for start {} of job {} (catalog {}); this is start {} (catalog {}), which that \
                  one took over from: end it",
@@ -351,14 +351,14 @@ impl DrainPoint {
                 later.incarnation,
                 later.job,
                 later.catalog,
-                life.incarnation,
-                life.catalog
+                start.incarnation,
+                start.catalog
             );
             return Err(Error::new(ErrorKind::StoreBusy, context));
         }
-        if known.life != life {
+        if known.start != start {
             let drained = CheckpointId::default();
-            *known = Latest { life, drained };
+            *known = Latest { start, drained };
             return Ok(());
         }
         if progress.state == DONE {

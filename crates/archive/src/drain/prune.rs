@@ -286,7 +286,7 @@ fn dead(plan: &PrunePlan, name: &str) -> Result<Vec<TableEntry>> {
     let mut bases = BTreeSet::new();
     for entry in entries
         .iter()
-        .filter(|e| e.difference && needed.contains(&e.segment))
+        .filter(|e| e.delta && needed.contains(&e.segment))
     {
         let header = device.header(entry.segment)?;
         bases.extend(header.bases.iter().map(|run| run.base.segment()));

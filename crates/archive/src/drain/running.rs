@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: one job at a time on a folder of the archive: a lock that its file system keeps, and that goes
 //! with the process or, after a while, with its host.
-//! In from: `session` on rank 0, when a life begins. Out: the lock, or an error that names the other job.
+//! In from: `session` on rank 0, when a start begins. Out: the lock, or an error that names the other job.
 //! Invariants: taken at set-up, never for a checkpoint; a courtesy that names the other job early. What is
 //! recorded rests on the heirs of files (`archive::heir`), so that a lock that a file system loses, keeps on one
 //! host (localflock), or does not have costs nothing.
@@ -29,9 +29,9 @@ pub struct RunningLock {
 }
 
 impl RunningLock {
-    /// Takes the lock of `folder` for `job`. `is_next_life` says that the nodes' stores are of the run that
-    /// the archive is of: then a lock that lingers is of a life that is over.
-    pub fn take(folder: &Path, job: &str, is_next_life: bool) -> Result<Self> {
+    /// Takes the lock of `folder` for `job`. `is_next_start` says that the nodes' stores are of the run that
+    /// the archive is of: then a lock that lingers is of a start that is over.
+    pub fn take(folder: &Path, job: &str, is_next_start: bool) -> Result<Self> {
         let path = folder.join(RUNNING_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
@@ -50,7 +50,7 @@ impl RunningLock {
                             .take(400)
                             .read_to_string(&mut holder),
                     );
-                    return held(&path, holder.trim(), is_next_life);
+                    return held(&path, holder.trim(), is_next_start);
                 }
                 Err(error) => {
                     notice::warn(&format!(
@@ -72,8 +72,8 @@ impl RunningLock {
     }
 }
 
-fn held(path: &Path, holder: &str, is_next_life: bool) -> Result<RunningLock> {
-    if is_next_life {
+fn held(path: &Path, holder: &str, is_next_start: bool) -> Result<RunningLock> {
+    if is_next_start {
         notice::warn(&format!(
             "{} is still locked by {holder}, an earlier start of this job; going on without it",
             path.display()
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_job_is_refused_and_the_next_life_is_not() {
+    fn a_second_job_is_refused_and_the_next_start_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let first = RunningLock::take(folder.path(), "one", false).unwrap();
         let error = RunningLock::take(folder.path(), "one", false).unwrap_err();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: where staging servers are, and the secret that they share with the job: files in the job's
 //! folder of the archive, which only its user may read.
-//! In from: a server that starts, the job that looks and says what the secret of its life is. Out to:
+//! In from: a server that starts, the job that looks and says what the secret of its start is. Out to:
 //! `coordinate`, the endpoints.
-//! Invariants: looked at when a life begins and when a server is gone, never for a checkpoint.
+//! Invariants: looked at when a start begins and when a server is gone, never for a checkpoint.
 
 use crate::private;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -85,7 +85,7 @@ impl Drop for ServerPlace {
     }
 }
 
-/// Tells staging servers the secret of a new life of the job. It takes the place of the one before, by
+/// Tells staging servers the secret of a new start of the job. It takes the place of the one before, by
 /// which nobody is answered from then on.
 pub fn publish_secret(folder: &Path, secret: &Secret) -> Result<()> {
     let path = folder.join(SECRET_FILE);
@@ -107,7 +107,7 @@ fn write_beside(folder: &Path, secret: &[u8; Secret::BYTES]) -> std::io::Result<
     Ok(beside)
 }
 
-/// The secret that the job and its staging servers share: that of the newest life, or, before the first
+/// The secret that the job and its staging servers share: that of the newest start, or, before the first
 /// one, what whoever comes first draws. Readable by the user alone.
 pub fn shared_secret(folder: &Path) -> Result<Secret> {
     let path = folder.join(SECRET_FILE);

@@ -26,7 +26,7 @@ pub struct DrainSettings {
     pub codec: ArchiveCodec,
     /// Whether a second, general-purpose pass is tried.
     pub second_pass: bool,
-    /// Drains that a key serves; 0 where all is stored whole.
+    /// Drains that a base serves; 0 where all is stored whole.
     pub history: u32,
     /// Every so many checkpoints one is drained.
     pub every: u32,

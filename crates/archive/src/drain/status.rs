@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_millis(500);
 pub struct StatusCheckpoint {
     /// Its number.
     pub number: u64,
-    /// Which life took it.
+    /// Which start took it.
     pub incarnation: u64,
 }
 
@@ -127,9 +127,9 @@ pub struct ArchiveStatus {
     pub last_bytes_changed: u64,
     /// Bytes stored by it.
     pub last_bytes_stored: u64,
-    /// Drains that ended well in this life.
+    /// Drains that ended well in this start.
     pub drains: u64,
-    /// Drains that failed in this life.
+    /// Drains that failed in this start.
     pub failures: u64,
     /// The last error, while it lasts.
     pub error: Option<String>,

@@ -60,16 +60,16 @@ fn a_checkpoint_is_listed_until_it_is_abandoned_or_dropped() {
         .collect();
     assert_eq!(files, ["aggregate-1-1.backstay", "aggregate-3-1.backstay"]);
 
-    // The second life goes on from 3: what the first did later is abandoned, also when it comes late.
-    catalog.begin_life(lineage(2), Some(id(3))).unwrap();
-    catalog.begin_life(lineage(2), Some(id(3))).unwrap();
+    // The second start goes on from 3: what the first did later is abandoned, also when it comes late.
+    catalog.begin_start(lineage(2), Some(id(3))).unwrap();
+    catalog.begin_start(lineage(2), Some(id(3))).unwrap();
     assert_eq!(listed(folder), [1, 2, 3].map(id));
     let late = catalog.record(&checkpoint(id(6), &[1])).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::NotRetained);
     let again = CheckpointId::new(2, 4);
     catalog.record(&checkpoint(again, &[1])).unwrap();
     assert_eq!(listed(folder), [id(1), id(2), id(3), again]);
-    let older = catalog.begin_life(lineage(1), None).unwrap_err();
+    let older = catalog.begin_start(lineage(1), None).unwrap_err();
     assert_eq!(older.kind(), ErrorKind::InvalidArgument);
 
     catalog.keep(1, true).unwrap();
@@ -332,7 +332,7 @@ fn a_catalog_has_room_for_all_that_an_archive_may_retain() {
     }
 }
 
-/// A life with more aggregators than the catalog was made for goes on in a file with larger slots.
+/// A start with more aggregators than the catalog was made for goes on in a file with larger slots.
 #[test]
 fn a_catalog_with_too_small_slots_gives_way_to_a_larger_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -371,11 +371,11 @@ fn a_checkpoint_without_parts_of_some_ranks_is_not_recorded() {
     assert_eq!(listed(folder.path()), []);
 }
 
-/// The lineage as life `life` of the job has it, which the first began.
-fn lineage(life: u64) -> Lineage {
+/// The lineage as start `start` of the job has it, which the first began.
+fn lineage(start: u64) -> Lineage {
     Lineage {
         began: 1,
-        life,
+        start,
         ..Lineage::default()
     }
 }

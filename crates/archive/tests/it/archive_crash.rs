@@ -266,7 +266,7 @@ fn a_catalog_survives_every_crash() {
     let mut marks = vec![(device.log_length(), catalog.state())];
     for step in 1..8 {
         match step {
-            3 => catalog.begin_life(lineage(2), Some(id(1))).unwrap(),
+            3 => catalog.begin_start(lineage(2), Some(id(1))).unwrap(),
             5 => catalog.drop_checkpoints(&[id(1), id(2)]).unwrap(),
             6 => catalog.keep(4, true).unwrap(),
             _ => {
@@ -328,11 +328,11 @@ fn a_catalog_survives_every_crash() {
     }
 }
 
-/// The lineage as life `life` of the job has it, which the first began.
-fn lineage(life: u64) -> Lineage {
+/// The lineage as start `start` of the job has it, which the first began.
+fn lineage(start: u64) -> Lineage {
     Lineage {
         began: 1,
-        life,
+        start,
         ..Lineage::default()
     }
 }

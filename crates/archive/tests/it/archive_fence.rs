@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two lives of one job on one archive, each stalled and let go on at every read, write and sync: what the
-//! catalog lists is whole at every instant, and nobody is told of what another life does not know.
+//! Two starts of one job on one archive, each stalled and let go on at every read, write and sync: what the
+//! catalog lists is whole at every instant, and nobody is told of what another start does not know.
 
-use crate::archive_store::{DeviceFolder, content, identity, key, options, reading};
+use crate::archive_store::{DeviceFolder, content, identity, options, reading, stored_whole};
 use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, Identity, NewCheckpoint, NewPart,
     Place, catalog_file, store_file,
@@ -21,12 +21,12 @@ use std::sync::{Arc, Condvar, Mutex};
 const SLOT: u32 = 64 << 10;
 /// Bytes of a segment: a few fill the space that is reserved, so that it is used again soon.
 const BYTES: usize = 12_000;
-/// Drains of each life.
+/// Drains of each start.
 const DRAINS: u64 = 9;
 
 /// Whose turn it is, and for how many operations.
 struct Turn {
-    life: usize,
+    start: usize,
     left: u64,
     over: [bool; 2],
     seeded: Seeded,
@@ -52,7 +52,7 @@ impl World {
             wrong: Mutex::default(),
             files: DeviceFolder::default(),
             turn: Mutex::new(Turn {
-                life: 0,
+                start: 0,
                 left: 40,
                 over: [false, true],
                 seeded: Seeded::of(&[seed, 0xfe9c]),
@@ -62,34 +62,34 @@ impl World {
         })
     }
 
-    /// Does `what` when `life` has its turn. Between two turns all that is listed has to be whole.
-    fn act<T>(&self, life: usize, what: impl FnOnce() -> T) -> T {
+    /// Does `what` when `start` has its turn. Between two turns all that is listed has to be whole.
+    fn act<T>(&self, start: usize, what: impl FnOnce() -> T) -> T {
         let mut turn = self.turn.lock().unwrap();
-        while turn.life != life && !turn.over[1 - life] {
+        while turn.start != start && !turn.over[1 - start] {
             turn = self.changed.wait(turn).unwrap();
         }
         let done = what();
         turn.left = turn.left.saturating_sub(1);
         if turn.left == 0 {
             self.note(self.check());
-            // Mostly short turns; now and then one life stalls for long.
+            // Mostly short turns; now and then one start stalls for long.
             turn.left = match turn.seeded.below(8) {
                 0 => 1 + turn.seeded.below(400),
                 1..3 => 1 + turn.seeded.below(60),
                 _ => 1 + turn.seeded.below(6),
             };
-            turn.life = turn.seeded.index(2);
+            turn.start = turn.seeded.index(2);
             self.changed.notify_all();
         }
         done
     }
 
-    fn begins(&self, life: usize) {
-        self.turn.lock().unwrap().over[life] = false;
+    fn begins(&self, start: usize) {
+        self.turn.lock().unwrap().over[start] = false;
     }
 
-    fn ends(&self, life: usize) {
-        self.turn.lock().unwrap().over[life] = true;
+    fn ends(&self, start: usize) {
+        self.turn.lock().unwrap().over[start] = true;
         self.changed.notify_all();
     }
 
@@ -140,17 +140,17 @@ impl World {
     }
 }
 
-/// A file as one life sees it.
+/// A file as one start sees it.
 #[derive(Clone)]
 struct Seen {
-    life: usize,
+    start: usize,
     world: Arc<World>,
     file: SimDevice,
 }
 
 impl std::fmt::Debug for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Seen({})", self.life)
+        write!(f, "Seen({})", self.start)
     }
 }
 
@@ -159,7 +159,7 @@ impl Device for Seen {
         self.file.length_bytes()
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.world.act(self.life, || {
+        self.world.act(self.start, || {
             self.file.read_at(buffer, offset)?;
             if offset == HEIR_OFFSET && !self.world.looks {
                 buffer.fill(0);
@@ -169,22 +169,22 @@ impl Device for Seen {
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
         self.world
-            .act(self.life, || self.file.write_at(bytes, offset))
+            .act(self.start, || self.file.write_at(bytes, offset))
     }
     fn sync(&self) -> std::io::Result<()> {
-        self.world.act(self.life, || self.file.sync())
+        self.world.act(self.start, || self.file.sync())
     }
     fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
         self.file.reserve(length_bytes)
     }
     fn name(&self) -> String {
-        format!("life {}", self.life)
+        format!("start {}", self.start)
     }
 }
 
-/// One life of the job: its way to the files.
+/// One start of the job: its way to the files.
 #[derive(Debug, Clone)]
-struct Life {
+struct Start {
     number: usize,
     world: WorldHandle,
 }
@@ -198,7 +198,7 @@ impl std::fmt::Debug for WorldHandle {
     }
 }
 
-impl Place for Life {
+impl Place for Start {
     fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
         self.see(&self.world.0.files.device(name)?)
     }
@@ -207,7 +207,7 @@ impl Place for Life {
     }
 }
 
-impl Life {
+impl Start {
     fn new(world: &Arc<World>, number: usize) -> Self {
         Self {
             number,
@@ -218,7 +218,7 @@ impl Life {
     #[expect(clippy::unnecessary_wraps, reason = "as a place opens")]
     fn see(&self, file: &SimDevice) -> backstay_base::Result<Arc<dyn Device>> {
         Ok(Arc::new(Seen {
-            life: self.number,
+            start: self.number,
             world: Arc::clone(&self.world.0),
             file: file.clone(),
         }))
@@ -237,7 +237,7 @@ impl Life {
         }
     }
 
-    /// Drains `numbers`, from what `catalog` lists, until another life has the archive; the last checkpoint of
+    /// Drains `numbers`, from what `catalog` lists, until another start has the archive; the last checkpoint of
     /// which it was told that it is in the archive.
     fn run(
         &self,
@@ -276,7 +276,7 @@ impl Life {
         let mut own: BTreeSet<SegmentId> = before.iter().rev().take(2).copied().collect();
         for _ in 0..2 {
             let segment = store.next_segment();
-            store.append(key(segment, id, content(segment.0, BYTES)))?;
+            store.append(stored_whole(segment, id, content(segment.0, BYTES)))?;
             own.insert(segment);
         }
         let needed: BTreeSet<SegmentId> = before.union(&own).copied().collect();
@@ -318,10 +318,10 @@ fn revision(id: CheckpointId) -> RevisionEntry {
     }
 }
 
-/// The first life drains; the second takes over from it at some instant, and both go on. What went wrong.
-fn two_lives(seed: u64, looks: bool) -> Result<(), String> {
+/// The first start drains; the second takes over from it at some instant, and both go on. What went wrong.
+fn two_starts(seed: u64, looks: bool) -> Result<(), String> {
     let world = World::new(seed, looks);
-    let first = Life::new(&world, 0);
+    let first = Start::new(&world, 0);
     let store_name = store_file(3, 1);
     let device = first.make(&store_name).unwrap();
     let store = ArchiveStore::create_on(device, &first.identity(1), &options()).unwrap();
@@ -339,7 +339,7 @@ fn two_lives(seed: u64, looks: bool) -> Result<(), String> {
             told
         });
         let new = scope.spawn(|| {
-            let heir = second_life(&world, seed);
+            let heir = second_start(&world, seed);
             world.ends(1);
             heir
         });
@@ -350,12 +350,12 @@ fn two_lives(seed: u64, looks: bool) -> Result<(), String> {
         return Err(wrong);
     }
     let (known, last) = heir?;
-    // The first life was told of nothing that the second did not find, and of its end.
+    // The first start was told of nothing that the second did not find, and of its end.
     if let Some(told) = told.0.filter(|told| *told > known) {
         return Err(format!("{told} was recorded, and {known} was found"));
     }
     if told.0 < Some(CheckpointId::new(1, 2 + DRAINS)) && told.1 != Some(ErrorKind::StoreBusy) {
-        return Err(format!("the first life ended with {told:?}"));
+        return Err(format!("the first start ended with {told:?}"));
     }
     let listed = world.catalog().unwrap();
     let newest = listed.state().restorable().last();
@@ -367,9 +367,9 @@ fn two_lives(seed: u64, looks: bool) -> Result<(), String> {
 }
 
 /// Takes over catalog and store, and drains; what it found, and its last one.
-fn second_life(world: &Arc<World>, seed: u64) -> Result<(CheckpointId, CheckpointId), String> {
+fn second_start(world: &Arc<World>, seed: u64) -> Result<(CheckpointId, CheckpointId), String> {
     let words = |error: backstay_base::Error| error.to_string();
-    let second = Life::new(world, 1);
+    let second = Start::new(world, 1);
     // At some time.
     for _ in 0..Seeded::of(&[seed, 7]).below(12) {
         world.act(1, || ());
@@ -379,7 +379,9 @@ fn second_life(world: &Arc<World>, seed: u64) -> Result<(CheckpointId, Checkpoin
     let catalog = Catalog::take_over_on(device, &second, &catalog_file(1), &identity);
     let catalog = catalog.map_err(words)?;
     let known = catalog.state().restorable().last().unwrap().checkpoint;
-    catalog.begin_life(lineage(2), Some(known)).map_err(words)?;
+    catalog
+        .begin_start(lineage(2), Some(known))
+        .map_err(words)?;
     let name = store_file(3, 2);
     let device = second.make(&name).unwrap();
     let former = store_file(3, 1);
@@ -393,9 +395,9 @@ fn second_life(world: &Arc<World>, seed: u64) -> Result<(CheckpointId, Checkpoin
 }
 
 #[test]
-fn of_two_lives_the_later_one_has_the_archive_and_what_is_listed_is_whole() {
+fn of_two_starts_the_later_one_has_the_archive_and_what_is_listed_is_whole() {
     for seed in 0..60 {
-        if let Err(wrong) = two_lives(seed, true) {
+        if let Err(wrong) = two_starts(seed, true) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -405,7 +407,7 @@ fn of_two_lives_the_later_one_has_the_archive_and_what_is_listed_is_whole() {
 #[test]
 fn without_a_look_what_is_listed_is_not_whole() {
     let found: Vec<String> = (0..60)
-        .filter_map(|seed| two_lives(seed, false).err())
+        .filter_map(|seed| two_starts(seed, false).err())
         .collect();
     let broken = found.iter().filter(|text| text.contains("in aggregate-3-"));
     assert!(broken.count() > 0, "{found:?}");
@@ -463,7 +465,7 @@ fn what_was_recorded_is_never_lost_between_two_that_take_over_again_and_again() 
 }
 
 #[test]
-fn a_life_that_is_over_and_one_that_drew_the_same_number_are_refused() {
+fn a_start_that_is_over_and_one_that_drew_the_same_number_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let catalog = Catalog::create(folder.path(), &identity(0), SLOT).unwrap();
     catalog.claim(3, true).unwrap();
@@ -476,11 +478,11 @@ fn a_life_that_is_over_and_one_that_drew_the_same_number_are_refused() {
     catalog.claim(4, true).unwrap();
 }
 
-/// The lineage as life `life` of the job has it, which the first began.
-fn lineage(life: u64) -> Lineage {
+/// The lineage as start `start` of the job has it, which the first began.
+fn lineage(start: u64) -> Lineage {
     Lineage {
         began: 1,
-        life,
+        start,
         ..Lineage::default()
     }
 }

@@ -101,8 +101,12 @@ pub(crate) fn content(segment: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A key that is one piece.
-pub(crate) fn key(segment: SegmentId, checkpoint: CheckpointId, payload: Vec<u8>) -> NewSegment {
+/// A base that is one piece.
+pub(crate) fn stored_whole(
+    segment: SegmentId,
+    checkpoint: CheckpointId,
+    payload: Vec<u8>,
+) -> NewSegment {
     let piece = SegmentPiece {
         offset: 0,
         length_bytes: u32::try_from(payload.len()).unwrap(),
@@ -123,11 +127,13 @@ pub(crate) fn key(segment: SegmentId, checkpoint: CheckpointId, payload: Vec<u8>
     }
 }
 
-/// Appends a key of so many bytes.
+/// Appends a base of so many bytes.
 pub(crate) fn append(store: &ArchiveStore, number: u64, length: usize) -> SegmentId {
     let segment = store.next_segment();
     let payload = content(segment.0, length);
-    store.append(key(segment, id(number), payload)).unwrap();
+    store
+        .append(stored_whole(segment, id(number), payload))
+        .unwrap();
     segment
 }
 
@@ -165,7 +171,7 @@ impl Packer {
     }
 
     fn append(self, store: &ArchiveStore, number: u64) {
-        let mut segment = key(self.segment, id(number), self.bytes);
+        let mut segment = stored_whole(self.segment, id(number), self.bytes);
         segment.pieces = self.pieces;
         store.append(segment).unwrap();
     }
@@ -327,8 +333,8 @@ fn a_store_in_a_folder_goes_on_where_it_was() {
     }
 }
 
-/// A segment whose runs are the difference to those of `base`.
-fn difference(segment: SegmentId, base: SegmentId, bytes: &[u8], of: &[u8]) -> NewSegment {
+/// A segment whose runs are the delta to those of `base`.
+fn delta(segment: SegmentId, base: SegmentId, bytes: &[u8], of: &[u8]) -> NewSegment {
     let payload: Vec<u8> = bytes.iter().zip(of).map(|(a, b)| a ^ b).collect();
     let length = u32::try_from(bytes.len()).unwrap();
     let run = |offset, length_bytes| BaseRun {
@@ -336,29 +342,27 @@ fn difference(segment: SegmentId, base: SegmentId, bytes: &[u8], of: &[u8]) -> N
         length_bytes,
         base: Address::new(base, u16::try_from(offset / 64).unwrap()),
     };
-    let mut new = key(segment, id(1), payload);
+    let mut new = stored_whole(segment, id(1), payload);
     new.pieces[0].digest = Digest::of(bytes);
     new.bases = vec![run(0, 6400), run(6400, length - 6400)];
     new
 }
 
 #[test]
-fn a_difference_is_read_with_its_base_and_a_difference_to_a_difference_is_refused() {
+fn a_delta_is_read_with_its_base_and_a_delta_to_a_delta_is_refused() {
     let device = Arc::new(SimDevice::new());
     let store = ArchiveStore::create_on(device.clone(), &identity(1), &options()).unwrap();
     let base = append(&store, 1, 100_000);
     let (of, bytes) = (content(base.0, 100_000), content(77, 90_000));
     let segment = store.next_segment();
-    let new = difference(segment, base, &bytes, &of);
-    assert!(store.append(new).unwrap().difference);
+    let new = delta(segment, base, &bytes, &of);
+    assert!(store.append(new).unwrap().delta);
     let third = store.next_segment();
     for (other, text) in [
         (segment, "has bases itself"),
         (SegmentId(99), "is not there"),
     ] {
-        let error = store
-            .append(difference(third, other, &bytes, &of))
-            .unwrap_err();
+        let error = store.append(delta(third, other, &bytes, &of)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains(text), "{error}");
     }
@@ -367,7 +371,7 @@ fn a_difference_is_read_with_its_base_and_a_difference_to_a_difference_is_refuse
     for reader in [read, store.device()] {
         assert!(*reader.segment(segment).unwrap() == bytes);
         let header = reader.header(segment).unwrap();
-        assert_eq!((header.is_key(), header.bases.len()), (false, 2));
+        assert_eq!((header.is_base(), header.bases.len()), (false, 2));
         assert_eq!(reader.stored(segment).unwrap().0, header);
     }
 }
@@ -377,7 +381,7 @@ fn segments_that_no_reader_would_take_are_refused() {
     let store = ArchiveStore::create_on(Arc::new(SimDevice::new()), &identity(1), &options());
     let store = store.unwrap();
     let refused = |change: fn(&mut NewSegment)| {
-        let mut new = key(store.next_segment(), id(1), vec![1; 100]);
+        let mut new = stored_whole(store.next_segment(), id(1), vec![1; 100]);
         change(&mut new);
         let error = store.append(new).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -393,7 +397,7 @@ fn segments_that_no_reader_would_take_are_refused() {
     refused(|new| new.pieces = vec![new.pieces[0]; 2]);
     refused(|new| new.payload = vec![0; 8 << 20].into());
     let used = append(&store, 1, 100);
-    let again = key(used, id(1), vec![1]);
+    let again = stored_whole(used, id(1), vec![1]);
     assert_eq!(
         store.append(again).unwrap_err().kind(),
         ErrorKind::InvalidArgument
@@ -550,7 +554,7 @@ fn a_full_device_is_an_error_and_the_store_goes_on() {
     let error = loop {
         let segment = store.next_segment();
         let payload = content(segment.0, 40_000);
-        match store.append(key(segment, id(2), payload)) {
+        match store.append(stored_whole(segment, id(2), payload)) {
             Ok(_) => appended += 1,
             Err(error) => break error,
         }
@@ -617,7 +621,9 @@ fn a_write_that_fails_is_rolled_back_and_a_failed_sync_ends_the_store() {
     }
     store.roll_back();
     let segment = store.next_segment();
-    let error = store.append(key(segment, id(4), vec![1])).unwrap_err();
+    let error = store
+        .append(stored_whole(segment, id(4), vec![1]))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(store.root(), before);
     assert!(store.device().segment(kept).is_ok());
@@ -716,7 +722,7 @@ fn stores_share_a_file_by_regions() {
     let error = loop {
         let segment = stores[1].next_segment();
         let payload = content(segment.0, 200_000);
-        if let Err(error) = stores[1].append(key(segment, id(9), payload)) {
+        if let Err(error) = stores[1].append(stored_whole(segment, id(9), payload)) {
             break error;
         }
     };

@@ -81,7 +81,7 @@ fn plan(folder: &Path, nodes: usize) -> ArchivePlan {
         incarnation: 1,
         lineage: Lineage {
             began: 1,
-            life: 1,
+            start: 1,
             ..Lineage::default()
         },
         from: None,

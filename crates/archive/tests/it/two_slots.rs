@@ -96,7 +96,7 @@ impl User for StoreRoot {
     }
     fn change(&mut self, value: u64) -> Result<()> {
         let from = CheckpointId::default();
-        self.0.begin_life(lineage(value), from, &Self::policy())
+        self.0.begin_start(lineage(value), from, &Self::policy())
     }
     fn value(&self) -> u64 {
         self.0.root().incarnation
@@ -161,7 +161,7 @@ impl User for Catalog {
         Self::open_on(device, "catalog", None)
     }
     fn change(&mut self, value: u64) -> Result<()> {
-        self.begin_life(lineage(value), None)
+        self.begin_start(lineage(value), None)
     }
     fn value(&self) -> u64 {
         self.state().incarnation
@@ -509,11 +509,11 @@ fn a_root_that_cannot_be_read_back_is_not_written() {
     assert_eq!(format.sequence(again.state()) + 1, again.next_sequence());
 }
 
-/// The lineage as life `life` of the job has it, which the first began.
-fn lineage(life: u64) -> Lineage {
+/// The lineage as start `start` of the job has it, which the first began.
+fn lineage(start: u64) -> Lineage {
     Lineage {
         began: 1,
-        life,
+        start,
         ..Lineage::default()
     }
 }

@@ -11,7 +11,7 @@ use backstay_net::Transports;
 use backstay_parity::agent::AgentSettings;
 use std::time::Duration;
 
-/// Drains that a key serves where nothing is said.
+/// Drains that a base serves where nothing is said.
 #[cfg(feature = "archive")]
 const HISTORY: u32 = 8;
 
@@ -66,7 +66,7 @@ impl Config {
         i32::try_from(self.encode_nice).unwrap_or(19)
     }
 
-    /// How long keys serve: reading them back costs, so only where the ratio counts or it is asked for.
+    /// How long bases serve: reading them back costs, so only where the ratio counts or it is asked for.
     #[cfg(feature = "archive")]
     fn history(&self) -> u32 {
         match (self.archive_codec, self.archive_history) {

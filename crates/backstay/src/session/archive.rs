@@ -3,7 +3,7 @@
 //! there, and how far they are.
 //! In from: `session`. Out to: `drain`, the communicator, the words that a node's ranks share.
 //! Invariants: all ranks know of the same archived checkpoints, which are those of the catalog when it is this
-//! life's, whatever a former one did meanwhile; a life is recorded in the catalog before
+//! start's, whatever a former one did meanwhile; a start is recorded in the catalog before
 //! its first checkpoint can be; without a parallel file system that answers, the program goes on.
 
 use super::Session;
@@ -42,16 +42,16 @@ pub(super) struct Archive {
     found: ArchiveFound,
     /// Rank 0's: what the catalog listed when it was looked.
     listed: Vec<CatalogCheckpoint>,
-    /// Rank 0's, until the first life begins.
+    /// Rank 0's, until the first start begins.
     begin: Option<(ArchivePlan, Option<Catalog>)>,
-    /// Rank 0's: that of the life that goes on.
+    /// Rank 0's: that of the start that goes on.
     plan: Option<ArchivePlan>,
     /// Checkpoints that are read from here though nodes have them: those are damaged.
     preferred: BTreeSet<CheckpointId>,
     readers: Mutex<BTreeMap<usize, Arc<StoreReader>>>,
     /// What may stand in root slots that cannot be read is given up with the restore that was named.
     gives_up: AtomicBool,
-    /// Rank 0's, as long as the session lives.
+    /// Rank 0's, as long as the session starts.
     lock: Option<RunningLock>,
     is_on: bool,
 }
@@ -100,8 +100,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Looks again, where a former life recorded or dropped checkpoints between the look and the moment when the
-    /// catalog became this life's. Collective.
+    /// Looks again, where a former start recorded or dropped checkpoints between the look and the moment when the
+    /// catalog became this start's. Collective.
     fn find_what_moved_on(&mut self, comm: &Watched, config: &Config) -> Result<()> {
         let catalog = self
             .begin
@@ -123,11 +123,11 @@ impl Archive {
     fn found(&self) -> &ArchiveFound {
         &self.found
     }
-    /// The newest life that the archive knows of, 0 where there is none.
+    /// The newest start that the archive knows of, 0 where there is none.
     pub(super) fn incarnation(&self) -> u64 {
         self.found.incarnation
     }
-    /// Which lives go on from one another, as the archive knows.
+    /// Which starts go on from one another, as the archive knows.
     pub(super) fn lineage(&self) -> Lineage {
         self.found.lineage
     }
@@ -221,7 +221,7 @@ impl Archive {
         self.is_on && !self.gives_up.swap(true, Ordering::Relaxed)
     }
 
-    /// Makes the archive ready for this life, on rank 0. The run is known.
+    /// Makes the archive ready for this start, on rank 0. The run is known.
     pub(super) fn prepare(
         &mut self,
         config: &Config,
@@ -239,7 +239,7 @@ impl Archive {
             job: node.job.clone(),
             run: node.run,
             incarnation,
-            // Known once this life begins.
+            // Known once this start begins.
             lineage: Lineage::default(),
             from: None,
             every: config.archive_every.map_or(1, u64::from),
@@ -263,7 +263,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A life began: what a slot holds that cannot be read may be of it.
+    /// A start began: what a slot holds that cannot be read may be of it.
     pub(super) fn give_up_no_more(&mut self) {
         *self.gives_up.get_mut() = false;
     }
@@ -275,14 +275,14 @@ impl Archive {
             .retain(|found| found.checkpoint <= id);
     }
 
-    /// A life begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
+    /// A start begins, from `from` if it restored: on rank 0 the catalog says so, and draining begins.
     pub(super) fn begin(
         &mut self,
         lineage: Lineage,
         from: Option<CheckpointId>,
         protection: &mut Protection,
     ) -> Result<()> {
-        let incarnation = lineage.life;
+        let incarnation = lineage.start;
         let first = self.begin.take();
         let goes_on = self.plan.as_ref().map(|plan| plan.incarnation);
         if first.is_none() && goes_on.is_none_or(|former| former == incarnation) {
@@ -301,7 +301,7 @@ impl Archive {
         let Some(mut catalog) = catalog else {
             return coordinating(protection)?.archive_again(plan);
         };
-        // From now on it is this life that writes.
+        // From now on it is this start that writes.
         let gave_up = std::mem::take(&mut self.found.gave_up_catalog);
         if gave_up && from.is_some() {
             catalog = Some(plan.open_catalog_past_unread()?);
@@ -339,7 +339,7 @@ impl NodeAgent {
         self.tell(&LocalRequest::Archive { plan }).map(|_| ())
     }
 
-    /// Coordinates the archive of a later life of the session: the catalog knows of it on return.
+    /// Coordinates the archive of a later start of the session: the catalog knows of it on return.
     fn archive_again(&mut self, plan: &ArchivePlan) -> Result<()> {
         let mut catalog = None;
         if let Self::Here { archive, .. } = self {
@@ -473,7 +473,7 @@ fn decode_found(bytes: &[u8]) -> std::result::Result<ArchiveFound, FormatError> 
 }
 
 impl Session {
-    /// Opens the catalog for this life, on rank 0. Collective.
+    /// Opens the catalog for this start, on rank 0. Collective.
     pub(super) fn prepare_archive(&mut self) -> Result<()> {
         if !self.archive.is_on() {
             return Ok(());
@@ -496,7 +496,7 @@ impl Session {
         Ok(())
     }
 
-    /// No other life of the job runs now: staging servers are this one's from now on. Without them the
+    /// No other start of the job runs now: staging servers are this one's from now on. Without them the
     /// nodes drain themselves.
     fn tell_servers(&self) {
         let Some(secret) = self.protection.secret() else {
@@ -507,7 +507,7 @@ impl Session {
         }
     }
 
-    /// A life begins without a restore: nothing is abandoned. Rank 0's affair: the program goes on without
+    /// A start begins without a restore: nothing is abandoned. Rank 0's affair: the program goes on without
     /// an archive that fails.
     pub(super) fn begin_archive(&mut self) {
         let from = self.policy.complete.last().copied();

@@ -224,7 +224,7 @@ impl Session {
     fn begin(&mut self, background: bool) {
         self.wait_for_protection();
         self.turn += 1;
-        let begun = self.open_life_from_nothing();
+        let begun = self.open_start_from_nothing();
         self.begin_archive();
         let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
@@ -267,10 +267,10 @@ impl Session {
                 .variables
                 .values()
                 .map(|variable| variable.region.length_bytes());
-            let life = (turn, self.lineage);
+            let start = (turn, self.lineage);
             let need_bytes = regions.chain([self.files.bytes()]);
             let need_bytes = need_bytes.fold(0, u64::saturating_add);
-            let reserve = self.node.create_store(&self.config, need_bytes, life)?;
+            let reserve = self.node.create_store(&self.config, need_bytes, start)?;
             let space = backstay_store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);

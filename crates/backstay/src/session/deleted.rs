@@ -24,7 +24,7 @@ use backstay_store::reserve::is_blank;
 use std::path::Path;
 
 impl Node {
-    /// Whether the store is no longer where a later life looks for it. Two requests of the file system.
+    /// Whether the store is no longer where a later start looks for it. Two requests of the file system.
     pub(super) fn store_is_gone(&self) -> bool {
         let opened = self.opened.borrow();
         let Some((device, _)) = &*opened else {

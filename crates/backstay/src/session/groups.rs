@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: who protects whom in this life, and what the job as a whole has protected.
+//! Purpose: who protects whom in this start, and what the job as a whole has protected.
 //! In from: `session`, the words that a node's ranks share. Out to: the agents of groups' first members; the
 //! retention of checkpoints.
-//! Invariants: groups are formed once in a life, by rank 0, and a node knows of its own only; what the job has
+//! Invariants: groups are formed once in a start, by rank 0, and a node knows of its own only; what the job has
 //! protected is the same on all ranks, retained by all, and no newer than what any group has.
 
 use super::Session;
@@ -32,7 +32,7 @@ const GROUPS: &str = "groups";
 const WHY_CHARS_MAX: usize = 2000;
 
 impl Protection {
-    /// Forms the groups of this life of what the nodes' stores say, and has the first member of each coordinate its
+    /// Forms the groups of this start of what the nodes' stores say, and has the first member of each coordinate its
     /// rounds. Collective.
     pub(super) fn form_groups(
         &mut self,
@@ -177,7 +177,7 @@ fn decode_own(bytes: &[u8]) -> std::result::Result<(usize, Option<Survey>), Form
     Ok((place, survey))
 }
 
-/// The groups of a life, as a rank is told of them.
+/// The groups of a start, as a rank is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Groups {
     shortfall: String,
@@ -295,7 +295,7 @@ fn decode_seats(bytes: &[u8]) -> std::result::Result<Vec<Seat>, FormatError> {
     Ok(seats)
 }
 
-/// What a node tells in votes of its group's protection: what it has protected in this life, negated, so that the
+/// What a node tells in votes of its group's protection: what it has protected in this start, negated, so that the
 /// highest of all says the lowest, and as it is; and what it encodes, in the same two ways.
 ///
 /// A group that begins to encode the newest checkpoint says so before it looks whether it is the newest yet, and

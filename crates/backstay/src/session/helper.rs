@@ -2,7 +2,7 @@
 //! Purpose: the agent of a node as its leader uses it: a process that was there before, or threads of
 //! this rank.
 //! In from: `session::protection`. Out to: `agent`.
-//! Invariants: an agent process that cannot begin a life is ended and replaced by threads, loudly.
+//! Invariants: an agent process that cannot begin a start is ended and replaced by threads, loudly.
 
 use super::node::Node;
 use crate::config::Config;
@@ -45,7 +45,7 @@ pub(super) enum NodeAgent {
     },
 }
 
-/// What an agent has to know of the life of the job.
+/// What an agent has to know of the start of the job.
 pub(super) struct Known<'a> {
     pub(super) secret: &'a Secret,
     /// Where to listen, if it is said.
@@ -63,7 +63,7 @@ pub(super) struct StoreHere {
 }
 
 impl NodeAgent {
-    /// Begins a life: in the agent process of the node, if there is one.
+    /// Begins a start: in the agent process of the node, if there is one.
     pub(super) fn begin(
         config: &Config,
         node: &Node,
@@ -280,7 +280,7 @@ impl NodeAgent {
     }
 }
 
-/// To an agent process that the life had no use for.
+/// To an agent process that the start had no use for.
 pub(super) fn say_goodbye(client: &AgentClient) {
     said(client.ask(&LocalRequest::Goodbye, PROMPT));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: which lives go on from one another: where a start begins anew, what it may restore of itself, and
+//! Purpose: which starts go on from one another: where a start begins anew, what it may restore of itself, and
 //! how a program says that it is done.
 //! In from: roots and the catalog, the setting `fresh`, the program. Out to: `restore`, `checkpoint`, the same.
 //! Invariants: all ranks know the same lineage; no restore that names no checkpoint goes beyond it or into a
-//! finished one; a life that restored nothing begins one, durably, before its first checkpoint.
+//! finished one; a start that restored nothing begins one, durably, before its first checkpoint.
 
 use super::checkpoint::{Handle, Report};
 use super::vote::{as_checkpoint, as_number};
@@ -18,7 +18,7 @@ use backstay_store::place;
 /// `fresh` with this asks at every start; a higher number asks once.
 const ALWAYS: u64 = 1;
 /// An incarnation has a place in a word beside a flag.
-const LIFE_MAX: u64 = 1 << 61;
+const START_MAX: u64 = 1 << 61;
 
 /// How a program finished.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -32,8 +32,8 @@ pub struct Finished {
 
 /// An account of a lineage as a word that orders as accounts do.
 fn order(lineage: &Lineage) -> i64 {
-    let (life, finished) = lineage.order();
-    to_i64(life.min(LIFE_MAX)) << 1 | i64::from(finished)
+    let (start, finished) = lineage.order();
+    to_i64(start.min(START_MAX)) << 1 | i64::from(finished)
 }
 
 fn to_u64(word: i64) -> u64 {
@@ -41,7 +41,7 @@ fn to_u64(word: i64) -> u64 {
 }
 
 impl Session {
-    /// All ranks learn which lives go on from one another, as the newest account says, and whether this start
+    /// All ranks learn which starts go on from one another, as the newest account says, and whether this start
     /// begins anew. Collective.
     pub(super) fn agree_on_lineage(&mut self) -> Result<()> {
         let archived = self.archive.lineage();
@@ -58,7 +58,7 @@ impl Session {
         let is_first = self.comm.rank() == 0;
         let mut words = [
             word(known.began),
-            word(known.life),
+            word(known.start),
             word(known.asked),
             word(known.arguments),
             if is_first {
@@ -68,10 +68,10 @@ impl Session {
             },
         ];
         self.comm.allreduce_max(what, &mut words)?;
-        let [began, life, asked, arguments, own] = words.map(to_u64);
+        let [began, start, asked, arguments, own] = words.map(to_u64);
         self.lineage = Lineage {
             began,
-            life,
+            start,
             finished: highest[0] & 1 == 1,
             asked,
             arguments,
@@ -108,12 +108,12 @@ impl Session {
         id.map_or(0, as_number)
     }
 
-    /// This life, which restores nothing, begins a lineage.
+    /// This start, which restores nothing, begins a lineage.
     pub(super) fn begin_lineage(&mut self) {
         self.begins_anew = false;
         self.lineage = Lineage {
             began: self.incarnation,
-            life: self.incarnation,
+            start: self.incarnation,
             finished: false,
             asked: self.config.fresh.unwrap_or(0),
             arguments: self.arguments,
@@ -125,18 +125,18 @@ impl Session {
         if !self.begins_anew || !self.is_asked_anew() {
             return Ok(());
         }
-        self.open_life_from_nothing()?;
+        self.open_start_from_nothing()?;
         self.begin_archive();
         Ok(())
     }
 
-    /// This life goes on from `id`. Where that was left behind, what the same life and later ones took of it is
+    /// This start goes on from `id`. Where that was left behind, what the same start and later ones took of it is
     /// what a restore may fall back to.
     pub(super) fn go_on_with_lineage(&mut self, id: CheckpointId) {
         self.begins_anew = false;
         self.lineage = Lineage {
             began: self.lineage.began.min(id.incarnation),
-            life: self.incarnation,
+            start: self.incarnation,
             finished: false,
             ..self.lineage
         };
@@ -201,7 +201,7 @@ impl Session {
     /// empty list says that the job begins, for the first time or anew. Where a checkpoint to restore is set, it is
     /// among them.
     pub fn stored_checkpoints(&self) -> Result<Vec<CheckpointId>> {
-        let named = self.config.restore_checkpoint.filter(|_| !self.life_begun);
+        let named = self.config.restore_checkpoint.filter(|_| !self.start_begun);
         let may = |id: &CheckpointId| self.goes_on_from(*id) || Some(id.number) == named;
         let stored: Vec<CheckpointId> = self.policy.complete.iter().copied().filter(may).collect();
         let wrong = self.doubt.as_ref().or(self.lost.as_ref());

@@ -3,7 +3,7 @@
 //! ranks' parts.
 //! In from: rank 0, of what `parity::locate` found in all nodes' surveys. Out to: `protection`, `restore`.
 //! Invariants: ranks of one store in a row are one run, told once for all checkpoints of which it is the same; it is
-//! kept no longer than a checkpoint that was here before this life.
+//! kept no longer than a checkpoint that was here before this start.
 
 use super::share::{RankRuns, Run, decode_runs, encode_runs, run_of, runs_of};
 use backstay_base::error::{Error, Result};

@@ -88,7 +88,7 @@ use watch::Watched;
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "what was said, tried or begun in this life: independent of each other"
+    reason = "what was said, tried or begun in this start: independent of each other"
 )]
 pub struct Session {
     process: Process,
@@ -113,22 +113,22 @@ pub struct Session {
     gave_up: Option<Error>,
     policy: Policy,
     incarnation: u64,
-    /// The lives that go on from one another: as known, and from this life's beginning on with it.
+    /// The starts that go on from one another: as known, and from this start's beginning on with it.
     lineage: Lineage,
-    /// This life restores nothing of itself, until it has begun.
+    /// This start restores nothing of itself, until it has begun.
     begins_anew: bool,
     /// Fingerprint of the arguments of rank 0's program.
     arguments: u64,
     /// This incarnation has tried a checkpoint, or began with a restore.
-    life_begun: bool,
+    start_begun: bool,
     last_number: u64,
-    /// Commits tried in this life.
+    /// Commits tried in this start.
     turn: u64,
     /// The last of them that failed.
     abandoned_turn: u64,
     /// The root that this leader wrote may name a checkpoint that failed.
     root_names_failed: bool,
-    /// Commits tried before this life began, and those of this life that failed.
+    /// Commits tried before this start began, and those of this start that failed.
     turns_before: u64,
     failed_turns: Vec<Range<u64>>,
     /// It failed for want of space, and older checkpoints were given up for it.
@@ -231,7 +231,7 @@ impl Session {
             lineage: Lineage::default(),
             begins_anew: false,
             arguments: 0,
-            life_begun: false,
+            start_begun: false,
             last_number: 0,
             turn: 0,
             abandoned_turn: 0,
@@ -253,7 +253,7 @@ impl Session {
         session.look_until_read(unread)?;
         session.repair_damaged_parts()?;
         session.join_group()?;
-        let (known_complete, logged) = session.agree_on_the_life()?;
+        let (known_complete, logged) = session.agree_on_the_start()?;
         session.prepare_archive()?;
         session.agree_on_lineage()?;
         session.agree_on_checkpoints(known_complete, logged)?;
@@ -355,7 +355,7 @@ impl Session {
         control.set_next_segment(control.next_segment().max(root.next_segment));
         let owner = Owner::Rank(self.node.local);
         let (space, mut found) = recover_rank(&reserve, &root, self.comm.rank(), owner);
-        // What was given up may be of a life more.
+        // What was given up may be of a start more.
         self.lineage = root.lineage;
         self.incarnation = root.incarnation + 1 + u64::from(self.gave_up.is_some());
         self.last_number = root
@@ -403,9 +403,9 @@ impl Session {
         });
     }
 
-    /// Which life this is, and which number comes next; returns the newest known to have been complete, and the
+    /// Which start this is, and which number comes next; returns the newest known to have been complete, and the
     /// oldest and the newest that stripe logs protect.
-    fn agree_on_the_life(&mut self) -> Result<(i64, [i64; 2])> {
+    fn agree_on_the_start(&mut self) -> Result<(i64, [i64; 2])> {
         let known_complete = self.found.iter().filter(|found| found.revision.complete);
         let known_complete = known_complete.map(|found| as_number(found.id())).max();
         let run = self.store.as_ref().map(|store| {
@@ -439,7 +439,7 @@ impl Session {
         ] = newest;
         self.incarnation = u64::try_from(incarnation).unwrap_or(1);
         self.last_number = u64::try_from(last_number).unwrap_or(0);
-        self.node.control.number_in_life(self.incarnation);
+        self.node.control.number_in_start(self.incarnation);
         let archived_run = i64::from(self.archive.run());
         let agreed_run = match (newest_run, archived_run) {
             (0, 0) => drawn,
@@ -459,7 +459,7 @@ impl Session {
         Ok((known_complete, [oldest_logged, newest_logged]))
     }
 
-    /// Until this life has protected one, what every group's log protects is all that survives the loss of a
+    /// Until this start has protected one, what every group's log protects is all that survives the loss of a
     /// node: the oldest of them, unless its log is one of an earlier time. With what it is of, a round protects
     /// what is older.
     fn keep_what_is_protected(&mut self, logged: [i64; 2]) {

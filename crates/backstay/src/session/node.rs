@@ -51,7 +51,7 @@ pub(super) struct Node {
     pub(super) run: u32,
     /// Some node of the job has a store of that run.
     pub(super) was_there: bool,
-    /// The agent process of the node, which let go of the store for this life to open it.
+    /// The agent process of the node, which let go of the store for this start to open it.
     pub(super) agent: RefCell<Option<AgentClient>>,
     /// The leader's: in the folder, and where the store is if that is elsewhere.
     pub(super) lock: RefCell<Option<StoreLock>>,
@@ -155,7 +155,7 @@ impl Node {
         self.directory.join(STORE_FILE)
     }
 
-    /// Opens the store that an earlier life left; the leader first, then the others. One that cannot be read
+    /// Opens the store that an earlier start left; the leader first, then the others. One that cannot be read
     /// is as a lost one, and [`Node::unopened`] says why. Collective.
     pub(super) fn open_store(&self, comm: &Watched) -> Result<Option<Reserve>> {
         let open = |unread: Unread| -> Result<Option<Reserve>> {
@@ -262,7 +262,7 @@ impl Node {
         Ok(())
     }
 
-    /// A number for the run of a job in its first life, from which all ranks take the highest.
+    /// A number for the run of a job in its first start, from which all ranks take the highest.
     pub(super) fn draw_run(&self) -> u32 {
         let seed = format!("{} {} {}", self.name, std::process::id(), unix_ns());
         let Digest([a, b, c, d, ..]) = Digest::of(seed.as_bytes());
@@ -296,8 +296,8 @@ impl Node {
         Reserve::attach(self.device(false)?, self.control.clone(), self.settings)
     }
 
-    /// Makes the store if this life has none yet: the leader by the needs of all its ranks.
-    /// `need_bytes` is what this rank protects. A later life has another incarnation, checkpoint or not.
+    /// Makes the store if this start has none yet: the leader by the needs of all its ranks.
+    /// `need_bytes` is what this rank protects. A later start has another incarnation, checkpoint or not.
     pub(super) fn create_store(
         &self,
         config: &Config,
@@ -347,7 +347,7 @@ impl Node {
     }
 
     /// The store goes elsewhere than lock and control file: the ranks find it by a link, and a later
-    /// life, which finds only the store, by a lock beside it.
+    /// start, which finds only the store, by a lock beside it.
     fn link_to(&self, directory: &Path) -> Result<()> {
         if directory == self.directory {
             return Ok(());
@@ -441,7 +441,7 @@ impl Node {
         };
         let control = self.control.clone();
         let settings = self.settings;
-        let made = Reserve::create_in_life(device, control, &superblock, slots, settings, lineage);
+        let made = Reserve::create_in_start(device, control, &superblock, slots, settings, lineage);
         if made.is_err() {
             // Space that a failed creation took is given back; the first error is the one to tell.
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));

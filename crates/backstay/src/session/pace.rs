@@ -34,7 +34,7 @@ fn look(pacer: &mut Pacer, control: &Control) {
 }
 
 impl Session {
-    /// What rank 0 decides by, with what earlier lives learnt.
+    /// What rank 0 decides by, with what earlier starts learnt.
     pub(super) fn open_pacer(&mut self) -> Result<()> {
         if self.comm.rank() != 0 {
             return Ok(());
@@ -57,7 +57,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps what the schedule learnt for the next life; on rank 0's node alone.
+    /// Keeps what the schedule learnt for the next start; on rank 0's node alone.
     pub(super) fn keep_learnt(&mut self) {
         let learnt = self.pacer.as_mut().and_then(Pacer::learnt);
         let Some(file) = &mut self.metrics else {
@@ -90,7 +90,7 @@ impl Session {
         let is_archived = self.archive.has(id);
         let Some(pacer) = &mut self.pacer else { return };
         if pacer.restored(id, level, is_archived, seconds) {
-            // The drain that ended with the life before goes on with it.
+            // The drain that ended with the start before goes on with it.
             self.node.control.set_archive_wanted(id);
         }
     }

@@ -2,7 +2,7 @@
 //! Purpose: level 2 as a session uses it: agents and who coordinates them, lost stores before a
 //! restart, parts that are on other nodes, and how far a checkpoint is protected.
 //! In from: `session`. Out to: `agent`, the communicator, the words that a node's ranks share.
-//! Invariants: whether this life is protected is the same on all ranks; without any agent the
+//! Invariants: whether this start is protected is the same on all ranks; without any agent the
 //! session works as without level 2, and says so.
 
 use super::helper::{Known, NodeAgent, say_goodbye};
@@ -146,12 +146,12 @@ impl Protection {
         Ok(protection)
     }
 
-    /// Whether parity protects this life's checkpoints.
+    /// Whether parity protects this start's checkpoints.
     pub(super) fn is_on(&self) -> bool {
         self.scheme.is_some()
     }
 
-    /// Without redundancy the stripe log of an earlier life is of no use once there is a new checkpoint.
+    /// Without redundancy the stripe log of an earlier start is of no use once there is a new checkpoint.
     pub(super) fn drop_log(&mut self, node: &Node) {
         if !self.is_on() && node.leads() && !std::mem::replace(&mut self.log_dropped, true) {
             backstay_parity::agent::survey::remove_log(&node.store_directory());
@@ -166,7 +166,7 @@ impl Protection {
         self.agent.as_ref()
     }
 
-    /// What the groups of this life cover, and why that is less than was asked for.
+    /// What the groups of this start cover, and why that is less than was asked for.
     pub(super) fn covers(&mut self, covered: usize, shortfall: &str) {
         self.covered = covered;
         self.shortfall = (!shortfall.is_empty()).then(|| shortfall.to_owned());
@@ -240,7 +240,7 @@ impl Protection {
     pub(super) fn newest_known(&self) -> Option<CheckpointId> {
         self.located.newest
     }
-    /// A life began: what a root slot holds that cannot be read may be of it.
+    /// A start began: what a root slot holds that cannot be read may be of it.
     pub(super) fn give_up_no_more(&self) {
         for reader in lock(&self.readers).values() {
             reader.give_up_unread(false);
@@ -346,7 +346,7 @@ impl Protection {
         Ok(Arc::clone(endpoint.insert(endpoint_settings.open()?)))
     }
 
-    /// The secret of this life, where nodes talk to each other.
+    /// The secret of this start, where nodes talk to each other.
     #[cfg(feature = "archive")]
     pub(super) fn secret(&self) -> Option<&Secret> {
         self.endpoint_settings
@@ -450,7 +450,7 @@ impl Protection {
         agent.is_some_and(|agent| agent.put_back(node, home))
     }
 
-    /// The job is over, also for an agent process that this life had no use for.
+    /// The job is over, also for an agent process that this start had no use for.
     pub(super) fn goodbye(&self, node: &Node) {
         node.agent.borrow_mut().iter().for_each(say_goodbye);
         self.agent.iter().for_each(NodeAgent::goodbye);
@@ -657,7 +657,7 @@ impl Session {
         let control = &self.node.control;
         let (before, _) = control.round();
         let never = u64::try_from(ErrorKind::Unsupported.code()).ok();
-        // A round that fails is tried again, but where groups cover nothing: they last as long as this life.
+        // A round that fails is tried again, but where groups cover nothing: they last as long as this start.
         let failed = || {
             let (round, kind) = control.round();
             (kind != 0 && (round != before || Some(kind) == never)).then_some(kind)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the way back: chooses a checkpoint with all ranks, reads and verifies it into the
-//! program's memory, and opens a new life of the job.
+//! program's memory, and opens a new start of the job.
 //! In from: `store` (what recovery found), `restart::redistribute`. Out to: the program's memory.
 //! Invariants: all ranks restore the same checkpoint or none; every byte given back was verified; later
 //! checkpoints are durably abandoned before it returns, and only what is proven to be lost, or a number that
@@ -99,7 +99,7 @@ impl Session {
     pub(super) fn restore_with_files(&mut self) -> Result<Restored> {
         self.process.check()?;
         self.settle_before_restore()?;
-        if let (Some(number), false) = (self.config.restore_checkpoint, self.life_begun) {
+        if let (Some(number), false) = (self.config.restore_checkpoint, self.start_begun) {
             return self.restore_number(number);
         }
         if let Some(doubt) = &self.doubt {
@@ -143,7 +143,7 @@ impl Session {
                     token,
                 }) => {
                     self.place_files(id, files, token)?;
-                    self.open_life(id, start)?;
+                    self.open_start(id, start)?;
                     restored.fell_back = fell_back;
                     restored.seconds = watch.seconds();
                     self.note_restore(&restored);
@@ -231,7 +231,7 @@ impl Session {
                 }
             })
         });
-        let is_named = self.node.names_one && !self.life_begun;
+        let is_named = self.node.names_one && !self.start_begun;
         match read {
             Err(error) if is_named && may_pass(&error) && self.archive.give_up_unread() => {
                 notice::warn(&format!(
@@ -289,16 +289,16 @@ impl Session {
         }
     }
 
-    /// Before its first checkpoint a life that restored nothing is named in every store that an earlier one
+    /// Before its first checkpoint a start that restored nothing is named in every store that an earlier one
     /// left, so that none gives the same names. Collective.
-    pub(super) fn open_life_from_nothing(&mut self) -> Result<()> {
-        if self.life_begun {
+    pub(super) fn open_start_from_nothing(&mut self) -> Result<()> {
+        if self.start_begun {
             return Ok(());
         }
         self.begin_lineage();
         if self.node.was_there {
             let named = match (&self.store, self.node.leads()) {
-                (Some(store), true) => lock(&store.node).name_life(self.lineage),
+                (Some(store), true) => lock(&store.node).name_start(self.lineage),
                 (None, true) => self.node.put_unopened_aside(),
                 _ => Ok(()),
             };
@@ -309,13 +309,13 @@ impl Session {
                 named,
             )?;
         }
-        self.life_begun = true;
+        self.start_begun = true;
         Ok(())
     }
 
-    /// Durably abandons what is newer than `id`, and starts this life from it. Collective.
-    fn open_life(&mut self, id: CheckpointId, start: Option<Start>) -> Result<()> {
-        if std::mem::replace(&mut self.life_begun, true) {
+    /// Durably abandons what is newer than `id`, and starts this start from it. Collective.
+    fn open_start(&mut self, id: CheckpointId, start: Option<Start>) -> Result<()> {
+        if std::mem::replace(&mut self.start_begun, true) {
             self.incarnation += 1;
         }
         self.go_on_with_lineage(id);
@@ -327,7 +327,7 @@ impl Session {
             (None, true) => self.node.put_unopened_aside(),
             (Some(store), true) => {
                 let mut node = lock(&store.node);
-                let begun = node.begin_life(self.lineage, id, &self.policy);
+                let begun = node.begin_start(self.lineage, id, &self.policy);
                 // What is restored can be protected at once.
                 begun.and_then(|()| node.seal(id))
             }
@@ -374,7 +374,7 @@ impl Session {
         Ok(())
     }
 
-    /// Finds the checkpoints that this life committed, as an earlier life's were found at opening.
+    /// Finds the checkpoints that this start committed, as an earlier start's were found at opening.
     pub(super) fn find_committed(&mut self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
@@ -473,8 +473,8 @@ impl Session {
         if prefers || self.protection.choice(id).is_none() && self.archive.has(id) {
             return self.archive.reader_for(id, rank);
         }
-        // As long as nothing of this life is written.
-        let gives_up = self.node.names_one && !self.life_begun;
+        // As long as nothing of this start is written.
+        let gives_up = self.node.names_one && !self.start_begun;
         self.protection
             .reader_for(id, rank, (&self.config, gives_up))
     }
@@ -674,7 +674,7 @@ impl Session {
 
     /// The checkpoint that [`Session::restore`] would take, as far as is known before any is read.
     fn to_restore(&self) -> Result<CheckpointId> {
-        if let Some(number) = self.config.restore_checkpoint.filter(|_| !self.life_begun) {
+        if let Some(number) = self.config.restore_checkpoint.filter(|_| !self.start_begun) {
             return self.complete_of(number);
         }
         let newest = self.newest_to_go_on_from();

@@ -48,7 +48,7 @@ pub(super) fn share_bytes(
     }
 }
 
-/// A new secret of rank 0's for this life, brought to all ranks by the communicator.
+/// A new secret of rank 0's for this start, brought to all ranks by the communicator.
 pub(super) fn share_secret(comm: &Watched) -> Result<Secret> {
     let drawn = (comm.rank() == 0).then(|| Secret::draw().map(|secret| secret.bytes().to_vec()));
     let bytes = share_bytes(comm, "sharing the job secret", drawn)?;

@@ -161,7 +161,7 @@ impl Session {
         Error::new(ErrorKind::Unreadable, context)
     }
 
-    /// A life began: what stands in a slot now is its own.
+    /// A start began: what stands in a slot now is its own.
     pub(super) fn give_up_no_more(&mut self) {
         self.gave_up = None;
         if let Some(store) = &self.store {

@@ -30,8 +30,8 @@ fn node(folder: &Path, place: usize, nodes_each: u32) -> Config {
     }
 }
 
-/// One life on nodes 0 to `count`, one rank each.
-fn life(
+/// One start on nodes 0 to `count`, one rank each.
+fn start(
     network: &SimNetwork,
     (folder, count, nodes_each): (&Path, usize, u32),
     body: impl Fn(&mut Rank, usize, &dyn Fn()) + Sync,
@@ -72,8 +72,8 @@ fn wipe(folder: &Path, count: usize) {
     (0..count).for_each(|place| std::fs::remove_dir_all(folder.join(name(place))).unwrap());
 }
 
-fn restores(network: &SimNetwork, life_of: (&Path, usize, u32), id: CheckpointId) {
-    life(network, life_of, |rank, _, _| {
+fn restores(network: &SimNetwork, start_of: (&Path, usize, u32), id: CheckpointId) {
+    start(network, start_of, |rank, _, _| {
         assert_eq!(rank.session.restore().unwrap().checkpoint, id);
         assert_eq!(rank.step, id.number);
         rank.check();
@@ -87,7 +87,7 @@ fn one_node_drains_its_share_and_the_coordinator_speaks_to_aggregators() {
     let (folder, network) = (folder.path(), SimNetwork::new(1));
     let seen: [Traffic; 7] = Default::default();
     let seen = Mutex::new(seen);
-    life(&network, (folder, 7, 4), |rank, place, meet| {
+    start(&network, (folder, 7, 4), |rank, place, meet| {
         archived(rank);
         meet();
         if place == 0 {
@@ -120,7 +120,7 @@ fn one_node_drains_its_share_and_the_coordinator_speaks_to_aggregators() {
 fn another_node_takes_the_place_of_an_aggregator_that_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (folder, network) = (folder.path(), SimNetwork::new(2));
-    life(&network, (folder, 5, 3), |rank, place, meet| {
+    start(&network, (folder, 5, 3), |rank, place, meet| {
         archived(rank);
         meet();
         if place == 0 {
@@ -151,14 +151,14 @@ fn another_node_takes_the_place_of_an_aggregator_that_does_not_answer() {
     restores(&network, (folder, 5, 3), CheckpointId::new(1, 3));
 }
 
-/// Shares change with the nodes of a life: what the archive has is read by whoever needs it, and goes on.
+/// Shares change with the nodes of a start: what the archive has is read by whoever needs it, and goes on.
 #[test]
-fn lives_on_other_nodes_and_with_other_shares_go_on_from_the_same_archive() {
+fn starts_on_other_nodes_and_with_other_shares_go_on_from_the_same_archive() {
     let folder = tempfile::tempdir().unwrap();
     let (folder, network) = (folder.path(), SimNetwork::new(3));
     let mut newest = CheckpointId::default();
     for (incarnation, nodes_each) in [(1, 1), (2, 3), (3, 2), (4, 64)] {
-        life(&network, (folder, 6, nodes_each), |rank, _, _| {
+        start(&network, (folder, 6, nodes_each), |rank, _, _| {
             if incarnation > 1 {
                 assert_eq!(rank.session.restore().unwrap().checkpoint, newest);
                 rank.check();
@@ -197,7 +197,7 @@ fn files_read(folder: &Path) -> (fault::Watch, Arc<Mutex<BTreeSet<String>>>) {
 fn a_restart_reads_no_file_that_it_does_not_need() {
     let folder = tempfile::tempdir().unwrap();
     let (folder, network) = (folder.path(), SimNetwork::new(4));
-    life(&network, (folder, 6, 1), |rank, _, _| {
+    start(&network, (folder, 6, 1), |rank, _, _| {
         archived(rank);
     });
     for (lost, expected) in [
@@ -208,7 +208,7 @@ fn a_restart_reads_no_file_that_it_does_not_need() {
             std::fs::remove_dir_all(folder.join(name(place))).unwrap();
         }
         let (watch, read) = files_read(folder);
-        life(&network, (folder, 6, 1), |rank, place, meet| {
+        start(&network, (folder, 6, 1), |rank, place, meet| {
             assert_eq!(rank.session.restore().unwrap().checkpoint.number, 1);
             rank.check();
             meet();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several nodes: a checkpoint counts only when every node has it, and lives are never mixed.
+//! Several nodes: a checkpoint counts only when every node has it, and starts are never mixed.
 
 use crate::job::{Rank, config};
 use backstay::{CheckpointId, Communicator, Config, ErrorKind};
@@ -40,7 +40,7 @@ fn put_back(path: &Path, node: &str, from: &str) {
 }
 
 #[test]
-fn checkpoints_of_two_lives_are_never_mixed() {
+fn checkpoints_of_two_starts_are_never_mixed() {
     let folder = tempfile::tempdir().unwrap();
     two_nodes(folder.path(), |rank| {
         for _ in 1..=7 {
@@ -65,7 +65,7 @@ fn checkpoints_of_two_lives_are_never_mixed() {
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.checkpoint, CheckpointId::new(2, 7));
     });
-    // Node 1 committed (2, 7); node 0 did not. Both have a 7, of two lives.
+    // Node 1 committed (2, 7); node 0 did not. Both have a 7, of two starts.
     put_back(folder.path(), "node0", "node0 at (1, 7)");
     two_nodes(folder.path(), |rank| {
         let restored = rank.session.restore().unwrap();

@@ -25,8 +25,8 @@ fn node(folder: &Path, place: usize) -> Config {
     }
 }
 
-/// One life on the nodes at `places`, one rank each, with changes to its configuration.
-fn life_with<T: Send>(
+/// One start on the nodes at `places`, one rank each, with changes to its configuration.
+fn start_with<T: Send>(
     folder: &Path,
     places: &[usize],
     change: impl Fn(&mut Config) + Sync,
@@ -42,8 +42,8 @@ fn life_with<T: Send>(
     })
 }
 
-fn life<T: Send>(folder: &Path, places: &[usize], body: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
-    life_with(folder, places, |_| {}, body)
+fn start<T: Send>(folder: &Path, places: &[usize], body: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
+    start_with(folder, places, |_| {}, body)
 }
 
 /// Takes a checkpoint that is in the archive on return.
@@ -68,13 +68,13 @@ fn wipe_nodes(folder: &Path, places: &[usize]) {
 fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1, 2], |rank| {
+    start(folder, &[0, 1, 2], |rank| {
         for _ in 0..5 {
             archived(rank);
         }
     });
     wipe_nodes(folder, &[0, 1, 2]);
-    life(folder, &[7, 8, 9], |rank| {
+    start(folder, &[7, 8, 9], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint, CheckpointId::new(1, 5));
         assert_eq!(rank.step, 5);
@@ -82,7 +82,7 @@ fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
         assert_eq!(archived(rank), CheckpointId::new(2, 6));
     });
     wipe_nodes(folder, &[7, 8, 9]);
-    life(folder, &[0, 1, 2], |rank| {
+    start(folder, &[0, 1, 2], |rank| {
         assert_eq!(
             rank.session.restore().unwrap().checkpoint,
             CheckpointId::new(2, 6)
@@ -97,7 +97,7 @@ fn files_and_their_holes_come_back_from_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let file = |rank: &Rank| folder.join(format!("file of {}", rank.session.rank()));
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         std::fs::write(file(rank), format!("of {}", rank.session.rank())).unwrap();
         rank.session.protect_file("file", file(rank)).unwrap();
         rank.compute();
@@ -116,7 +116,7 @@ fn files_and_their_holes_come_back_from_the_archive() {
         assert!(is_there(rank));
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[2, 3], |rank| {
+    start(folder, &[2, 3], |rank| {
         std::fs::remove_file(file(rank)).unwrap();
         rank.session.protect_file("file", file(rank)).unwrap();
         let restored = rank.session.restart_start().unwrap();
@@ -141,13 +141,13 @@ fn files_and_their_holes_come_back_from_the_archive() {
 fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         for _ in 0..6 {
             archived(rank);
         }
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         let error = rank.session.restore_from(2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
         let restored = rank.session.restore_from(4).unwrap();
@@ -156,7 +156,7 @@ fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
         rank.check();
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(
             restored.checkpoint,
@@ -171,7 +171,7 @@ fn any_retained_checkpoint_can_be_had_and_abandons_later_ones() {
 fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         for _ in 0..4 {
             archived(rank);
         }
@@ -180,7 +180,7 @@ fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
         rank.check();
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint, CheckpointId::new(1, 3));
         rank.check();
@@ -189,14 +189,14 @@ fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
         }
         rank.session.restore_from(5).unwrap();
         rank.check();
-        // Its number is one that the archive has of the life before.
+        // Its number is one that the archive has of the start before.
         let newest = archived(rank);
         assert_eq!(newest.number, 6);
         assert_eq!(rank.session.restore().unwrap().checkpoint, newest);
         rank.check();
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint.number, 6);
         assert_eq!(restored.checkpoint.incarnation, 4);
@@ -208,19 +208,19 @@ fn a_restore_in_the_middle_of_a_session_abandons_what_the_archive_has_later() {
 fn a_setting_says_which_checkpoint_a_program_goes_on_from() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         for _ in 0..3 {
             archived(rank);
         }
     });
     wipe_nodes(folder, &[0, 1]);
     let from = |number| move |config: &mut Config| config.restore_checkpoint = Some(number);
-    life_with(folder, &[0, 1], from(9), |rank| {
+    start_with(folder, &[0, 1], from(9), |rank| {
         let error = rank.session.restore().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
     });
     wipe_nodes(folder, &[0, 1]);
-    life_with(folder, &[0, 1], from(2), |rank| {
+    start_with(folder, &[0, 1], from(2), |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
         rank.check();
         archived(rank);
@@ -234,7 +234,7 @@ fn a_setting_says_which_checkpoint_a_program_goes_on_from() {
 fn damage_on_the_nodes_is_made_up_for_by_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         archived(rank);
         archived(rank);
     });
@@ -244,7 +244,7 @@ fn damage_on_the_nodes_is_made_up_for_by_the_archive() {
         bytes[at] ^= 0x10;
     }
     std::fs::write(&store, bytes).unwrap();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
         rank.check();
         archived(rank);
@@ -256,13 +256,13 @@ fn archive_and_parity_go_together() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let xor = |config: &mut Config| config.redundancy = Redundancy::Xor;
-    life_with(folder, &[0, 1, 2], xor, |rank| {
+    start_with(folder, &[0, 1, 2], xor, |rank| {
         for _ in 0..4 {
             archived(rank);
         }
     });
     wipe_nodes(folder, &[1, 2]);
-    life_with(folder, &[0, 1, 2], xor, |rank| {
+    start_with(folder, &[0, 1, 2], xor, |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 4);
         rank.check();
         archived(rank);
@@ -274,7 +274,7 @@ fn only_every_third_checkpoint_drains() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let third = |config: &mut Config| config.archive_every = Some(3);
-    life_with(folder, &[0], third, |rank| {
+    start_with(folder, &[0], third, |rank| {
         for _ in 0..8 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -337,11 +337,11 @@ fn go_by_due(rank: &mut Rank, count: usize) -> Vec<(u64, Level)> {
 fn the_planner_picks_which_checkpoints_drain() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         archived(rank);
     });
     teach(folder);
-    let taken = life(folder, &[0, 1], |rank| {
+    let taken = start(folder, &[0, 1], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(
             (restored.checkpoint.number, restored.level),
@@ -370,7 +370,7 @@ fn the_planner_picks_which_checkpoints_drain() {
         .collect();
     assert!(2 * picked.len() < taken[0].len(), "{:?}", taken[0]);
     wipe_nodes(folder, &[0, 1]);
-    let archived = life(folder, &[2, 3], |rank| {
+    let archived = start(folder, &[2, 3], |rank| {
         let stored = rank.session.stored_checkpoints().unwrap();
         // The first one drained before there was a plan.
         let later = stored
@@ -393,7 +393,7 @@ fn the_planner_picks_which_checkpoints_drain() {
     );
     // The newest first, for the others go when an older one is restored.
     for (place, &number) in archived[0].iter().rev().enumerate() {
-        life(folder, &[2 * place + 4, 2 * place + 5], |rank| {
+        start(folder, &[2 * place + 4, 2 * place + 5], |rank| {
             let restored = rank.session.restore_from(number).unwrap();
             assert_eq!((rank.step, restored.level), (number, Level::Archive));
             rank.check();
@@ -404,7 +404,7 @@ fn the_planner_picks_which_checkpoints_drain() {
 #[test]
 fn a_program_that_does_not_ask_drains_every_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    life(folder.path(), &[0], |rank| {
+    start(folder.path(), &[0], |rank| {
         for number in 1..=4 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -423,7 +423,7 @@ fn a_program_that_does_not_ask_drains_every_checkpoint() {
 fn another_job_on_the_same_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0], |rank| {
+    start(folder, &[0], |rank| {
         archived(rank);
         // The first one still runs.
         let other = folder.join("elsewhere");
@@ -468,7 +468,7 @@ impl Noisy {
         let mut field = vec![0_u64; Self::WORDS];
         let length = u64::try_from(Self::WORDS).unwrap();
         let variable = backstay::Variable::new("field", backstay::ElementType::U64, &[length]);
-        // SAFETY: the words are on the heap, and neither moved nor freed while the session lives.
+        // SAFETY: the words are on the heap, and neither moved nor freed while the session starts.
         unsafe { session.protect(variable, field.as_mut_ptr().cast()) }.unwrap();
         Self { session, field }
     }
@@ -558,7 +558,7 @@ fn files_become_smaller_when_fewer_are_retained_and_what_stays_is_restored() {
 fn what_changed_is_all_that_is_stored_and_old_segments_are_given_back() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         for _ in 0..60 {
             archived(rank);
         }
@@ -576,7 +576,7 @@ fn what_changed_is_all_that_is_stored_and_old_segments_are_given_back() {
     );
     wipe_nodes(folder, &[0, 1]);
     // On one rank more: variables of a rank are read by old rank.
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         assert_eq!(rank.session.restore_from(59).unwrap().checkpoint.number, 59);
         rank.check();
     });
@@ -591,12 +591,12 @@ fn a_catalog_that_was_never_made_whole_is_none() {
     // Killed before its superblocks were written, and before it had its length.
     std::fs::write(job.join("catalog-1.backstay"), b"").unwrap();
     std::fs::write(job.join("catalog-2.backstay"), vec![0; 1 << 20]).unwrap();
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         archived(rank);
         archived(rank);
     });
     wipe_nodes(folder, &[0, 1]);
-    life(folder, &[0, 1], |rank| {
+    start(folder, &[0, 1], |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
         rank.check();
     });
@@ -606,7 +606,7 @@ fn a_catalog_that_was_never_made_whole_is_none() {
 fn an_archive_of_which_nothing_can_be_read_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, &[0], |rank| {
+    start(folder, &[0], |rank| {
         archived(rank);
     });
     wipe_nodes(folder, &[0]);
@@ -616,7 +616,7 @@ fn an_archive_of_which_nothing_can_be_read_is_refused() {
         bytes[at] ^= 0x10;
     }
     std::fs::write(&file, bytes).unwrap();
-    life(folder, &[0], |rank| {
+    start(folder, &[0], |rank| {
         let error = rank.session.restore().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("To begin anew"), "{error}");

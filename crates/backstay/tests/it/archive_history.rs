@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Drains that write differences to earlier checkpoints: what comes back, what it takes, and how long
-//! that is kept which others are a difference to.
+//! Drains that write deltas to earlier checkpoints: what comes back, what it takes, and how long
+//! that is kept which others are a delta to.
 
 use crate::job::config;
 use backstay::config::ArchiveCodec;
@@ -94,7 +94,7 @@ impl Net {
         ] {
             let shape = [u64::try_from(length).unwrap()];
             let variable = Variable::new(name, element, &shape);
-            // SAFETY: what vectors hold is not moved while the session lives.
+            // SAFETY: what vectors hold is not moved while the session starts.
             unsafe { new.session.protect(variable, address).unwrap() };
         }
         new
@@ -134,7 +134,7 @@ impl Net {
     }
 }
 
-fn life<T: Send>(
+fn start<T: Send>(
     folder: &Path,
     nodes: usize,
     change: impl Fn(&mut Config) + Sync,
@@ -181,12 +181,12 @@ fn segments(folder: &Path) -> Vec<(TableEntry, SegmentHeader)> {
     for store in stores(folder) {
         for entry in store.entries() {
             let header = store.header(entry.segment).unwrap();
-            assert_eq!(entry.difference, !header.bases.is_empty());
+            assert_eq!(entry.delta, !header.bases.is_empty());
             for run in &header.bases {
                 let base = store
                     .entry(run.base.segment())
                     .expect("a base that is there");
-                assert!(!base.difference, "a difference to a difference");
+                assert!(!base.delta, "a delta to a delta");
             }
             all.push((entry, header));
         }
@@ -194,14 +194,14 @@ fn segments(folder: &Path) -> Vec<(TableEntry, SegmentHeader)> {
     all
 }
 
-/// For each checkpoint, by number: segments of blocks that are keys, and that are differences.
+/// For each checkpoint, by number: segments of blocks that are bases, and that are deltas.
 fn written(folder: &Path) -> BTreeMap<u64, [usize; 2]> {
     let mut counts: BTreeMap<u64, [usize; 2]> = BTreeMap::new();
     for (entry, header) in segments(folder) {
         // Small ones, as the one with the step, are whole.
         if entry.class == SegmentClass::Blocks && entry.decoded_bytes > 100_000 {
             let count = counts.entry(header.checkpoint.number).or_default();
-            count[usize::from(entry.difference)] += 1;
+            count[usize::from(entry.delta)] += 1;
         }
     }
     counts
@@ -214,26 +214,23 @@ fn stored_bytes(folder: &Path) -> u64 {
 }
 
 #[test]
-fn slow_changes_are_stored_as_differences_and_every_checkpoint_comes_back() {
+fn slow_changes_are_stored_as_deltas_and_every_checkpoint_comes_back() {
     let mut stored = Vec::new();
     for history in [0, 8] {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let with = |config: &mut Config| config.archive_history = Some(history);
-        life(folder, 2, with, |net| {
+        start(folder, 2, with, |net| {
             for _ in 0..10 {
                 net.archived();
             }
         });
         stored.push(stored_bytes(folder));
-        let differences = segments(folder)
-            .iter()
-            .filter(|(e, _)| e.difference)
-            .count();
-        assert_eq!(differences > 0, history > 0);
+        let deltas = segments(folder).iter().filter(|(e, _)| e.delta).count();
+        assert_eq!(deltas > 0, history > 0);
         for number in (1..=10).rev() {
             wipe(folder, 2);
-            life(folder, 2, with, |net| {
+            start(folder, 2, with, |net| {
                 let restored = net.session.restore_from(number).unwrap();
                 assert_eq!(restored.checkpoint.number, number);
                 net.check(number);
@@ -247,7 +244,7 @@ fn slow_changes_are_stored_as_differences_and_every_checkpoint_comes_back() {
 }
 
 #[test]
-fn by_default_differences_are_written_where_the_ratio_counts() {
+fn by_default_deltas_are_written_where_the_ratio_counts() {
     for (codec, asked, expected) in [
         (ArchiveCodec::Ratio, None, true),
         (ArchiveCodec::Auto, None, false),
@@ -259,21 +256,21 @@ fn by_default_differences_are_written_where_the_ratio_counts() {
             config.archive_codec = codec;
             config.archive_history = asked;
         };
-        life(folder, 1, with, |net| {
+        start(folder, 1, with, |net| {
             for _ in 0..2 {
                 net.archived();
             }
         });
-        let found = segments(folder).iter().any(|(entry, _)| entry.difference);
+        let found = segments(folder).iter().any(|(entry, _)| entry.delta);
         assert_eq!(found, expected, "{codec:?}");
     }
 }
 
 #[test]
-fn a_few_blocks_are_not_worth_reading_whole_keys() {
+fn a_few_blocks_are_not_worth_reading_whole_bases() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(
+    start(
         folder,
         1,
         |_| {},
@@ -288,37 +285,37 @@ fn a_few_blocks_are_not_worth_reading_whole_keys() {
     );
     let of_second = segments(folder).into_iter();
     let of_second = of_second.filter(|(_, header)| header.checkpoint.number == 2);
-    let differences: Vec<bool> = of_second.map(|(entry, _)| entry.difference).collect();
-    assert!(!differences.is_empty() && !differences.contains(&true));
+    let deltas: Vec<bool> = of_second.map(|(entry, _)| entry.delta).collect();
+    assert!(!deltas.is_empty() && !deltas.contains(&true));
 }
 
 #[test]
-fn a_key_serves_so_many_drains_also_over_lives() {
+fn a_base_serves_so_many_drains_also_over_starts() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let three = |config: &mut Config| config.archive_history = Some(3);
-    life(folder, 1, three, |net| {
+    start(folder, 1, three, |net| {
         for _ in 0..6 {
             net.archived();
         }
     });
     for number in [6, 7] {
-        life(folder, 1, three, |net| {
+        start(folder, 1, three, |net| {
             assert_eq!(net.session.restore().unwrap().checkpoint.number, number);
             net.check(number);
             net.archived();
         });
     }
     wipe(folder, 1);
-    life(folder, 1, three, |net| {
+    start(folder, 1, three, |net| {
         assert_eq!(net.session.restore().unwrap().checkpoint.number, 8);
         for _ in 0..6 {
             net.archived();
         }
     });
-    for (number, [keys, differences]) in written(folder) {
-        let is_key = number % 4 == 1;
-        assert_eq!((keys > 0, differences > 0), (is_key, !is_key), "{number}");
+    for (number, [bases, deltas]) in written(folder) {
+        let is_base = number % 4 == 1;
+        assert_eq!((bases > 0, deltas > 0), (is_base, !is_base), "{number}");
     }
 }
 
@@ -327,7 +324,7 @@ fn what_nothing_needs_goes_and_the_file_does_not_grow() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let few = |config: &mut Config| config.archive_retained = 2;
-    let most = life(folder, 2, few, |net| {
+    let most = start(folder, 2, few, |net| {
         let mut most = 0;
         for number in 1..=40 {
             net.archived();
@@ -337,7 +334,7 @@ fn what_nothing_needs_goes_and_the_file_does_not_grow() {
         }
         most
     });
-    // A key, differences of two checkpoints, and parts: of two variables, in two files.
+    // A base, deltas of two checkpoints, and parts: of two variables, in two files.
     assert!(most[0] <= 2 * 2 * 2 * 4, "{most:?}");
     let files = std::fs::read_dir(archive(folder)).unwrap();
     let bytes: u64 = files
@@ -347,7 +344,7 @@ fn what_nothing_needs_goes_and_the_file_does_not_grow() {
         .sum();
     assert!(bytes <= 2 * (13 << 20), "{bytes} bytes");
     wipe(folder, 2);
-    life(folder, 2, few, |net| {
+    start(folder, 2, few, |net| {
         assert_eq!(net.session.restore().unwrap().checkpoint.number, 40);
         net.check(40);
     });
@@ -373,18 +370,18 @@ fn forget_fences(folder: &Path) {
 }
 
 #[test]
-fn a_successor_writes_differences_to_keys_of_its_predecessor() {
+fn a_successor_writes_deltas_to_bases_of_its_predecessor() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let eight = |config: &mut Config| config.archive_history = Some(8);
-    life(folder, 1, eight, |net| {
+    start(folder, 1, eight, |net| {
         net.archived();
         net.archived();
     });
     for number in 2..5 {
         forget_fences(folder);
         wipe(folder, 1);
-        life(folder, 1, eight, |net| {
+        start(folder, 1, eight, |net| {
             assert_eq!(net.session.restore().unwrap().checkpoint.number, number);
             net.check(number);
             net.archived();
@@ -397,9 +394,9 @@ fn a_successor_writes_differences_to_keys_of_its_predecessor() {
         let base = base.and_then(|run| store.entry(run.base.segment()));
         base.is_some_and(|base| base.file != entry.file)
     });
-    assert!(across, "no difference to what the predecessor wrote");
+    assert!(across, "no delta to what the predecessor wrote");
     wipe(folder, 1);
-    life(folder, 1, eight, |net| {
+    start(folder, 1, eight, |net| {
         net.session.restore_from(3).unwrap();
         net.check(3);
     });
@@ -427,7 +424,7 @@ fn damage(folder: &Path, which: impl Fn(&TableEntry, &SegmentHeader) -> bool) ->
     count
 }
 
-fn is_key_of_first(entry: &TableEntry, header: &SegmentHeader) -> bool {
+fn is_base_of_first(entry: &TableEntry, header: &SegmentHeader) -> bool {
     header.checkpoint.number == 1 && entry.decoded_bytes > 100_000
 }
 
@@ -435,7 +432,7 @@ fn is_key_of_first(entry: &TableEntry, header: &SegmentHeader) -> bool {
 fn with_a_damaged_base_a_drain_writes_keys() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(
+    start(
         folder,
         1,
         |_| {},
@@ -445,8 +442,8 @@ fn with_a_damaged_base_a_drain_writes_keys() {
         },
     );
     assert!(written(folder)[&2][1] > 0);
-    assert!(damage(folder, is_key_of_first) > 0);
-    life(
+    assert!(damage(folder, is_base_of_first) > 0);
+    start(
         folder,
         1,
         |_| {},
@@ -461,7 +458,7 @@ fn with_a_damaged_base_a_drain_writes_keys() {
     assert!(found[&3][0] > 0 && found[&3][1] == 0, "{found:?}");
     assert!(found[&4][1] > 0 && found[&4][0] == 0, "{found:?}");
     wipe(folder, 1);
-    life(
+    start(
         folder,
         1,
         |_| {},
@@ -477,24 +474,24 @@ fn checkpoints_with_a_damaged_base_are_passed_over_at_restart() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let two = |config: &mut Config| config.archive_history = Some(2);
-    life(folder, 1, two, |net| {
+    start(folder, 1, two, |net| {
         for _ in 0..5 {
             net.archived();
         }
     });
-    // 4 is a key, 5 a difference to it, 1 to 3 have nothing to do with them.
+    // 4 is a base, 5 a delta to it, 1 to 3 have nothing to do with them.
     let of_4 = |entry: &TableEntry, header: &SegmentHeader| {
-        header.checkpoint.number == 4 && header.variable == "weights" && !entry.difference
+        header.checkpoint.number == 4 && header.variable == "weights" && !entry.delta
     };
     assert!(damage(folder, of_4) > 0);
     wipe(folder, 1);
-    life(folder, 1, two, |net| {
+    start(folder, 1, two, |net| {
         let refused = net.session.restore_from(5).unwrap_err();
         assert_eq!(refused.kind(), backstay::ErrorKind::Corrupt, "{refused}");
         assert!(refused.to_string().contains("segment"), "{refused}");
     });
     wipe(folder, 1);
-    life(folder, 1, two, |net| {
+    start(folder, 1, two, |net| {
         assert_eq!(net.session.restore().unwrap().checkpoint.number, 3);
         net.check(3);
     });
@@ -530,8 +527,8 @@ fn mutate(memory: &mut Memory, seeded: &mut Seeded) {
     }
 }
 
-/// One life with this many ranks, which goes on from `from`; what each checkpoint of it was, for each rank.
-fn random_life(
+/// One start with this many ranks, which goes on from `from`; what each checkpoint of it was, for each rank.
+fn random_start(
     folder: &Path,
     seed: u64,
     ranks: usize,
@@ -585,14 +582,14 @@ fn random_life(
 }
 
 #[test]
-fn whatever_changes_every_life_goes_on_with_what_was_there() {
+fn whatever_changes_every_start_goes_on_with_what_was_there() {
     for seed in 0..3 {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let mut last: Option<(u64, Vec<Memory>)> = None;
         for step in 0..6 {
             let from = last.as_ref().map(|(number, all)| (*number, &all[..]));
-            let taken = random_life(folder, seed * 100 + step, 2, from, 4);
+            let taken = random_start(folder, seed * 100 + step, 2, from, 4);
             segments(folder);
             let newest = *taken[0].last_key_value().unwrap().0;
             let all = taken.iter().map(|rank| rank[&newest].clone()).collect();
@@ -602,13 +599,13 @@ fn whatever_changes_every_life_goes_on_with_what_was_there() {
                 forget_fences(folder);
             }
         }
-        let found: BTreeSet<bool> = segments(folder).iter().map(|(e, _)| e.difference).collect();
-        assert_eq!(found.len(), 2, "keys and differences");
+        let found: BTreeSet<bool> = segments(folder).iter().map(|(e, _)| e.delta).collect();
+        assert_eq!(found.len(), 2, "bases and deltas");
     }
 }
 
 #[test]
-fn an_interrupted_drain_goes_on_with_the_differences_that_it_stored() {
+fn an_interrupted_drain_goes_on_with_the_deltas_that_it_stored() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let run = |slowly: bool, body: &(dyn Fn(&mut Net) + Sync)| {
@@ -635,7 +632,7 @@ fn an_interrupted_drain_goes_on_with_the_differences_that_it_stored() {
     });
     let left = segments(folder)
         .into_iter()
-        .filter(|(e, _)| e.draining && e.difference);
+        .filter(|(e, _)| e.draining && e.delta);
     let left: BTreeSet<_> = left.map(|(entry, _)| entry.segment).collect();
     assert!(!left.is_empty(), "nothing was durable");
     run(false, &|net| {
@@ -655,7 +652,7 @@ fn an_interrupted_drain_goes_on_with_the_differences_that_it_stored() {
 }
 
 /// A grid in rows over any number of ranks, of values that change slowly.
-fn grid_life(folder: &Path, ranks: usize, from: u64, drains: u64) {
+fn grid_start(folder: &Path, ranks: usize, from: u64, drains: u64) {
     const ROWS: u64 = 96;
     const COLUMNS: u64 = 3000;
     run_ranks(ThreadComm::new(ranks), |comm| {
@@ -696,13 +693,13 @@ fn ranks_may_come_and_go() {
     let folder = folder.path();
     let mut from = 0;
     for ranks in [3, 2, 4, 4, 1, 3] {
-        grid_life(folder, ranks, from, 2);
+        grid_start(folder, ranks, from, 2);
         segments(folder);
         wipe(folder, ranks);
         from += 2;
     }
-    assert!(segments(folder).iter().any(|(entry, _)| entry.difference));
-    grid_life(folder, 2, from, 0);
+    assert!(segments(folder).iter().any(|(entry, _)| entry.delta));
+    grid_start(folder, 2, from, 0);
 }
 
 /// Elements of a block.
@@ -719,7 +716,7 @@ fn changed(block: usize, step: u64) -> u64 {
 }
 
 #[test]
-fn what_lives_in_thin_differences_is_moved() {
+fn what_lives_in_thin_deltas_is_moved() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let run = |body: &(dyn Fn(&mut Session, &mut [f32]) + Sync)| {
@@ -750,10 +747,10 @@ fn what_lives_in_thin_differences_is_moved() {
         }
     });
     let all = segments(folder);
-    let pieces = |number: u64, difference: bool| -> BTreeSet<_> {
-        let of = all.iter().filter(|(entry, header)| {
-            header.checkpoint.number == number && entry.difference == difference
-        });
+    let pieces = |number: u64, delta: bool| -> BTreeSet<_> {
+        let of = all
+            .iter()
+            .filter(|(entry, header)| header.checkpoint.number == number && entry.delta == delta);
         let large = of.filter(|(entry, _)| entry.class == SegmentClass::Blocks);
         large
             .flat_map(|(_, header)| header.pieces.iter().map(|piece| piece.digest.0))

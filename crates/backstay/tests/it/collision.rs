@@ -43,7 +43,7 @@ fn protect(session: &mut Session, memory: &mut [u64]) {
     unsafe { session.protect(variable, memory.as_mut_ptr().cast()) }.unwrap();
 }
 
-fn life(folder: &Path, body: impl Fn(&mut Session, &mut [u64], u32) + Sync) {
+fn start(folder: &Path, body: impl Fn(&mut Session, &mut [u64], u32) + Sync) {
     run_ranks(ThreadComm::new(2), |comm| {
         let rank = comm.rank();
         let config = Config {
@@ -84,7 +84,7 @@ fn blocks_of_two_ranks_that_collide_both_come_back() {
     );
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, |session, words, rank| {
+    start(folder, |session, words, rank| {
         words.copy_from_slice(&memory(rank));
         archived(session);
         if rank == 0 {
@@ -101,7 +101,7 @@ fn blocks_of_two_ranks_that_collide_both_come_back() {
         }
     });
     std::fs::remove_dir_all(folder.join("test job")).unwrap();
-    life(folder, |session, words, rank| {
+    start(folder, |session, words, rank| {
         session.restore().unwrap();
         assert!(words == memory(rank), "rank {rank}");
     });

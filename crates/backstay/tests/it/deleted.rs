@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stores that are deleted, moved or replaced under a running job.
 
-use crate::job::{Rank, config, life};
+use crate::job::{Rank, config, start};
 use backstay::agent::{Ended, ProcessOptions, run};
 use backstay::{ErrorKind, Level};
 use backstay_testkit::comm::ThreadComm;
@@ -41,7 +41,7 @@ const HARMS: [(&str, Harm); 4] = [
 /// A job of two ranks on a node, whose store comes to harm after three checkpoints.
 fn harmed(folder: &Path, harm: Harm, in_background: bool) {
     let config = config(folder);
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         for _ in 0..3 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -64,7 +64,7 @@ fn harmed(folder: &Path, harm: Harm, in_background: bool) {
         // What is not in a checkpoint any more.
         rank.compute();
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 6);
         rank.check();
@@ -95,7 +95,7 @@ fn so_is_it_by_a_checkpoint_in_the_background() {
 fn the_lock_of_a_folder_that_was_deleted_is_taken_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         std::fs::remove_dir_all(folder.path().join("test job")).unwrap();
@@ -110,7 +110,7 @@ fn the_lock_of_a_folder_that_was_deleted_is_taken_again() {
 fn what_is_no_copy_of_the_store_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         if rank.session.rank() == 0 {
@@ -128,7 +128,7 @@ fn what_is_no_copy_of_the_store_is_not_overwritten() {
         rank.compute();
         rank.session.checkpoint().unwrap();
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
         rank.check();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who drains for whom: servers that hang, and lives of a job that are over.
+//! Who drains for whom: servers that hang, and starts of a job that are over.
 
 use crate::job::{Rank, config};
 use backstay::format::agent::Seat;
@@ -150,7 +150,7 @@ fn progress(point: &DrainPoint) -> DrainProgress {
 }
 
 #[test]
-fn of_two_lives_that_share_a_server_the_later_one_has_it() {
+fn of_two_starts_that_share_a_server_the_later_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let network = SimNetwork::new(1);
@@ -208,7 +208,7 @@ fn what_a_restore_went_back_behind_is_not_waited_for() {
         rank.compute();
         let first = rank.session.checkpoint().unwrap().checkpoint;
         rank.session.restore_from(first.number).unwrap();
-        // The next one of the life that is over: it never comes.
+        // The next one of the start that is over: it never comes.
         let checkpoint = CheckpointId::new(first.incarnation, first.number + 1);
         let request = DrainRequest::Offer { checkpoint }.encode().unwrap();
         let peer = Peer::new("node0".to_owned(), node.address());
@@ -283,7 +283,7 @@ fn requests_of_a_drain_that_come_again_late_undo_nothing() {
     });
 }
 
-/// Who was given up, or another life, goes on from the file that is written: what is drained goes to a new one, and
+/// Who was given up, or another start, goes on from the file that is written: what is drained goes to a new one, and
 /// nobody is told of it.
 #[test]
 fn a_file_that_another_process_takes_over_is_taken_over_in_turn() {
@@ -313,7 +313,7 @@ fn a_file_that_another_process_takes_over_is_taken_over_in_turn() {
     });
 }
 
-/// Its drain hangs in the file system when the next life begins one: that waits for the store, and whoever
+/// Its drain hangs in the file system when the next start begins one: that waits for the store, and whoever
 /// asks is answered. More than one does not wait there.
 #[test]
 fn a_drain_that_hangs_does_not_keep_the_next_from_beginning() {

@@ -37,8 +37,8 @@ fn is_there(folder: &Path, provider: &str) -> bool {
     false
 }
 
-/// One life on three nodes, and what the metrics of each say of how it read.
-fn life(folder: &Path, provider: &str, body: impl Fn(&mut Rank) + Sync) -> Vec<Value> {
+/// One start on three nodes, and what the metrics of each say of how it read.
+fn start(folder: &Path, provider: &str, body: impl Fn(&mut Rank) + Sync) -> Vec<Value> {
     run_ranks(ThreadComm::new(3), |comm| {
         let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
         let mut rank = Rank::open(comm, node(folder, provider, place)).expect("opening");
@@ -66,7 +66,7 @@ fn stores_in_memory_are_read_over_libfabric_and_a_lost_one_is_made_again() {
         if !is_there(folder, provider) {
             return;
         }
-        let metrics = life(folder, provider, protect);
+        let metrics = start(folder, provider, protect);
         let mut past = 0;
         for metrics in &metrics {
             assert_eq!(metrics["transport"], format!("libfabric {provider}"));
@@ -75,7 +75,7 @@ fn stores_in_memory_are_read_over_libfabric_and_a_lost_one_is_made_again() {
         let bytes = u64::try_from(WORDS * 8).unwrap();
         assert!(past >= bytes / 2, "{provider}: {past} bytes: {metrics:?}");
         std::fs::remove_dir_all(folder.join("n1")).unwrap();
-        let metrics = life(folder, provider, |rank| {
+        let metrics = start(folder, provider, |rank| {
             let restored = rank.session.restore().unwrap();
             assert_eq!(restored.checkpoint, CheckpointId::new(1, 3));
             rank.check();

@@ -106,7 +106,7 @@ fn changed_blocks_of_a_file_alone_are_written() {
     bytes.extend(pattern(4, BLOCK));
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(session.checkpoint().unwrap().blocks_changed, 3);
-    // In a later life too.
+    // In a later start too.
     drop(session);
     let mut session = alone(&config);
     session.protect_file("log", &path).unwrap();
@@ -356,7 +356,7 @@ fn a_path_that_all_ranks_share_is_restored_by_one() {
     let (shared, bytes) = (folder.path().join("shared"), pattern(9, 300_000));
     std::fs::write(&shared, &bytes).unwrap();
     let own = |rank: u32| folder.path().join(format!("own {rank}"));
-    let life = |is_first: bool| {
+    let start = |is_first: bool| {
         run_ranks(ThreadComm::new(4), |comm| {
             let rank = comm.rank();
             let mut session = Session::open(Box::new(comm), config.clone()).unwrap();
@@ -370,10 +370,10 @@ fn a_path_that_all_ranks_share_is_restored_by_one() {
             session.restore().unwrap().bytes_read
         })
     };
-    life(true);
+    start(true);
     std::fs::remove_file(&shared).unwrap();
     (0..4).for_each(|rank| std::fs::remove_file(own(rank)).unwrap());
-    let read = life(false);
+    let read = start(false);
     assert_eq!(read.iter().sum::<u64>(), 300_000 + 4, "{read:?}");
     assert!(std::fs::read(&shared).unwrap() == bytes);
     for rank in 0..4 {
@@ -569,12 +569,12 @@ fn files_of_a_lost_node_are_rebuilt_with_its_store() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    rounds::life(folder, &network, |_| (), take);
+    rounds::start(folder, &network, |_| (), take);
     std::fs::remove_dir_all(folder.join("n2")).unwrap();
     for rank in 0..4 {
         std::fs::remove_file(path(rank)).unwrap();
     }
-    rounds::life(
+    rounds::start(
         folder,
         &network,
         |_| (),

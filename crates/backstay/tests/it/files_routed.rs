@@ -260,7 +260,7 @@ fn calls_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn what_a_life_left_in_a_set_is_gone_in_the_next() {
+fn what_a_start_left_in_a_set_is_gone_in_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     run_ranks(ThreadComm::new(2), |comm| {

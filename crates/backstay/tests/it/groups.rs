@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Groups that run rounds of their own, and what the job has of them.
 
-use crate::rounds::{life, request};
+use crate::rounds::{request, start};
 use backstay::{CheckpointId, Config, Level};
 use backstay_format::agent::Request;
 use backstay_testkit::network::{Fault, SimNetwork};
@@ -36,7 +36,7 @@ fn a_group_that_fails_keeps_no_other_back_and_the_job_has_what_all_have() {
         config.group_size = 2;
         config.retained = 2;
     };
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         let first = rank.take_protected();
         if rank.session.rank() == 0 {
             refuse.store(true, Ordering::SeqCst);
@@ -72,7 +72,7 @@ fn a_group_that_fails_keeps_no_other_back_and_the_job_has_what_all_have() {
 fn a_job_of_one_group_knows_what_it_has_without_a_vote() {
     let folder = tempfile::tempdir().unwrap();
     let network = SimNetwork::new(1);
-    life(
+    start(
         folder.path(),
         &network,
         |_| (),
@@ -119,7 +119,7 @@ fn what_is_encoded_stays_though_some_members_have_not_heard_of_it() {
         None
     });
     let change = |config: &mut Config| config.retained = 2;
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         rank.take_protected();
         let says = |what: &AtomicBool, on| {
             if rank.session.rank() == 0 {
@@ -167,7 +167,7 @@ fn what_one_member_was_not_told_no_node_says_of_the_job() {
         _ => None,
     });
     let change = |config: &mut Config| config.retained = 2;
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         let first = rank.take_protected().checkpoint();
         if rank.session.rank() == 0 {
             refuse.store(true, Ordering::SeqCst);
@@ -202,7 +202,7 @@ fn what_is_protected_while_a_vote_is_gathered_stays() {
         None
     });
     let change = |config: &mut Config| config.retained = 2;
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         rank.take_protected();
         if rank.session.rank() == 0 {
             hold.store(true, Ordering::SeqCst);

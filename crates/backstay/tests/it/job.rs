@@ -61,7 +61,7 @@ impl Rank {
         let length = u64::try_from(self.memory.len()).unwrap();
         let variable = Variable::new("field", ElementType::U64, &[length]).tracking(tracking);
         let address = self.memory.as_mut_ptr().cast();
-        // SAFETY: `memory` is not moved or freed while the session lives.
+        // SAFETY: `memory` is not moved or freed while the session starts.
         unsafe { self.session.protect(variable, address)? };
         let step = Variable::new("step", ElementType::U64, &[]);
         // SAFETY: as above; `Rank` is boxed by its thread's stack and not moved after this.
@@ -105,8 +105,8 @@ impl Rank {
     }
 }
 
-/// Runs one life of a job: `body` on each rank.
-pub(crate) fn life<T: Send>(
+/// Runs one start of a job: `body` on each rank.
+pub(crate) fn start<T: Send>(
     ranks: usize,
     config: &Config,
     body: impl Fn(&mut Rank) -> T + Sync,

@@ -2,7 +2,7 @@
 //! Stores and archives that a later major version wrote: nobody takes them for damage, goes on from what is
 //! older, or writes to them.
 
-use crate::job::{Rank, config, life};
+use crate::job::{Rank, config, start};
 use crate::versions::{later, says_both_versions};
 use backstay::format::CatalogSuperblock;
 use backstay::format::bytes::FRAME_HEAD_BYTES;
@@ -29,7 +29,7 @@ fn archived(folder: &Path) -> Config {
 /// A job with three checkpoints, in its store and its archive.
 fn job(folder: &Path) -> Config {
     let config = archived(folder);
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         for _ in 0..3 {
             rank.compute();
             let handle = rank.session.checkpoint_start().unwrap();

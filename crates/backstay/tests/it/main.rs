@@ -21,7 +21,7 @@ mod deleted;
 mod files;
 mod files_routed;
 mod later_versions;
-mod lives;
+mod starts;
 mod memory;
 mod nodes;
 mod pins;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Protected memory that is not there any more, or not as it has to be: the call fails on all ranks
-//! alike, names the variable, and the program lives. In child processes, since without the look it
+//! alike, names the variable, and the program starts. In child processes, since without the look it
 //! would not.
 
-use crate::job::{Rank, config, life};
+use crate::job::{Rank, config, start};
 use backstay::config::Tracking;
 use backstay::{ElementType, ErrorKind, Variable};
 use std::ffi::c_void;
@@ -104,7 +104,7 @@ fn a_checkpoint_of_memory_that_is_gone_names_it_and_the_program_lives() {
         for (harm, says) in HARMS {
             let folder = tempfile::tempdir().unwrap();
             let config = config(folder.path());
-            life(2, &config, |rank| {
+            start(2, &config, |rank| {
                 let memory = Mapped::new();
                 memory.protect(rank, tracking);
                 rank.compute();
@@ -124,7 +124,7 @@ fn a_checkpoint_of_memory_that_is_gone_names_it_and_the_program_lives() {
                 rank.compute();
                 rank.session.checkpoint().unwrap();
             });
-            life(2, &config, |rank| {
+            start(2, &config, |rank| {
                 let memory = Mapped::new();
                 memory.protect(rank, tracking);
                 rank.session.restore().unwrap();
@@ -145,13 +145,13 @@ fn a_restore_into_memory_that_may_not_be_written_names_it_and_drops_nothing() {
     }
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let memory = Mapped::new();
         memory.protect(rank, Tracking::Hash);
         rank.compute();
         rank.session.checkpoint().unwrap();
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let memory = Mapped::new();
         memory.protect(rank, Tracking::Hash);
         memory.fill(9);

@@ -29,8 +29,8 @@ fn node(folder: &Path, redundancy: Redundancy, place: usize) -> Config {
     }
 }
 
-/// One life on the nodes at `places`, one rank each.
-fn life<T: Send>(
+/// One start on the nodes at `places`, one rank each.
+fn start<T: Send>(
     folder: &Path,
     redundancy: Redundancy,
     places: &[usize],
@@ -67,11 +67,11 @@ fn go_on(rank: &mut Rank, count: u64) {
 fn survives(redundancy: Redundancy, wiped: &[usize], then: &[usize]) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, redundancy, &[0, 1, 2, 3], |rank| go_on(rank, 5));
+    start(folder, redundancy, &[0, 1, 2, 3], |rank| go_on(rank, 5));
     for &place in wiped {
         wipe(folder, place);
     }
-    life(folder, redundancy, then, |rank| {
+    start(folder, redundancy, then, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint, CheckpointId::new(1, 6));
         assert_eq!(rank.step, 6);
@@ -80,7 +80,7 @@ fn survives(redundancy: Redundancy, wiped: &[usize], then: &[usize]) {
     });
     // Protected again: any one node may go, also one that made another's store again.
     wipe(folder, then[1]);
-    life(folder, redundancy, then, |rank| {
+    start(folder, redundancy, then, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint, CheckpointId::new(2, 10));
         rank.check();
@@ -111,12 +111,12 @@ fn a_spare_takes_the_place_of_a_lost_node_and_the_order_is_reversed() {
 fn two_losses_under_xor_are_more_than_it_covers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
         go_on(rank, 2);
     });
     wipe(folder, 1);
     wipe(folder, 3);
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
         let error = rank.session.restore().unwrap_err();
         assert_ne!(error.kind(), ErrorKind::NoCheckpoint, "{error}");
         assert_eq!(rank.step, 0, "nothing was touched");
@@ -129,14 +129,14 @@ fn what_was_not_protected_is_lost_with_its_node_and_says_so_in_any_order() {
     for then in [[0, 1, 2], [2, 1, 0]] {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        life(folder, Redundancy::None, &[0, 1, 2], |rank| {
+        start(folder, Redundancy::None, &[0, 1, 2], |rank| {
             for _ in 0..2 {
                 rank.compute();
                 rank.session.checkpoint().unwrap();
             }
         });
         wipe(folder, 2);
-        life(folder, Redundancy::Xor, &then, |rank| {
+        start(folder, Redundancy::Xor, &then, |rank| {
             let error = rank.session.restore().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotRetained, "{error}");
             let text = error.to_string();
@@ -155,12 +155,12 @@ fn stores_of_an_earlier_time_are_not_taken_for_what_the_log_of_their_group_says(
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let all = [0, 1, 2, 3];
-    life(folder, Redundancy::Xor, &all, |rank| go_on(rank, 1));
+    start(folder, Redundancy::Xor, &all, |rank| go_on(rank, 1));
     let away = |place: usize| folder.join(format!("away{place}"));
     for place in [2, 3] {
         copy(&folder.join(format!("n{place}")), &away(place));
     }
-    life(folder, Redundancy::Xor, &all, |rank| {
+    start(folder, Redundancy::Xor, &all, |rank| {
         rank.session.restore().unwrap();
         go_on(rank, 0);
     });
@@ -169,7 +169,7 @@ fn stores_of_an_earlier_time_are_not_taken_for_what_the_log_of_their_group_says(
         std::fs::rename(away(place), folder.join(format!("n{place}"))).unwrap();
     }
     let before = all.map(|place| log(folder, place).epoch);
-    life(folder, Redundancy::Xor, &all, |rank| {
+    start(folder, Redundancy::Xor, &all, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!((restored.checkpoint.number, rank.step), (2, 2));
         rank.check();
@@ -181,7 +181,7 @@ fn stores_of_an_earlier_time_are_not_taken_for_what_the_log_of_their_group_says(
         "kept: {before:?}, {after:?}"
     );
     wipe(folder, 0);
-    life(folder, Redundancy::Xor, &all, |rank| {
+    start(folder, Redundancy::Xor, &all, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(rank.step, 5, "{restored:?}");
         rank.check();
@@ -194,10 +194,10 @@ fn a_store_of_an_earlier_time_that_cannot_be_made_again_keeps_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let all = [0, 1, 2, 3];
-    life(folder, Redundancy::Xor, &all, |rank| go_on(rank, 1));
+    start(folder, Redundancy::Xor, &all, |rank| go_on(rank, 1));
     let away = folder.join("away");
     copy(&folder.join("n2"), &away);
-    life(folder, Redundancy::Xor, &all, |rank| {
+    start(folder, Redundancy::Xor, &all, |rank| {
         rank.session.restore().unwrap();
         go_on(rank, 6);
     });
@@ -210,7 +210,7 @@ fn a_store_of_an_earlier_time_that_cannot_be_made_again_keeps_its_log() {
     damaged.write_all_at(&ones, from).unwrap();
     let (before, others) = (log(folder, 2), log(folder, 1));
     assert!(before.round < others.round);
-    life(folder, Redundancy::Xor, &all, |rank| {
+    start(folder, Redundancy::Xor, &all, |rank| {
         // Whether the others still have an older one is not said.
         if rank.session.restore().is_ok() {
             rank.check();
@@ -251,13 +251,13 @@ fn copy(from: &Path, to: &Path) {
 fn fewer_nodes_go_on_with_two_ranks_on_one_of_them() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
         go_on(rank, 4);
     });
     wipe(folder, 3);
     // Ranks 2 and 3 share node 2; rank 3's part is made again for reading.
     for restored in [5, 10] {
-        life(folder, Redundancy::Xor, &[0, 1, 2, 2], |rank| {
+        start(folder, Redundancy::Xor, &[0, 1, 2, 2], |rank| {
             assert_eq!(rank.session.restore().unwrap().checkpoint.number, restored);
             rank.check();
             go_on(rank, 2);
@@ -279,17 +279,17 @@ fn without_redundancy_ranks_find_their_parts_on_other_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let none = Redundancy::None;
-    life(folder, none, &[0, 1, 2], |rank| {
+    start(folder, none, &[0, 1, 2], |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
     });
-    life(folder, none, &[2, 0, 1], |rank| {
+    start(folder, none, &[2, 0, 1], |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 1);
         rank.check();
         rank.compute();
         assert_eq!(rank.session.checkpoint().unwrap().checkpoint.number, 2);
     });
-    life(folder, none, &[2, 0, 1], |rank| {
+    start(folder, none, &[2, 0, 1], |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 2);
         rank.check();
     });
@@ -299,7 +299,7 @@ fn without_redundancy_ranks_find_their_parts_on_other_nodes() {
 fn a_flipped_byte_is_repaired_from_the_other_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
         go_on(rank, 3);
     });
     let store = folder.join("n2/test job/n2/store.backstay");
@@ -309,7 +309,7 @@ fn a_flipped_byte_is_repaired_from_the_other_nodes() {
         bytes[at] ^= 0x10;
     }
     std::fs::write(&store, bytes).unwrap();
-    life(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2, 3], |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint.number, 4, "the newest, repaired");
         rank.check();
@@ -338,7 +338,7 @@ fn checkpoints_after_a_return_to_an_older_one_are_protected() {
         rank.session.protected_checkpoint()
     });
     wipe(folder, 2);
-    life(folder, Redundancy::Xor, &places, |rank| {
+    start(folder, Redundancy::Xor, &places, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint.number, 7);
         assert_eq!(Some(restored.checkpoint), last[0]);
@@ -351,13 +351,13 @@ fn checkpoints_after_a_return_to_an_older_one_are_protected() {
 fn a_node_that_is_new_learns_what_is_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
         go_on(rank, 1);
         // Which the others' record of this node's store does not say yet.
         rank.session.pin(1).unwrap();
     });
     wipe(folder, 1);
-    life(folder, Redundancy::Xor, &[0, 3, 2], |rank| {
+    start(folder, Redundancy::Xor, &[0, 3, 2], |rank| {
         rank.session.restore().unwrap();
         go_on(rank, 3);
         let stored = rank.session.stored_checkpoints().unwrap();
@@ -375,7 +375,7 @@ fn a_node_that_is_new_learns_what_is_pinned() {
 fn a_store_that_cannot_be_read_when_it_is_made_is_used_later() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
         rank.compute();
         let on_it = || {
             fault::watch(&folder.join("n1"), |attempt| {
@@ -391,7 +391,7 @@ fn a_store_that_cannot_be_read_when_it_is_made_is_used_later() {
         go_on(rank, 1);
     });
     wipe(folder, 1);
-    life(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
+    start(folder, Redundancy::Xor, &[0, 1, 2], |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
         rank.check();
@@ -419,7 +419,7 @@ fn what_a_root_names_is_not_written_again_before_it_names_it_no_more() {
             assert!(store.findings.is_empty(), "{:#?}", store.findings);
         }
     };
-    life(folder, Redundancy::None, &[0, 1], |rank| {
+    start(folder, Redundancy::None, &[0, 1], |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         // Node 1 commits nothing more, and node 0 once.
@@ -443,15 +443,15 @@ fn what_a_root_names_is_not_written_again_before_it_names_it_no_more() {
             &[1, report.checkpoint.number],
         );
     });
-    life(folder, Redundancy::None, &[0, 1], |rank| {
+    start(folder, Redundancy::None, &[0, 1], |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 5);
         rank.check();
     });
 }
 
-/// A life on four nodes in two groups of two, dealt to them in turn: 0 and 2, 1 and 3.
-fn grouped_life(folder: &Path, retained: u32, body: impl Fn(&mut Rank) + Sync) {
+/// A start on four nodes in two groups of two, dealt to them in turn: 0 and 2, 1 and 3.
+fn grouped_start(folder: &Path, retained: u32, body: impl Fn(&mut Rank) + Sync) {
     run_ranks(ThreadComm::new(4), |comm| {
         let place = usize::try_from(backstay::Communicator::rank(&comm)).unwrap();
         let config = Config {
@@ -487,7 +487,7 @@ fn logged(folder: &Path, place: usize) -> Option<u64> {
     groups.iter().map(|group| group.protected().number).max()
 }
 
-/// A group recorded the newest checkpoint, another could not, and the job died. The next life goes on from the
+/// A group recorded the newest checkpoint, another could not, and the job died. The next start goes on from the
 /// newest, and keeps what all groups protect until they protect a newer one.
 #[test]
 fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
@@ -495,7 +495,7 @@ fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
     let folder = folder.path();
     let (fails, failing) = unrecorded(folder, &[1, 3]);
     let barrier = Barrier::new(4);
-    grouped_life(folder, 2, |rank| {
+    grouped_start(folder, 2, |rank| {
         go_on(rank, 0);
         barrier.wait();
         fails.store(true, Ordering::SeqCst);
@@ -512,7 +512,7 @@ fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
         barrier.wait();
     });
     assert_eq!(logged(folder, 1), Some(1));
-    grouped_life(folder, 2, |rank| {
+    grouped_start(folder, 2, |rank| {
         let restored = rank.session.restore().unwrap().checkpoint;
         assert_eq!(restored, CheckpointId::new(1, 2));
         let protected = rank.session.protected_checkpoint();
@@ -522,7 +522,7 @@ fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
     });
     drop(failing);
     wipe(folder, 3);
-    grouped_life(folder, 2, |rank| {
+    grouped_start(folder, 2, |rank| {
         let restored = rank.session.restore().unwrap().checkpoint;
         assert_eq!(restored, CheckpointId::new(1, 1));
         assert_eq!(rank.step, 1);
@@ -531,9 +531,9 @@ fn what_every_group_protects_is_kept_though_one_protects_a_newer_one() {
 }
 
 /// Going back gives up what was protected last; what the same parity covers and is older is protected still, in
-/// that life and in the next, until something newer is.
+/// that start and in the next, until something newer is.
 #[test]
-fn what_a_life_goes_back_to_stays_protected() {
+fn what_a_start_goes_back_to_stays_protected() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (fails, failing) = unrecorded(folder, &[0, 1, 2, 3]);
@@ -543,7 +543,7 @@ fn what_a_life_goes_back_to_stays_protected() {
         let handle = rank.session.checkpoint_start().unwrap();
         rank.session.wait(handle, Level::Protected).unwrap_err();
     };
-    grouped_life(folder, 3, |rank| {
+    grouped_start(folder, 3, |rank| {
         for _ in 0..3 {
             go_on(rank, 0);
         }
@@ -555,7 +555,7 @@ fn what_a_life_goes_back_to_stays_protected() {
             take(rank);
         }
     });
-    grouped_life(folder, 3, |rank| {
+    grouped_start(folder, 3, |rank| {
         let restored = rank.session.restore().unwrap().checkpoint;
         assert_eq!(restored, CheckpointId::new(2, 5));
         for _ in 0..3 {
@@ -564,7 +564,7 @@ fn what_a_life_goes_back_to_stays_protected() {
     });
     drop(failing);
     wipe(folder, 3);
-    grouped_life(folder, 3, |rank| {
+    grouped_start(folder, 3, |rank| {
         let restored = rank.session.restore().unwrap().checkpoint;
         assert_eq!(restored, CheckpointId::new(1, 1));
         assert_eq!(rank.step, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pins: as many as a root has room for beside all that it must name, and one that is refused is not kept.
 
-use crate::job::{config, life};
+use crate::job::{config, start};
 use backstay::ErrorKind;
 use backstay::format::CheckpointId;
 use backstay_format::limits::REVISIONS_MAX;
@@ -18,7 +18,7 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let most = Policy::pins_max(2);
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         for number in 1..=70_u64 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -34,7 +34,7 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
         // To pin again what is pinned takes no room.
         rank.session.pin(1).unwrap();
     });
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let stored = rank.session.stored_checkpoints().unwrap();
         assert_eq!(stored.len(), most + 2, "{stored:?}");
         rank.session.restore().unwrap();
@@ -43,12 +43,12 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
         rank.session.unpin(1).unwrap();
         rank.session.pin(70).unwrap();
     });
-    // A life that retains more finds all pins, and retains what there is room for.
+    // A start that retains more finds all pins, and retains what there is room for.
     let more = backstay::config::Config {
         retained: 32,
         ..config
     };
-    life(1, &more, |rank| {
+    start(1, &more, |rank| {
         rank.session.restore().unwrap();
         for _ in 0..40 {
             rank.compute();
@@ -56,7 +56,7 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
         }
         rank.check();
     });
-    life(1, &more, |rank| {
+    start(1, &more, |rank| {
         let stored = rank.session.stored_checkpoints().unwrap();
         assert!(stored.len() <= REVISIONS_MAX, "{stored:?}");
         rank.session.restore().unwrap();
@@ -90,7 +90,7 @@ fn no_policy_keeps_more_than_a_root_has_room_for() {
                 wanted.extend((1..=200).rev().take(others).map(id));
                 assert_eq!(kept, wanted);
             }
-            // Pins of a life that retained fewer: those stay, and the newest.
+            // Pins of a start that retained fewer: those stay, and the newest.
             let crowded = Policy {
                 pinned: (1..=58).map(id).collect(),
                 ..policy

@@ -70,7 +70,7 @@ fn at_work(config: &Config, checkpoints: u64) -> Box<Rank> {
     rank
 }
 
-/// The next life finds `step`, whole.
+/// The next start finds `step`, whole.
 fn restores(config: &Config, step: u64) {
     let mut rank = Box::new(alone(config).unwrap());
     rank.settle().unwrap();

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// One life of two ranks, each on a node of its own.
-fn life(network: &SimNetwork, folder: &Path, body: impl Fn(&mut Rank) + Sync) {
+/// One start of two ranks, each on a node of its own.
+fn start(network: &SimNetwork, folder: &Path, body: impl Fn(&mut Rank) + Sync) {
     run_ranks(ThreadComm::new(2), |comm| {
         let name = format!("n{}", backstay::Communicator::rank(&comm));
         let config = Config {
@@ -47,7 +47,7 @@ fn protected(rank: &mut Rank) {
 fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(&SimNetwork::new(1), folder, protected);
+    start(&SimNetwork::new(1), folder, protected);
     std::fs::remove_dir_all(folder.join("n1")).unwrap();
     let network = SimNetwork::new(2);
     let asked: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
@@ -64,7 +64,7 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
     });
     let asker = network.endpoint("asker");
     let node = network.clone();
-    life(&network, folder, |rank| {
+    start(&network, folder, |rank| {
         rank.session.restore().unwrap();
         protected(rank);
         if rank.session.rank() == 1 {
@@ -80,7 +80,7 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
         }
         protected(rank);
     });
-    life(&SimNetwork::new(3), folder, |rank| {
+    start(&SimNetwork::new(3), folder, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 3);
         rank.check();
@@ -91,7 +91,7 @@ fn a_store_is_made_again_once_and_never_set_aside_while_the_job_writes_it() {
 #[test]
 fn a_store_that_was_set_aside_is_not_found_by_a_survey_that_began_before() {
     let folder = tempfile::tempdir().unwrap();
-    life(&SimNetwork::new(1), folder.path(), protected);
+    start(&SimNetwork::new(1), folder.path(), protected);
     let directory = folder.path().join("n1/test job/n1");
     let network = SimNetwork::new(2);
     let settings = AgentSettings {
@@ -133,7 +133,7 @@ fn a_store_that_was_set_aside_is_not_found_by_a_survey_that_began_before() {
 fn what_is_damaged_is_repaired_by_its_own_node_and_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(&SimNetwork::new(1), folder, |rank| {
+    start(&SimNetwork::new(1), folder, |rank| {
         protected(rank);
         protected(rank);
     });
@@ -155,7 +155,7 @@ fn what_is_damaged_is_repaired_by_its_own_node_and_read_again() {
         }
         None
     });
-    life(&network, folder, |rank| {
+    start(&network, folder, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(
             (restored.checkpoint.number, rank.step),

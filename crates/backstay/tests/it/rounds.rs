@@ -33,7 +33,7 @@ const NODES: usize = 4;
 /// What becomes of a job whose groups are formed anew.
 struct Recomposed {
     former: Redundancy,
-    lives: usize,
+    starts: usize,
     lost: &'static [usize],
 }
 
@@ -50,8 +50,8 @@ fn node(folder: &Path, place: usize) -> Config {
     }
 }
 
-/// One life of a rank on each node.
-pub(crate) fn life(
+/// One start of a rank on each node.
+pub(crate) fn start(
     folder: &Path,
     network: &SimNetwork,
     change: impl Fn(&mut Config) + Sync,
@@ -109,7 +109,7 @@ fn a_record_that_a_member_cannot_keep_takes_no_more_parity() {
         }
         _ => None,
     });
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -134,7 +134,7 @@ fn a_record_that_a_member_cannot_keep_takes_no_more_parity() {
         },
     );
     std::fs::remove_dir_all(folder.join("n2")).unwrap();
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -161,7 +161,7 @@ fn a_group_that_fails_after_a_return_does_not_claim_what_was_protected_before() 
         config.group_size = 2;
         config.retained = 6;
     };
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         for _ in 0..8 {
             rank.take();
         }
@@ -191,9 +191,9 @@ fn a_group_that_fails_after_a_return_does_not_claim_what_was_protected_before() 
 #[test]
 fn groups_formed_anew_take_nothing_from_the_former_before_all_have_recorded() {
     use Redundancy::{Rs, Xor};
-    let case = |former, lives, lost: &'static [usize]| Recomposed {
+    let case = |former, starts, lost: &'static [usize]| Recomposed {
         former,
-        lives,
+        starts,
         lost,
     };
     let cases = [
@@ -206,14 +206,14 @@ fn groups_formed_anew_take_nothing_from_the_former_before_all_have_recorded() {
     ];
     for Recomposed {
         former,
-        lives,
+        starts,
         lost,
     } in cases
     {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let network = SimNetwork::new(1);
-        life(
+        start(
             folder,
             &network,
             |config| config.redundancy = former,
@@ -234,8 +234,8 @@ fn groups_formed_anew_take_nothing_from_the_former_before_all_have_recorded() {
             config.redundancy = Redundancy::Partner;
             config.group_size = 2;
         };
-        for _ in 0..lives {
-            life(folder, &network, pairs, |rank| {
+        for _ in 0..starts {
+            start(folder, &network, pairs, |rank| {
                 assert_eq!(rank.session.restore_from(2).unwrap().checkpoint.number, 2);
                 for _ in 0..8 {
                     let handle = rank.take();
@@ -247,7 +247,7 @@ fn groups_formed_anew_take_nothing_from_the_former_before_all_have_recorded() {
         for place in lost {
             std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
         }
-        life(folder, &network, pairs, |rank| {
+        start(folder, &network, pairs, |rank| {
             assert_eq!(
                 rank.session.restore().unwrap().checkpoint.number,
                 2,
@@ -276,7 +276,7 @@ fn a_round_does_not_wait_for_what_the_job_went_back_behind() {
         None
     });
     let since = Instant::now();
-    life(
+    start(
         folder.path(),
         &network,
         |_| (),
@@ -318,7 +318,7 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
         None
     });
     let change = |config: &mut Config| config.timeout_ms = 700;
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         rank.take_protected();
         if rank.session.rank() == 0 {
             hang.store(true, Ordering::SeqCst);
@@ -357,7 +357,7 @@ fn what_protects_goes_on_after_a_panic() {
     let folder = folder.path();
     let network = SimNetwork::new(1);
     let change = |config: &mut Config| config.group_size = 2;
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         rank.take_protected();
     });
     let panics = Arc::new(AtomicUsize::new(0));
@@ -368,7 +368,7 @@ fn what_protects_goes_on_after_a_panic() {
         assert!(!first, "a panic of the test");
         None
     });
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         rank.session.restore().unwrap();
         let last = rank.take();
         let mut protected = || rank.session.wait(last, Level::Protected).is_ok();
@@ -377,7 +377,7 @@ fn what_protects_goes_on_after_a_panic() {
     assert!(panics.load(Ordering::SeqCst) > 1);
 }
 
-/// How long rank 0 waited for protection in a life that ended well; waits that were not in vain are short.
+/// How long rank 0 waited for protection in a start that ended well; waits that were not in vain are short.
 fn waited_ms(folder: &Path) -> u64 {
     let path = store_folder(folder, 0).join("metrics.json");
     let text = std::fs::read_to_string(path).unwrap();
@@ -397,7 +397,7 @@ fn what_no_group_can_protect_is_not_waited_for() {
         config.failure_domain = Some("the only one".to_owned());
         config.timeout_ms = 1500;
     };
-    life(folder.path(), &network, change, |rank| {
+    start(folder.path(), &network, change, |rank| {
         let handle = rank.take();
         // The first round may still be under way.
         drop(rank.session.wait(handle, Level::Protected));
@@ -432,7 +432,7 @@ fn a_store_that_cannot_be_read_for_a_while_joins_its_group_later() {
         (is_it && failing.load(Ordering::SeqCst)).then_some(fault::Fault::Fails(5))
     });
     let change = |config: &mut Config| config.timeout_ms = 1500;
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         if rank.session.rank() == 0 {
             making.store(true, Ordering::SeqCst);
         }
@@ -462,7 +462,7 @@ fn rounds_that_fail_again_and_again_make_nobody_wait_twice() {
             .then_some(Fault::Unreachable)
     });
     let change = |config: &mut Config| config.timeout_ms = 3_000;
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         rank.take_protected();
         if rank.session.rank() == 0 {
             refuse.store(true, Ordering::SeqCst);
@@ -527,7 +527,7 @@ fn a_dead_extent_that_is_beyond_repair_does_not_keep_a_store_lost() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let network = SimNetwork::new(1);
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -550,7 +550,7 @@ fn a_dead_extent_that_is_beyond_repair_does_not_keep_a_store_lost() {
         log.append(&table.whole(0), &table).unwrap();
     }
     std::fs::remove_dir_all(folder.join(format!("n{lost}"))).unwrap();
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -589,7 +589,7 @@ fn only_nodes_that_said_nothing_are_asked_what_they_have() {
     let folder = folder.path();
     let network = SimNetwork::new(1);
     let change = |_: &mut Config| ();
-    life(folder, &network, change, |rank| {
+    start(folder, &network, change, |rank| {
         rank.take_protected();
     });
     let network = SimNetwork::new(2);
@@ -622,7 +622,7 @@ fn a_log_longer_than_a_message_is_sent_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let network = SimNetwork::new(1);
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -721,7 +721,7 @@ fn encodes_anew_what_is_damaged(folder: &Path, beside: usize) -> u64 {
         None
     });
     let last = AtomicU64::new(0);
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -745,7 +745,7 @@ fn what_is_damaged_when_it_is_encoded_anew_is_protected_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let last = encodes_anew_what_is_damaged(folder, 0);
-    life(
+    start(
         folder,
         &SimNetwork::new(2),
         |_| (),
@@ -765,13 +765,13 @@ fn what_is_damaged_beyond_repair_keeps_nothing_else_from_being_protected() {
     encodes_anew_what_is_damaged(folder.path(), 1);
 }
 
-/// The same, where groups are formed anew: what was damaged between two lives, and nobody reads to restore.
+/// The same, where groups are formed anew: what was damaged between two starts, and nobody reads to restore.
 #[test]
 fn what_is_damaged_when_groups_are_formed_anew_is_made_again_first() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let network = SimNetwork::new(3);
-    life(
+    start(
         folder,
         &network,
         |_| (),
@@ -796,7 +796,7 @@ fn what_is_damaged_when_groups_are_formed_anew_is_made_again_first() {
     let before = stood(&path);
     damage(folder, large);
     assert!(stood(&path) != before);
-    life(
+    start(
         folder,
         &network,
         |config| config.redundancy = Redundancy::Rs,

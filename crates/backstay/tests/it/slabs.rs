@@ -50,7 +50,7 @@ impl Cut {
     }
 }
 
-/// An array of a life.
+/// An array of a start.
 #[derive(Clone, Copy)]
 struct Array(&'static str, Cut);
 
@@ -65,8 +65,8 @@ fn values(name: &str, (start, shape): ([u64; 3], [u64; 3])) -> Vec<u64> {
     values
 }
 
-/// A life of the job on the nodes at `places`, of so many ranks each, `arrays` cut as they say.
-struct Life<'a> {
+/// A start of the job on the nodes at `places`, of so many ranks each, `arrays` cut as they say.
+struct Start<'a> {
     folder: &'a Path,
     network: &'a SimNetwork,
     places: &'a [usize],
@@ -75,7 +75,7 @@ struct Life<'a> {
     archives: bool,
 }
 
-impl Life<'_> {
+impl Start<'_> {
     fn config(&self, place: usize) -> Config {
         Config {
             node: Some(format!("n{place}")),
@@ -149,7 +149,7 @@ fn protects(session: &mut Session) {
 fn slabs_come_from_whichever_nodes_have_them() {
     let folder = tempfile::tempdir().unwrap();
     let network = SimNetwork::new(1);
-    let first = Life {
+    let first = Start {
         folder: folder.path(),
         network: &network,
         places: &[0, 1, 2, 3, 4, 5],
@@ -163,7 +163,7 @@ fn slabs_come_from_whichever_nodes_have_them() {
         archives: false,
     };
     first.run(false, protects);
-    let twice = Life {
+    let twice = Start {
         ranks_a_node: 2,
         arrays: &[
             Array("a", Cut::Reversed(0)),
@@ -175,7 +175,7 @@ fn slabs_come_from_whichever_nodes_have_them() {
     };
     twice.run(true, protects);
     // As many ranks as before: only what they declare is another.
-    let other = Life {
+    let other = Start {
         arrays: &[
             Array("a", Cut::Along(1)),
             Array("b", Cut::Along(2)),
@@ -187,7 +187,7 @@ fn slabs_come_from_whichever_nodes_have_them() {
     other.run(true, protects);
     // Fewer, and a node is lost, whose store is made again on another for reading.
     std::fs::remove_dir_all(folder.path().join("n4")).unwrap();
-    let fewer = Life {
+    let fewer = Start {
         places: &[5, 3, 2, 1, 0],
         ranks_a_node: 1,
         arrays: &[
@@ -205,7 +205,7 @@ fn slabs_come_from_whichever_nodes_have_them() {
 fn only_nodes_that_have_something_of_it_are_asked() {
     let folder = tempfile::tempdir().unwrap();
     let network = SimNetwork::new(1);
-    let first = Life {
+    let first = Start {
         folder: folder.path(),
         network: &network,
         places: &[0, 1, 2, 3, 4, 5],
@@ -226,7 +226,7 @@ fn only_nodes_that_have_something_of_it_are_asked() {
         None
     });
     // The two ranks of a node have what its one rank had.
-    let twice = Life {
+    let twice = Start {
         network: &network,
         ranks_a_node: 2,
         ..first
@@ -234,7 +234,7 @@ fn only_nodes_that_have_something_of_it_are_asked() {
     twice.run(true, |_| {});
     assert!(read.lock().unwrap().is_empty(), "{read:?}");
     // Now it is on the node at the other end.
-    let reversed = Life {
+    let reversed = Start {
         arrays: &[Array("a", Cut::Reversed(1)), Array("b", Cut::Reversed(1))],
         ..twice
     };
@@ -282,7 +282,7 @@ fn an_array_of_another_shape_is_refused_on_all_ranks() {
 fn slabs_come_from_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let network = SimNetwork::new(1);
-    let first = Life {
+    let first = Start {
         folder: folder.path(),
         network: &network,
         places: &[0, 1, 2, 3],
@@ -297,7 +297,7 @@ fn slabs_come_from_the_archive() {
     for place in 0..4 {
         std::fs::remove_dir_all(folder.path().join(format!("n{place}"))).unwrap();
     }
-    let then = Life {
+    let then = Start {
         places: &[7, 8],
         ranks_a_node: 3,
         arrays: &[Array("a", Cut::Along(1)), Array("b", Cut::Reversed(2))],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may speak to an endpoint: peers, in their turn; nobody on the way between them; strangers only so
-//! far that they do not keep peers out; former lives of the job no more.
+//! far that they do not keep peers out; former starts of the job no more.
 
-use crate::job::{config, life};
+use crate::job::{config, start};
 use crate::transport::{ID, SHORT, WITHIN, endpoint, hello, kind, must, options};
 use backstay::format::mac::MAC_BYTES;
 use backstay::format::wire::{Head, Kind, Refused};
@@ -388,7 +388,7 @@ fn an_endpoint_listens_only_where_others_are_told_to_come() {
 }
 
 #[test]
-fn an_endpoint_that_goes_on_learns_the_secret_of_the_next_life() {
+fn an_endpoint_that_goes_on_learns_the_secret_of_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     let first = shared_secret(&path).unwrap();
@@ -396,23 +396,23 @@ fn an_endpoint_that_goes_on_learns_the_secret_of_the_next_life() {
     stays.secret = first.clone();
     stays.secret_source = Some(SecretSource::new(move || shared_secret(&path)));
     let server = endpoint(stays);
-    let of_life = |secret: &Secret| {
+    let of_start = |secret: &Secret| {
         let mut options = options("client");
         options.secret = secret.clone();
         endpoint(options)
     };
-    let former = of_life(&first);
+    let former = of_start(&first);
     assert_eq!(must(former.call(&server.peer(), b"x", WITHIN)), b"x");
     let second = Secret::draw().unwrap();
     publish_secret(folder.path(), &second).unwrap();
-    let next = of_life(&second);
+    let next = of_start(&second);
     assert_eq!(must(next.call(&server.peer(), b"y", WITHIN)), b"y");
     // What went by the former secret has ended, and does not begin again.
     let late = former.call(&server.peer(), b"x", WITHIN);
-    assert!(late.is_err(), "a former life is answered no more");
+    assert!(late.is_err(), "a former start is answered no more");
     let again = former.call(&server.peer(), b"x", WITHIN);
     assert_eq!(kind(again), Some(ErrorKind::Configuration));
-    let stranger = of_life(&Secret::draw().unwrap());
+    let stranger = of_start(&Secret::draw().unwrap());
     let begun = Instant::now();
     let refused = stranger.call(&server.peer(), b"x", WITHIN);
     assert_eq!(kind(refused), Some(ErrorKind::Configuration));
@@ -421,7 +421,7 @@ fn an_endpoint_that_goes_on_learns_the_secret_of_the_next_life() {
 }
 
 #[test]
-fn every_life_of_a_job_with_an_archive_has_a_secret_of_its_own() {
+fn every_start_of_a_job_with_an_archive_has_a_secret_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("archive");
     std::fs::create_dir(&archive).unwrap();
@@ -432,7 +432,7 @@ fn every_life_of_a_job_with_an_archive_has_a_secret_of_its_own() {
     let job = job_folder(&archive, "test job");
     let mut seen = Vec::new();
     for _ in 0..3 {
-        life(1, &config, |rank| {
+        start(1, &config, |rank| {
             rank.compute();
             rank.session.checkpoint().unwrap();
         });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ways of finding changed blocks: each gives back what was checkpointed, and writes what it should.
 
-use crate::job::{Rank, config, life};
+use crate::job::{Rank, config, start};
 use backstay::config::{Config, Tracking};
 use backstay::format::{CheckpointId, StoreId, Superblock, VariableDescriptor};
 use backstay::{Communicator, ElementType, ErrorKind, Level, Session, Variable};
@@ -22,14 +22,14 @@ use std::time::Duration;
 fn steps(tracking: Tracking) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.protect(tracking).unwrap();
         for _ in 1..=8 {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.protect(tracking).unwrap();
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 8);
@@ -39,7 +39,7 @@ fn steps(tracking: Tracking) {
             rank.session.checkpoint().unwrap();
         }
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 11);
         rank.check();
@@ -77,7 +77,7 @@ fn protect_large(rank: &mut Rank, words: &[u64], tracking: Tracking) {
 #[test]
 fn marked_blocks_are_written_and_unmarked_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let mut words = large(rank, Tracking::Marked);
         rank.session.checkpoint().unwrap();
         words[0] = 5;
@@ -102,15 +102,15 @@ fn now(rank: &Rank, name: &str) -> (String, Option<String>) {
     (found.now, found.why)
 }
 
-/// The words of "large" as the newest checkpoint has them, in a life of its own.
+/// The words of "large" as the newest checkpoint has them, in a start of its own.
 fn restored(config: &Config) -> Vec<u64> {
-    let mut lives = life(1, config, |rank| {
+    let mut starts = start(1, config, |rank| {
         let words = vec![0u64; 1 << 20];
         protect_large(rank, &words, Tracking::Hash);
         rank.session.restore().unwrap();
         words
     });
-    lives.pop().unwrap()
+    starts.pop().unwrap()
 }
 
 /// Marks that were believed: one checkpoint was hashed whole, and they had named all that changed.
@@ -128,7 +128,7 @@ fn believed(rank: &mut Rank) -> Vec<u64> {
 fn a_breach_that_is_found_is_hashed_whole_in_the_same_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut words = believed(rank);
         // Every block is written, one is marked: the one that is checked beside it finds it.
         words.iter_mut().step_by(2048).for_each(|word| *word += 10);
@@ -149,7 +149,7 @@ fn a_breach_that_is_found_is_hashed_whole_in_the_same_checkpoint() {
 fn a_single_unmarked_block_is_found_by_the_time_all_were_checked_once() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut words = believed(rank);
         words[777_777] = 5;
         let changed = (0..512).map(|_| rank.session.checkpoint().unwrap().blocks_changed);
@@ -163,7 +163,7 @@ fn a_single_unmarked_block_is_found_by_the_time_all_were_checked_once() {
 fn a_breach_in_a_checkpoint_that_failed_is_not_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let mut words = believed(rank);
         // In the block that is checked next, and is not again for long.
         words[2048 + 5] = 10;
@@ -189,7 +189,7 @@ fn a_breach_in_a_checkpoint_that_failed_is_not_forgotten() {
 fn first_marks_that_do_not_name_all_that_changed_are_never_believed() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut words = large(rank, Tracking::Marked);
         for step in 0..5 {
             // Nothing is marked: everything is hashed.
@@ -235,7 +235,7 @@ fn a_job_wide_marked_over_a_program_that_marks_nothing_restores_what_it_had() {
         tracking: Tracking::Marked,
         ..config(folder.path())
     };
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let mut memory = SIZES.map(|(_, size)| vec![0u64; size]);
         protect_sizes(rank, &memory);
         for step in 1..=10 {
@@ -248,7 +248,7 @@ fn a_job_wide_marked_over_a_program_that_marks_nothing_restores_what_it_had() {
             assert_eq!(now(rank, name).0, "hash");
         }
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let memory = SIZES.map(|(_, size)| vec![0u64; size]);
         protect_sizes(rank, &memory);
         rank.session.restore().unwrap();
@@ -261,7 +261,7 @@ fn a_job_wide_marked_over_a_program_that_marks_nothing_restores_what_it_had() {
 #[test]
 fn small_variables_are_hashed_whatever_is_marked() {
     let folder = tempfile::tempdir().unwrap();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let mut words = vec![1u64; 8192];
         for tracking in [Tracking::Marked, Tracking::Pages] {
             protect_large(rank, &words, tracking);
@@ -285,7 +285,7 @@ fn small_variables_are_hashed_whatever_is_marked() {
 #[test]
 fn marks_take_as_much_memory_however_many_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let _words = believed(rank);
         rank.session.mark_dirty("large", 0..8).unwrap();
         let before = rank.session.memory_bytes();
@@ -383,7 +383,7 @@ fn a_private_mapping_of_a_file_is_hashed_since_the_file_may_be_written() {
     };
     assert_ne!(base, libc::MAP_FAILED);
     let address = base.expose_provenance();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let shape = [u64::try_from(LENGTH).unwrap()];
         let variable = Variable::new("file", ElementType::U8, &shape).tracking(Tracking::Pages);
         let base = std::ptr::with_exposed_provenance_mut(address);
@@ -411,7 +411,7 @@ fn pages_rest_while_much_changes_and_come_back_when_little_does() {
         metrics_interval_ms: 0,
         ..config(folder.path())
     };
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut words = large(rank, Tracking::Pages);
         rank.session.checkpoint().unwrap();
         let mut step = |rank: &mut Rank, stride: usize| {
@@ -454,7 +454,7 @@ fn a_protect_that_fails_leaves_the_former_variable_watched() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let mut words = large(rank, Tracking::Pages);
         rank.session.checkpoint().unwrap();
         rank.session.checkpoint().unwrap();
@@ -514,7 +514,7 @@ fn pages_are_a_filter_where_the_kernel_has_them() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    life(1, &config(folder.path()), |rank| {
+    start(1, &config(folder.path()), |rank| {
         let mut words = large(rank, Tracking::Pages);
         for round in 0..6u64 {
             words[usize::try_from(round).unwrap() * 3000] = round;
@@ -535,7 +535,7 @@ fn variables_grow_shrink_come_and_go() {
     let config = config(folder.path());
     let sizes = [10usize, 5000, 200_000, 65_536, 2048, 1, 131_072, 0, 70_000];
     let value = |round: usize, index: usize| (round as u64) << 32 | index as u64;
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         for (round, &size) in sizes.iter().enumerate() {
             let words: Vec<u64> = (0..size).map(|index| value(round, index)).collect();
             protect_large(rank, &words, Tracking::Hash);
@@ -549,7 +549,7 @@ fn variables_grow_shrink_come_and_go() {
             rank.session.checkpoint().unwrap();
         }
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         assert_eq!(rank.session.stored_shape("large", 1).unwrap(), [70_000]);
         let words = vec![0u64; 70_000];
         protect_large(rank, &words, Tracking::Hash);
@@ -564,7 +564,7 @@ fn variables_grow_shrink_come_and_go() {
 fn a_checkpoint_can_be_committed_in_the_background() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         for number in 1..=20 {
             rank.compute();
             let handle = rank.session.checkpoint_start().unwrap();
@@ -579,7 +579,7 @@ fn a_checkpoint_can_be_committed_in_the_background() {
         rank.compute(); // The program goes on: this state is not in the checkpoint.
         rank.session.wait(handle, Level::Node).unwrap();
     });
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 20);
         rank.check();

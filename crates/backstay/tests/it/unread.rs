@@ -27,8 +27,8 @@ fn node(folder: &Path, place: usize) -> Config {
     }
 }
 
-/// One life of two ranks on the nodes at `places`, which reach each other by `network`.
-fn life_on<T: Send>(
+/// One start of two ranks on the nodes at `places`, which reach each other by `network`.
+fn start_on<T: Send>(
     network: &SimNetwork,
     folder: &Path,
     places: [usize; 2],
@@ -58,10 +58,10 @@ fn stored(rank: &Rank) -> Vec<u64> {
     stored.iter().map(|id| id.number).collect()
 }
 
-/// Three checkpoints on nodes 0 and 1; each later life has its ranks on the other node.
+/// Three checkpoints on nodes 0 and 1; each later start has its ranks on the other node.
 fn three_checkpoints(folder: &Path) {
     let network = SimNetwork::new(1);
-    life_on(
+    start_on(
         &network,
         folder,
         [0, 1],
@@ -85,7 +85,7 @@ fn pulls_that_fail_give_nothing_up_and_the_next_start_has_the_newest() {
             let is_pull = matches!(attempt.action, Action::Read { .. });
             (is_pull && attempt.from == "n1").then_some(fault)
         });
-        life_on(&network, folder, [1, 0], short, |rank| {
+        start_on(&network, folder, [1, 0], short, |rank| {
             assert_eq!(stored(rank), [2, 3], "{fault:?}");
             let error = rank.session.restore().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreadable, "{fault:?}: {error}");
@@ -98,7 +98,7 @@ fn pulls_that_fail_give_nothing_up_and_the_next_start_has_the_newest() {
         });
     }
     let network = SimNetwork::new(9);
-    life_on(
+    start_on(
         &network,
         folder,
         [1, 0],
@@ -123,7 +123,7 @@ fn pulls_that_fail_for_a_while_are_made_again() {
         let which = usize::try_from(attempt.number % 5).unwrap();
         (is_pull && failed.fetch_add(1, Ordering::Relaxed) % 4 != 3).then(|| Fault::ALL[which])
     });
-    life_on(
+    start_on(
         &network,
         folder,
         [1, 0],
@@ -146,7 +146,7 @@ fn nodes_that_cannot_be_reached_have_what_is_newer_than_the_archive() {
         config.archive_reserve_bytes = Some(8 << 20);
     };
     let network = SimNetwork::new(1);
-    life_on(&network, folder, [0, 1], archived, |rank| {
+    start_on(&network, folder, [0, 1], archived, |rank| {
         rank.compute();
         let first = rank.session.checkpoint_start().unwrap();
         rank.session.wait(first, Level::Archive).unwrap();
@@ -161,7 +161,7 @@ fn nodes_that_cannot_be_reached_have_what_is_newer_than_the_archive() {
         archived(config);
         short(config);
     };
-    life_on(&network, folder, [1, 0], cut, |rank| {
+    start_on(&network, folder, [1, 0], cut, |rank| {
         let error = rank.session.restore().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
         let text = error.to_string();
@@ -171,7 +171,7 @@ fn nodes_that_cannot_be_reached_have_what_is_newer_than_the_archive() {
         assert_eq!(stored(rank), [1, 3, 4]);
     });
     let network = SimNetwork::new(3);
-    life_on(&network, folder, [1, 0], archived, |rank| {
+    start_on(&network, folder, [1, 0], archived, |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 4);
         rank.check();
     });

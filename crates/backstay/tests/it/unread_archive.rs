@@ -30,7 +30,7 @@ fn node(folder: &Path, place: usize) -> Config {
     }
 }
 
-fn life<T: Send>(
+fn start<T: Send>(
     folder: &Path,
     change: impl Fn(&mut Config) + Sync,
     body: impl Fn(&mut Rank) -> T + Sync,
@@ -77,11 +77,11 @@ impl Drop for Hidden {
 
 /// The archive has 1 to 4, the nodes are back at 2.
 fn nodes_behind_the_archive(folder: &Path) {
-    life(folder, |_| {}, |rank| archived(rank, 2));
+    start(folder, |_| {}, |rank| archived(rank, 2));
     for place in [0, 1] {
         std::fs::copy(store(folder, place), folder.join(format!("at 2 {place}"))).unwrap();
     }
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -105,7 +105,7 @@ fn a_file_of_the_archive_that_cannot_be_read_gives_nothing_up() {
     let folder = folder.path();
     nodes_behind_the_archive(folder);
     let hidden = Hidden::new(folder, 1);
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -121,7 +121,7 @@ fn a_file_of_the_archive_that_cannot_be_read_gives_nothing_up() {
         },
     );
     drop(hidden);
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -138,14 +138,14 @@ fn only_a_number_that_is_named_goes_past_what_cannot_be_read() {
     nodes_behind_the_archive(folder);
     let _hidden = Hidden::new(folder, 0);
     let two = |config: &mut Config| config.restore_checkpoint = Some(2);
-    life(folder, two, |rank| {
+    start(folder, two, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!((restored.checkpoint.number, rank.step), (2, 2));
         rank.check();
         rank.compute();
         assert_eq!(rank.session.checkpoint().unwrap().checkpoint.number, 3);
     });
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -156,15 +156,15 @@ fn only_a_number_that_is_named_goes_past_what_cannot_be_read() {
 }
 
 #[test]
-fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_life() {
+fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_start() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, |_| {}, |rank| archived(rank, 2));
+    start(folder, |_| {}, |rank| archived(rank, 2));
     for place in [0, 1] {
         std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
     }
     let hidden = Hidden::new(folder, 0);
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -176,7 +176,7 @@ fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_life() {
         },
     );
     drop(hidden);
-    life(
+    start(
         folder,
         |_| {},
         |rank| {
@@ -186,12 +186,12 @@ fn where_nothing_else_is_left_it_is_an_error_and_not_a_first_life() {
     );
 }
 
-/// A former life that stands still may go on until the catalog is the next life's: what it did meanwhile counts.
+/// A former start that stands still may go on until the catalog is the next start's: what it did meanwhile counts.
 #[test]
-fn what_a_former_life_records_while_the_next_one_begins_counts() {
+fn what_a_former_start_records_while_the_next_one_begins_counts() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    life(folder, |_| {}, |rank| archived(rank, 3));
+    start(folder, |_| {}, |rank| archived(rank, 3));
     for place in [0, 1] {
         std::fs::remove_dir_all(folder.join(format!("n{place}"))).unwrap();
     }
@@ -207,12 +207,12 @@ fn what_a_former_life_records_while_the_next_one_begins_counts() {
     let former = Catalog::open_writer(&archive, &identity).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The next life has looked by then, and waits.
+            // The next start has looked by then, and waits.
             std::thread::sleep(Duration::from_secs(1));
             former.drop_checkpoints(&[CheckpointId::new(1, 3)]).unwrap();
             drop(former);
         });
-        life(
+        start(
             folder,
             |_| {},
             |rank| {
@@ -229,8 +229,8 @@ fn a_second_restore_from_the_archive_forgets_what_was_compared_with() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let small = |config: &mut Config| config.reserve_bytes = Some(12 << 20);
-    life(folder, small, |rank| archived(rank, 6));
-    life(folder, small, |rank| {
+    start(folder, small, |rank| archived(rank, 6));
+    start(folder, small, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(
             (restored.checkpoint.number, restored.level),
@@ -264,7 +264,7 @@ fn a_second_restore_from_the_archive_forgets_what_was_compared_with() {
         assert_eq!(rank.step, 7);
     });
     let from_nodes = |config: &mut Config| config.archive = None;
-    life(folder, from_nodes, |rank| {
+    start(folder, from_nodes, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!((rank.step, restored.fell_back), (7, 0), "{restored:?}");
         rank.check();

@@ -27,8 +27,8 @@ fn node(folder: &Path, place: usize) -> Config {
     }
 }
 
-/// One life of so many ranks, one a node.
-fn life<T: Send>(
+/// One start of so many ranks, one a node.
+fn start<T: Send>(
     (folder, ranks): (&Path, usize),
     network: &SimNetwork,
     change: impl Fn(&mut Config) + Sync,
@@ -59,7 +59,7 @@ fn checkpoints(rank: &mut Rank, count: u64, level: Level) {
 
 /// Checkpoints 1 to 4, of which the last is protected.
 fn protected(folder: (&Path, usize)) {
-    life(
+    start(
         folder,
         &SimNetwork::new(1),
         |_| {},
@@ -113,7 +113,7 @@ fn a_job_goes_on_without_a_log_that_cannot_be_read_and_all_is_protected_anew() {
     let before = bytes(folder.path(), 1);
     {
         let _dead = dead(folder.path(), 1);
-        life(three, &SimNetwork::new(2), short, |rank| {
+        start(three, &SimNetwork::new(2), short, |rank| {
             assert_eq!(restores(rank, 4), Level::Node);
             checkpoints(rank, 2, Level::Protected);
         });
@@ -124,7 +124,7 @@ fn a_job_goes_on_without_a_log_that_cannot_be_read_and_all_is_protected_anew() {
     // What the new log says is true.
     for lost in [0, 1] {
         wipe(folder.path(), lost);
-        life(
+        start(
             three,
             &SimNetwork::new(3),
             |_| {},
@@ -143,11 +143,11 @@ fn a_log_that_can_be_read_the_next_time_was_not_touched() {
     let before = bytes(folder.path(), 1);
     {
         let _dead = dead(folder.path(), 1);
-        life(three, &SimNetwork::new(2), short, |_| {});
+        start(three, &SimNetwork::new(2), short, |_| {});
     }
     assert_eq!(bytes(folder.path(), 1), before);
     wipe(folder.path(), 0);
-    life(
+    start(
         three,
         &SimNetwork::new(3),
         |_| {},
@@ -166,7 +166,7 @@ fn what_the_others_logs_name_is_not_written_over_before_all_is_protected_anew() 
     {
         let _dead = dead(folder.path(), 1);
         let network = SimNetwork::new(2);
-        life(three, &network, short, |rank| {
+        start(three, &network, short, |rank| {
             network.set_hook(|attempt| {
                 (attempt.from != attempt.to).then_some(network::Fault::Unreachable)
             });
@@ -175,7 +175,7 @@ fn what_the_others_logs_name_is_not_written_over_before_all_is_protected_anew() 
         });
     }
     wipe(folder.path(), 0);
-    life(
+    start(
         three,
         &SimNetwork::new(3),
         |_| {},
@@ -196,7 +196,7 @@ fn what_only_a_log_tells_that_cannot_be_read_is_not_given_up() {
         config.archive_every = Some(100);
         config.archive_reserve_bytes = Some(8 << 20);
     };
-    life(two, &SimNetwork::new(1), archived, |rank| {
+    start(two, &SimNetwork::new(1), archived, |rank| {
         checkpoints(rank, 1, Level::Archive);
         checkpoints(rank, 3, Level::Protected);
     });
@@ -208,7 +208,7 @@ fn what_only_a_log_tells_that_cannot_be_read_is_not_given_up() {
     };
     {
         let _dead = dead(folder.path(), 1);
-        life(two, &SimNetwork::new(2), dying, |rank| {
+        start(two, &SimNetwork::new(2), dying, |rank| {
             let error = rank.session.restore().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
             let text = error.to_string();
@@ -219,7 +219,7 @@ fn what_only_a_log_tells_that_cannot_be_read_is_not_given_up() {
     }
     assert_eq!(bytes(folder.path(), 1), before);
     // Which can be read again.
-    life(two, &SimNetwork::new(3), archived, |rank| {
+    start(two, &SimNetwork::new(3), archived, |rank| {
         assert_eq!(restores(rank, 4), Level::Protected);
         checkpoints(rank, 1, Level::Protected);
     });
@@ -231,7 +231,7 @@ fn what_only_a_log_tells_that_cannot_be_read_is_not_given_up() {
         config.timeout_ms = 10_000;
         config.restore_checkpoint = Some(1);
     };
-    life(two, &SimNetwork::new(4), named, |rank| {
+    start(two, &SimNetwork::new(4), named, |rank| {
         assert_eq!(restores(rank, 1), Level::Archive);
         checkpoints(rank, 1, Level::Protected);
     });

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 /// Of the restarts in which something cannot be read.
 const SHORT_MS: u64 = 400;
 
-/// One life of three ranks, one a node, under XOR.
-fn life<T: Send>(
+/// One start of three ranks, one a node, under XOR.
+fn start<T: Send>(
     folder: &Path,
     network: &SimNetwork,
     change: impl Fn(&mut Config) + Sync,
@@ -90,7 +90,7 @@ fn store(folder: &Path) -> PathBuf {
 
 /// Checkpoints 1 to 4, all protected, and then the first node is lost.
 fn protected(first: &Path) {
-    life(
+    start(
         first,
         &SimNetwork::new(1),
         |_| {},
@@ -111,7 +111,7 @@ fn is_had_by_name(place: &Path, network: &SimNetwork) -> bool {
         short(config);
         config.restore_checkpoint = Some(4);
     };
-    let outcomes = life(place, network, named, |rank| {
+    let outcomes = start(place, network, named, |rank| {
         let restored = rank.session.restore();
         restored.map(|restored| restored.checkpoint.number).ok()
     });
@@ -142,7 +142,7 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
         seen.lock().unwrap().extend(pulled(attempt));
         None
     });
-    let whole = life(&again("whole"), &network, |_| {}, restored);
+    let whole = start(&again("whole"), &network, |_| {}, restored);
     assert_eq!(whole[0].last(), Some(&4));
     assert!(whole[0].len() > 1, "{whole:?}");
     let (mut refused, mut given_up) = (0, 0);
@@ -153,7 +153,7 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
         let place = again(&number.to_string());
         let network = SimNetwork::new(3);
         cut(&network, piece, fault, store(&place));
-        let outcomes = life(&place, &network, short, |rank| {
+        let outcomes = start(&place, &network, short, |rank| {
             let Err(error) = rank.session.restore() else {
                 return true;
             };
@@ -169,7 +169,7 @@ fn no_checkpoint_is_left_out_of_a_store_because_a_piece_could_not_be_had() {
             "{of}"
         );
         // Which can be had again.
-        let later = life(&place, &SimNetwork::new(4), |_| {}, restored);
+        let later = start(&place, &SimNetwork::new(4), |_| {}, restored);
         assert_eq!(later, whole, "{of}");
         if outcomes[0] {
             continue;

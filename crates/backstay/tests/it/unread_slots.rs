@@ -47,8 +47,8 @@ fn named(config: &mut Config, number: u64) {
     config.restore_checkpoint = Some(number);
 }
 
-/// One life of so many ranks, one a node; `body` gets how opening went.
-fn life<T: Send>(
+/// One start of so many ranks, one a node; `body` gets how opening went.
+fn start<T: Send>(
     network: &SimNetwork,
     (folder, ranks): (&Path, usize),
     change: impl Fn(&mut Config) + Sync,
@@ -75,14 +75,14 @@ fn well<T: Send>(
     change: impl Fn(&mut Config) + Sync,
     body: impl Fn(&mut Rank) -> T + Sync,
 ) -> Vec<T> {
-    life(&SimNetwork::new(1), folder, change, |rank| {
+    start(&SimNetwork::new(1), folder, change, |rank| {
         body(rank.unwrap())
     })
 }
 
 /// The same where it does not: every rank has the words.
 fn refused(folder: (&Path, usize), change: impl Fn(&mut Config) + Sync, words: &[&str]) {
-    life(&SimNetwork::new(2), folder, change, |rank| {
+    start(&SimNetwork::new(2), folder, change, |rank| {
         let error = rank.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
         let text = error.to_string();
@@ -312,7 +312,7 @@ fn a_store_that_is_damaged_is_as_a_lost_one_where_the_archive_has_a_checkpoint()
         file.write_all_at(&[0xff; 64], offset + 8).unwrap();
     }
     // Without the archive nothing can be had, and nothing is begun anew over what is there.
-    life(&SimNetwork::new(4), two, short, |rank| {
+    start(&SimNetwork::new(4), two, short, |rank| {
         let error = rank.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("store.backstay"), "{error}");
@@ -329,7 +329,7 @@ fn a_store_that_is_damaged_is_as_a_lost_one_where_the_archive_has_a_checkpoint()
 /// Checkpoints of three nodes under XOR: 4, which is protected; or 6 after 5, which is.
 fn protected(folder: &Path, last: bool) {
     let network = SimNetwork::new(3);
-    life(&network, (folder, 3), xor, |rank| {
+    start(&network, (folder, 3), xor, |rank| {
         let rank = rank.unwrap();
         checkpoints(rank, if last { 3 } else { 4 }, Level::Node);
         checkpoints(rank, 1, Level::Protected);

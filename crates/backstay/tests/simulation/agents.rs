@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: agents of a simulated job that are processes of their own: each runs what `backstay agent` runs,
 //! in threads, and goes on, or dies, apart from the ranks.
-//! In: the fate that each life has for them. Out: what they protected when no rank was left.
+//! In: the fate that each start has for them. Out: what they protected when no rank was left.
 //! Invariants: of one that died no write arrives and no message; it has its place no more; who knows the
-//! secret of one life is not listened to in another.
+//! secret of one start is not listened to in another.
 
 use crate::counts;
 use crate::invariants::{GOES_ON, broken};
@@ -35,8 +35,8 @@ const PROTECTED_WITHIN: Duration = Duration::from_secs(20);
 /// All that live, by their numbers, for leaders that end one.
 static PROCESSES: Mutex<BTreeMap<i32, Weak<Body>>> = Mutex::new(BTreeMap::new());
 
-/// The life that each endpoint was opened in last.
-type Lives = Arc<Mutex<BTreeMap<String, usize>>>;
+/// The start that each endpoint was opened in last.
+type Starts = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// An agent as others see it.
 struct Body {
@@ -67,12 +67,12 @@ pub(crate) struct Agents {
     processes: BTreeMap<usize, Process>,
     network: Option<SimNetwork>,
     started: u32,
-    life: Arc<AtomicU64>,
-    lives: Lives,
+    start: Arc<AtomicU64>,
+    starts: Starts,
 }
 
 impl Body {
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         self.alive.load(Ordering::SeqCst)
     }
 
@@ -90,14 +90,14 @@ impl Body {
     /// It dies now if its time has come by so many of these; whether it is dead.
     fn is_dead_at(&self, trigger: fn(u64) -> AgentTrigger, count: &AtomicU64) -> bool {
         let number = count.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.lives() && *self.dies.lock().unwrap() == Some(trigger(number)) {
+        if self.is_alive() && *self.dies.lock().unwrap() == Some(trigger(number)) {
             counts::one("agents that died alone");
             if let Some(world) = self.world.lock().unwrap().upgrade() {
                 world.lose_agent();
             }
             self.die();
         }
-        !self.lives()
+        !self.is_alive()
     }
 
     fn before_access(&self, attempt: &fault::Attempt<'_>) -> Option<fault::Fault> {
@@ -135,7 +135,7 @@ fn end_by_number(id: i32) -> bool {
     let Some(body) = body else { return false };
     counts::one("agents that a leader ended");
     body.die();
-    // Those of the former life's ranks are gone, and the new one has not begun.
+    // Those of the former start's ranks are gone, and the new one has not begun.
     let control = body.home.join(CONTROL_FILE);
     unlock(|path| path == control);
     true
@@ -149,46 +149,46 @@ impl Agents {
             processes: BTreeMap::new(),
             network: None,
             started: 0,
-            life: Arc::default(),
-            lives: Lives::default(),
+            start: Arc::default(),
+            starts: Starts::default(),
         }
     }
 
     /// The network of those that go on.
     pub(crate) fn network(&mut self) -> Option<SimNetwork> {
-        self.processes.retain(|_, process| process.body.lives());
+        self.processes.retain(|_, process| process.body.is_alive());
         if self.processes.is_empty() {
             self.network = None;
         }
         self.network.clone()
     }
 
-    /// Whether any takes part in a life.
-    pub(crate) fn take_part(&self, scenario: &Scenario, life: usize) -> bool {
-        !self.processes.is_empty() || scenario.fate(life).is_some()
+    /// Whether any takes part in a start.
+    pub(crate) fn take_part(&self, scenario: &Scenario, start: usize) -> bool {
+        !self.processes.is_empty() || scenario.fate(start).is_some()
     }
 
     /// An endpoint of a rank.
-    pub(crate) fn endpoint(&self, network: &SimNetwork, name: &str, life: usize) -> Arc<OfLife> {
-        OfLife::open(network, name, (life, &self.lives), None)
+    pub(crate) fn endpoint(&self, network: &SimNetwork, name: &str, start: usize) -> Arc<OfStart> {
+        OfStart::open(network, name, (start, &self.starts), None)
     }
 
-    /// Starts those of a life that are not there yet.
+    /// Starts those of a start that are not there yet.
     pub(crate) fn start(
         &mut self,
         scenario: &Scenario,
-        life: usize,
+        start: usize,
         world: &Arc<World>,
     ) -> std::result::Result<(), String> {
-        self.life.store(life as u64, Ordering::SeqCst);
+        self.start.store(start as u64, Ordering::SeqCst);
         for process in self.processes.values() {
             *process.body.world.lock().unwrap() = Arc::downgrade(world);
         }
-        let Some(fate) = scenario.fate(life) else {
+        let Some(fate) = scenario.fate(start) else {
             return Ok(());
         };
         self.network = Some(world.network.clone());
-        for node in scenario.lives[life].nodes() {
+        for node in scenario.starts[start].nodes() {
             if !self.processes.contains_key(&node) {
                 // What is done to the network before it has an endpoint is done to it.
                 world.network.endpoint(&node_name(node));
@@ -255,7 +255,7 @@ impl Agents {
     }
 
     fn spawn(&self, body: Arc<Body>, folder: PathBuf) -> JoinHandle<Result<Ended>> {
-        let (life, lives) = (Arc::clone(&self.life), Arc::clone(&self.lives));
+        let (start, starts) = (Arc::clone(&self.start), Arc::clone(&self.starts));
         std::thread::spawn(move || {
             let options = ProcessOptions {
                 directory: body.home.clone(),
@@ -263,10 +263,10 @@ impl Agents {
                 over: None,
             };
             let open = |_: TcpOptions| -> Result<Arc<dyn Endpoint>> {
-                let life = usize::try_from(life.load(Ordering::SeqCst)).unwrap_or(0);
+                let start = usize::try_from(start.load(Ordering::SeqCst)).unwrap_or(0);
                 let name = node_name(body.node);
                 let of = Some(Arc::clone(&body));
-                Ok(OfLife::open(&body.network, &name, (life, &lives), of))
+                Ok(OfStart::open(&body.network, &name, (start, &starts), of))
             };
             let around = Surroundings {
                 id: body.id,
@@ -296,7 +296,7 @@ impl Agents {
 
     /// Waits for the threads of those that died.
     fn bury(&mut self) -> std::result::Result<(), String> {
-        let dead = |process: &Process| !process.body.lives() || process.thread.is_finished();
+        let dead = |process: &Process| !process.body.is_alive() || process.thread.is_finished();
         let at: Vec<usize> = self
             .processes
             .iter()
@@ -321,7 +321,7 @@ impl Agents {
             let Some(process) = self.processes.remove(&node) else {
                 continue;
             };
-            if !process.body.lives() {
+            if !process.body.is_alive() {
                 drop(process.join()?);
                 continue;
             }
@@ -343,11 +343,11 @@ impl Agents {
         nodes: &[usize],
         ledger: &Ledger,
     ) -> std::result::Result<bool, String> {
-        let lives = |node: &usize| {
+        let is_alive = |node: &usize| {
             let process = self.processes.get(node);
-            process.is_some_and(|process| process.body.lives())
+            process.is_some_and(|process| process.body.is_alive())
         };
-        let Some((id, step)) = ledger.committed().filter(|_| nodes.iter().all(lives)) else {
+        let Some((id, step)) = ledger.committed().filter(|_| nodes.iter().all(is_alive)) else {
             return Ok(false);
         };
         let protected = |node: &usize| {
@@ -378,49 +378,49 @@ impl Drop for Agents {
     }
 }
 
-/// An endpoint of one life of the job: the secret of another opens nothing, as with TCP.
-pub(crate) struct OfLife {
+/// An endpoint of one start of the job: the secret of another opens nothing, as with TCP.
+pub(crate) struct OfStart {
     inner: Arc<SimEndpoint>,
-    life: usize,
-    lives: Lives,
+    start: usize,
+    starts: Starts,
     /// The agent whose it is.
     body: Option<Arc<Body>>,
 }
 
-impl std::fmt::Debug for OfLife {
+impl std::fmt::Debug for OfStart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.inner)
     }
 }
 
-impl OfLife {
+impl OfStart {
     fn open(
         network: &SimNetwork,
         name: &str,
-        (life, lives): (usize, &Lives),
+        (start, starts): (usize, &Starts),
         body: Option<Arc<Body>>,
     ) -> Arc<Self> {
         let inner = network.endpoint(name);
-        if body.as_ref().is_some_and(|body| !body.lives()) {
+        if body.as_ref().is_some_and(|body| !body.is_alive()) {
             network.take_down(name);
         }
-        lives.lock().unwrap().insert(name.to_owned(), life);
+        starts.lock().unwrap().insert(name.to_owned(), start);
         Arc::new(Self {
             inner,
-            life,
-            lives: Arc::clone(lives),
+            start,
+            starts: Arc::clone(starts),
             body,
         })
     }
 
-    /// The peer as the network knows it, if it is of this life.
+    /// The peer as the network knows it, if it is of this start.
     fn find(&self, peer: &Peer) -> Result<Peer> {
         let refused = |why: &str| Error::new(ErrorKind::PeerUnreachable, format!("{peer}: {why}"));
         let known = peer.address.rsplit_once('#');
-        let (address, life) = known.ok_or_else(|| refused("no address"))?;
+        let (address, start) = known.ok_or_else(|| refused("no address"))?;
         let name = address.strip_prefix("sim:").unwrap_or_default();
-        let its = self.lives.lock().unwrap().get(name).copied();
-        if life != self.life.to_string() || its != Some(self.life) {
+        let its = self.starts.lock().unwrap().get(name).copied();
+        if start != self.start.to_string() || its != Some(self.start) {
             return Err(refused("it has another secret"));
         }
         self.check()?;
@@ -429,7 +429,7 @@ impl OfLife {
 
     fn check(&self) -> Result<()> {
         match &self.body {
-            Some(body) if !body.lives() => {
+            Some(body) if !body.is_alive() => {
                 let context = "this agent is dead";
                 Err(Error::new(ErrorKind::PeerUnreachable, context))
             }
@@ -444,12 +444,12 @@ impl OfLife {
     }
 }
 
-impl Endpoint for OfLife {
+impl Endpoint for OfStart {
     fn name(&self) -> String {
         self.inner.name()
     }
     fn address(&self) -> String {
-        format!("{}#{}", self.inner.address(), self.life)
+        format!("{}#{}", self.inner.address(), self.start)
     }
     fn expose(&self, id: ExposureId, what: Exposed) {
         self.inner.expose(id, what);

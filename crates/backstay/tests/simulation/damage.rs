@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: harms the files of a node between two lives.
+//! Purpose: harms the files of a node between two starts.
 //! In: a `Damage`, random numbers. Out: changed files.
 
 use crate::counts;
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where copies of a node's folder are kept for a later return.
-pub(crate) fn kept(root: &Path, node: usize, life: usize) -> PathBuf {
-    root.join(format!("kept-{node}-{life}"))
+pub(crate) fn kept(root: &Path, node: usize, start: usize) -> PathBuf {
+    root.join(format!("kept-{node}-{start}"))
 }
 
 pub(crate) fn inflict(
@@ -42,9 +42,9 @@ pub(crate) fn inflict(
             Some(path) => tear(&path, random),
             None => Ok(()),
         },
-        Damage::Return(node_number, life) => {
+        Damage::Return(node_number, start) => {
             remove(&node)?;
-            let copy = kept(root, node_number, life);
+            let copy = kept(root, node_number, start);
             if copy.exists() {
                 copy_tree(&copy, &node)?;
             }
@@ -59,11 +59,11 @@ pub(crate) fn count(damage: Damage) {
         Damage::Flip(..) => "stores with bits flipped",
         Damage::FlipLog(_) => "stripe logs with a bit flipped",
         Damage::TearLog(_) => "stripe logs torn",
-        Damage::Return(..) => "nodes that came back with a store of an earlier life",
+        Damage::Return(..) => "nodes that came back with a store of an earlier start",
     });
 }
 
-/// Removes a folder with all it holds, if it is there. Threads of a life that just ended may still make files in it,
+/// Removes a folder with all it holds, if it is there. Threads of a start that just ended may still make files in it,
 /// which stops soon.
 pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     let limit = Deadline::after(Duration::from_secs(10));

@@ -30,7 +30,7 @@ enum Ended<T> {
 }
 
 impl Program<'_> {
-    /// False if the life is over.
+    /// False if the start is over.
     pub(crate) fn take_step(&mut self, number: usize) -> Result<bool, String> {
         let seat = self.seat;
         let plan = &seat.plan().steps[number];
@@ -115,7 +115,7 @@ impl Program<'_> {
         }
     }
 
-    /// Whether some store was full in this life: a full stripe log, or archive, makes none full.
+    /// Whether some store was full in this start: a full stripe log, or archive, makes none full.
     fn is_full(&self, number: usize) -> bool {
         let steps = self.seat.plan().steps.iter().take(number + 1);
         let mut faults = steps.filter_map(|step| step.fault);
@@ -193,11 +193,11 @@ impl Program<'_> {
         let steps = &plan.steps[..=number];
         let last = steps.iter().rev().find_map(|step| step.trouble);
         let fails = steps[number].fault.is_some();
-        // Of these lives each rank may learn of it at another time.
-        let may_lose = matches!(self.scenario().fate(seat.life), Some(Fate::OneDies(..)));
+        // Of these starts each rank may learn of it at another time.
+        let may_lose = matches!(self.scenario().fate(seat.start), Some(Fate::OneDies(..)));
         let troubled = last.is_some_and(|trouble| trouble != Trouble::Heal) || fails;
         let healed = last == Some(Trouble::Heal) || last.is_none() && self.is_disturbed(number);
-        let halts = self.scenario().halt(seat.life).is_some();
+        let halts = self.scenario().halt(seat.start).is_some();
         let healed = (healed || halts) && !fails && !may_lose;
         let supported = match level {
             Level::Protected => seat.expect != Expect::Unsupported,

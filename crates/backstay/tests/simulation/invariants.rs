@@ -6,8 +6,8 @@
 //!
 //! | name | looked at |
 //! |---|---|
-//! | [`ONE_LIFE`] | when a job is started beside a life of it that is stopped |
-//! | [`ONE_OUTCOME`] | after every life, for every collective call |
+//! | [`ONE_START`] | when a job is started beside a start of it that is stopped |
+//! | [`ONE_OUTCOME`] | after every start, for every collective call |
 //! | [`EVERY_WORD`] | at every restore, on every rank |
 //! | [`NOTHING_NEWER`] | at every restore |
 //! | [`NOTHING_DROPPED`] | at every restore that something kept from what there is, and at the next |
@@ -16,11 +16,11 @@
 //! | [`DONE_IS_DONE`] | at every restore after a job finished |
 //! | [`ONE_NAME`] | at every checkpoint and restore |
 //! | [`GOES_ON`] | at every call that nothing disturbs |
-//! | [`TRULY_PROTECTED`] | after every life: what the stores' own logs say |
-//! | [`TRULY_ARCHIVED`] | after every life: what the catalog says |
-//! | [`WHOLE`] | after every life: every byte of every store and of the archive |
-//! | [`A_GOOD_SLOT`] | after every life |
-//! | [`BOUNDED`] | after every life |
+//! | [`TRULY_PROTECTED`] | after every start: what the stores' own logs say |
+//! | [`TRULY_ARCHIVED`] | after every start: what the catalog says |
+//! | [`WHOLE`] | after every start: every byte of every store and of the archive |
+//! | [`A_GOOD_SLOT`] | after every start |
+//! | [`BOUNDED`] | after every start |
 
 use crate::ledger::{Event, Outcome, Told};
 use crate::world::node_name;
@@ -30,8 +30,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A store has one life of a job at a time: a second one is refused.
-pub(crate) const ONE_LIFE: &str = "a store has one life at a time";
+/// A store has one start of a job at a time: a second one is refused.
+pub(crate) const ONE_START: &str = "a store has one start at a time";
 /// All ranks are told the same by a collective call.
 pub(crate) const ONE_OUTCOME: &str = "all ranks have one outcome";
 /// What comes back is word for word what was there when the checkpoint was taken.
@@ -42,7 +42,7 @@ pub(crate) const NOTHING_NEWER: &str = "nothing newer that can be had is passed 
 pub(crate) const NOTHING_DROPPED: &str = "nothing is dropped by a read that failed";
 /// What was told to be protected, or archived, survives what this is against.
 pub(crate) const STILL_THERE: &str = "what was told safe survives the losses that this covers";
-/// A checkpoint that a life went back behind is gone.
+/// A checkpoint that a start went back behind is gone.
 pub(crate) const NEVER_BACK: &str = "an abandoned checkpoint never comes back";
 /// A job that finished begins anew, as long as any node that is there, or the archive, knows that it did.
 pub(crate) const DONE_IS_DONE: &str = "a finished job is not gone on from";
@@ -106,7 +106,7 @@ pub(crate) struct Required {
     pub(crate) lossy: bool,
 }
 
-/// [`NOTHING_NEWER`], [`NOTHING_DROPPED`], [`STILL_THERE`]: of a life's first restore.
+/// [`NOTHING_NEWER`], [`NOTHING_DROPPED`], [`STILL_THERE`]: of a start's first restore.
 pub(crate) fn nothing_lost(
     outcome: &Outcome,
     required: Option<&Required>,
@@ -171,12 +171,12 @@ pub(crate) fn sane(what: &str, error: &backstay::Error, full: bool) -> Result<()
     Ok(())
 }
 
-/// What the files of a life are looked at for.
+/// What the files of a start are looked at for.
 pub(crate) struct Files<'a> {
     /// Where they are.
     pub(crate) folder: &'a Path,
     pub(crate) archive: &'a Path,
-    /// The nodes of the life.
+    /// The nodes of the start.
     pub(crate) nodes: &'a BTreeSet<usize>,
     /// Nodes whose files were harmed.
     pub(crate) harmed: &'a BTreeSet<usize>,
@@ -199,7 +199,7 @@ pub(crate) fn files(files: &Files<'_>, told: &Told) -> Result<(), String> {
         .filter(|path| path.exists())
         .collect();
     let mut stores = Stores::open(&paths);
-    // Threads of a life that just ended may still write; what stays is damage.
+    // Threads of a start that just ended may still write; what stays is damage.
     let mut verified = verify(&stores);
     for _ in 0..3 {
         if verified.is_ok() {

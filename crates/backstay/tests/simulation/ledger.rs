@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what the ranks of one life were told, in the order in which they were.
+//! Purpose: what the ranks of one start were told, in the order in which they were.
 //! In from: ranks. Out to: the model, which judges it.
 //! Invariants: an event of all ranks stands once: each of them is told the same ones, one after the other,
 //! and of two ranks one may be ahead.
@@ -9,7 +9,7 @@ use backstay::{CheckpointId, ErrorKind};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// How a life began on one rank.
+/// How a start began on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Restored(CheckpointId, u64),
@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     Refused(ErrorKind, String),
 }
 
-/// What a life was told of a checkpoint and the step that it is of.
+/// What a start was told of a checkpoint and the step that it is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Started(CheckpointId, u64),
@@ -43,7 +43,7 @@ pub(crate) enum Finish {
     },
 }
 
-/// What the ranks of one life were told.
+/// What the ranks of one start were told.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) outcomes: BTreeMap<usize, Outcome>,
@@ -57,7 +57,7 @@ pub(crate) struct Told {
     pub(crate) closed: bool,
     /// The program said that it is done.
     pub(crate) finish: Finish,
-    /// A device failed in this life: what it left may be less than it would have been.
+    /// A device failed in this start: what it left may be less than it would have been.
     pub(crate) faults: bool,
     /// An agent died in it while the ranks went on, or all of it was stopped for a while.
     pub(crate) shaken: bool,
@@ -70,9 +70,9 @@ impl Ledger {
     pub(crate) fn outcome(&self, rank: usize, outcome: Outcome) {
         if rank == 0 {
             counts::one(match outcome {
-                Outcome::Restored(..) => "lives that restored",
-                Outcome::Fresh => "lives that began anew",
-                Outcome::Refused(..) => "lives that were refused, with an error",
+                Outcome::Restored(..) => "starts that restored",
+                Outcome::Fresh => "starts that began anew",
+                Outcome::Refused(..) => "starts that were refused, with an error",
             });
         }
         self.0.lock().unwrap().outcomes.insert(rank, outcome);

@@ -28,7 +28,7 @@ mod damage;
 mod deeds;
 mod invariants;
 mod ledger;
-mod life;
+mod start;
 mod maker;
 mod model;
 mod rank;
@@ -42,10 +42,10 @@ use backstay_base::clock;
 use backstay_testkit::seeded::Seeded;
 use invariants::Files;
 use ledger::Ledger;
-use life::{Life, Others};
 use model::{Model, Verdict};
 use scenario::{Damage, Scenario};
 use staging::Servers;
+use start::{Others, Start};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,7 +82,7 @@ fn base() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// The folder of a life's nodes, and in it a way to the archive, which is that of all lives.
+/// The folder of a start's nodes, and in it a way to the archive, which is that of all starts.
 fn make_folders(root: &Path, folder: &Path) -> std::io::Result<()> {
     let archive = root.join(ARCHIVE);
     std::fs::create_dir_all(folder)?;
@@ -94,7 +94,7 @@ fn make_folders(root: &Path, folder: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(archive, way)
 }
 
-/// All lives of one job.
+/// All starts of one job.
 fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
     let mut model = Model::default();
     let mut others = Others {
@@ -102,14 +102,14 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         agents: Agents::new(root),
         hanging: None,
     };
-    let mut folder = root.join("life-0");
+    let mut folder = root.join("start-0");
     make_folders(root, &folder).map_err(|error| error.to_string())?;
-    for (number, plan) in scenario.lives.iter().enumerate() {
-        let within = |text: String| format!("life {number}: {text}");
-        let io = |error: std::io::Error| format!("life {number}: {error}");
+    for (number, plan) in scenario.starts.iter().enumerate() {
+        let within = |text: String| format!("start {number}: {text}");
+        let io = |error: std::io::Error| format!("start {number}: {error}");
         let ledger = Arc::new(Ledger::default());
         let begun = Instant::now();
-        let life = Life {
+        let start = Start {
             scenario,
             number,
             root,
@@ -121,13 +121,13 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
         if let Some(hanging) = &hanging {
             hanging.go_on_later();
         }
-        folder = life.live(&mut others).map_err(within)?;
+        folder = start.live(&mut others).map_err(within)?;
         if let Some(hanging) = hanging {
             hanging.come_back(&folder).map_err(within)?;
         }
         if std::env::var_os("BACKSTAY_SIM_SEED").is_some() {
             let seconds = begun.elapsed().as_secs_f64();
-            eprintln!("==== life {number} took {seconds:.3} s");
+            eprintln!("==== start {number} took {seconds:.3} s");
         }
         make_folders(root, &folder).map_err(io)?;
         let told = ledger.take();
@@ -163,14 +163,14 @@ fn run(scenario: &Arc<Scenario>, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the stores that come back after a later life as they are after this one.
+/// Copies the stores that come back after a later start as they are after this one.
 fn keep_what_returns(
     (scenario, number): (&Scenario, usize),
     root: &Path,
     folder: &Path,
 ) -> std::io::Result<()> {
     for node in 0..scenario.domains.len() {
-        let mut later = scenario.lives.iter().flat_map(|life| &life.damage);
+        let mut later = scenario.starts.iter().flat_map(|start| &start.damage);
         let from = folder.join(node_name(node));
         if later.any(|d| *d == Damage::Return(node, number)) && from.exists() {
             copy_tree(&from, &damage::kept(root, node, number))?;

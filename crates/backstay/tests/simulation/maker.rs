@@ -5,7 +5,7 @@
 //! numbers of its own, so that a seed's job stays what it was.
 
 use crate::scenario::{
-    Damage, Deed, End, LifePlan, Operation, Scenario, Step, Take, Trigger, Trouble, VariablePlan,
+    Damage, Deed, End, Operation, Scenario, StartPlan, Step, Take, Trigger, Trouble, VariablePlan,
 };
 use backstay::config::{Redundancy, Tracking};
 use backstay_testkit::seeded::Seeded;
@@ -67,7 +67,7 @@ impl Maker {
         let block_bytes = [4096, 16384, 65536][self.random.index(3)];
         let retained = if self.random.chance(1, 5) { 4 } else { 2 };
         let variables = self.variables();
-        let lives = self.lives();
+        let starts = self.starts();
         Scenario {
             seed: self.seed,
             redundancy: self.redundancy,
@@ -83,7 +83,7 @@ impl Maker {
             archive: None,
             clock_jumps: false,
             repeats: 0,
-            lives,
+            starts,
             halts: Vec::new(),
             agents: Vec::new(),
             finishes: Vec::new(),
@@ -110,9 +110,9 @@ impl Maker {
             .collect()
     }
 
-    fn lives(&mut self) -> Vec<LifePlan> {
+    fn starts(&mut self) -> Vec<StartPlan> {
         let count = 2 + self.random.index(5);
-        let mut lives: Vec<LifePlan> = Vec::with_capacity(count);
+        let mut starts: Vec<StartPlan> = Vec::with_capacity(count);
         let mut nodes: Vec<usize> = (0..self.nodes).collect();
         for number in 0..count {
             let placement = self.place(&nodes);
@@ -122,7 +122,7 @@ impl Maker {
             let end = self.end(placement.len(), steps.len());
             let (damage, absent) = self.losses(&used, number);
             nodes = self.next_nodes(&used, &damage, &absent);
-            lives.push(LifePlan {
+            starts.push(StartPlan {
                 placement,
                 opening,
                 pulls: None,
@@ -132,7 +132,7 @@ impl Maker {
                 damage,
             });
         }
-        lives
+        starts
     }
 
     /// The node of each rank.
@@ -228,8 +228,8 @@ impl Maker {
         }
     }
 
-    /// What is done to the nodes' files after a life, and who is left out of the next.
-    fn losses(&mut self, nodes: &[usize], life: usize) -> (Vec<Damage>, Vec<usize>) {
+    /// What is done to the nodes' files after a start, and who is left out of the next.
+    fn losses(&mut self, nodes: &[usize], start: usize) -> (Vec<Damage>, Vec<usize>) {
         let covered = match self.redundancy {
             Redundancy::None => 0,
             Redundancy::Rs => self.parity as usize,
@@ -249,14 +249,14 @@ impl Maker {
                 9..=12 => damage.push(Damage::Flip(node, 1 + self.random.below(4))),
                 13 => damage.push(Damage::FlipLog(node)),
                 14 | 15 => damage.push(Damage::TearLog(node)),
-                16 | 17 if life > 0 => damage.push(Damage::Return(node, self.random.index(life))),
+                16 | 17 if start > 0 => damage.push(Damage::Return(node, self.random.index(start))),
                 _ => absent.push(node),
             }
         }
         (damage, absent)
     }
 
-    /// The nodes of the next life, in the order of their ranks.
+    /// The nodes of the next start, in the order of their ranks.
     fn next_nodes(&mut self, nodes: &[usize], damage: &[Damage], absent: &[usize]) -> Vec<usize> {
         let wiped = |node: &usize| damage.contains(&Damage::Wipe(*node));
         let mut next: Vec<usize> = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what the job was told, and therefore what a restart must give back.
-//! In: what ranks were told in each life; what was done to the nodes between lives. Out: what
+//! In: what ranks were told in each start; what was done to the nodes between starts. Out: what
 //! `invariants` asks of a restart.
 //! Invariants: it asks for no more than the scheme promises: losses add up until the next protected
 //! checkpoint, whether or not they were made good meanwhile.
@@ -8,18 +8,18 @@
 //! | told | must come back, it or a newer one, when |
 //! |---|---|
 //! | archived | always |
-//! | protected | not more nodes of that life are wiped, damaged, of an earlier time or left out than the smallest parity of its groups |
+//! | protected | not more nodes of that start are wiped, damaged, of an earlier time or left out than the smallest parity of its groups |
 //! | on the nodes | none of them is, and every rank can reach its part |
 
 use crate::invariants::{self, DONE_IS_DONE, GOES_ON, NOTHING_NEWER, Required, broken};
 use crate::ledger::{Event, Finish, Outcome, Told};
-use crate::scenario::{Damage, LifePlan, Scenario};
+use crate::scenario::{Damage, Scenario, StartPlan};
 use backstay::config::Redundancy;
 use backstay::{CheckpointId, ErrorKind};
 use backstay_parity::group::{self, Member, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether checkpoints of a life can be protected.
+/// Whether checkpoints of a start can be protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// Against so many losses at least.
@@ -88,40 +88,40 @@ impl Promise {
     }
 }
 
-/// A life that finished, or that died while it did.
+/// A start that finished, or that died while it did.
 #[derive(Debug)]
 struct Done {
     /// Nodes whose stores say so, where it is certain that they do.
     nodes: BTreeSet<usize>,
     /// And so does the catalog.
     archived: bool,
-    /// A life has begun anew since then, and may have taken a checkpoint without anybody being told.
+    /// A start has begun anew since then, and may have taken a checkpoint without anybody being told.
     begun: bool,
 }
 
 /// A checkpoint that is not restored any more unless it is named.
 #[derive(Debug)]
 struct Left {
-    /// The nodes whose stores know: those of the life that went back behind it, or began anew, and of later ones that
+    /// The nodes whose stores know: those of the start that went back behind it, or began anew, and of later ones that
     /// had one of them.
     nodes: BTreeSet<usize>,
     /// The catalog knows as well, where there is one.
     catalog: bool,
 }
 
-/// What the job knows over all its lives.
+/// What the job knows over all its starts.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     node: Option<Promise>,
     protected: Option<Promise>,
     archived: Option<Promise>,
     steps: BTreeMap<CheckpointId, u64>,
-    /// What lives went back behind, or left behind when they began anew.
+    /// What starts went back behind, or left behind when they began anew.
     abandoned: BTreeMap<CheckpointId, Left>,
     has_catalog: bool,
     /// The job finished, or may have.
     done: Option<Done>,
-    /// Nodes of lives that began anew behind that: their stores know of a lineage that may have no checkpoint yet.
+    /// Nodes of starts that began anew behind that: their stores know of a lineage that may have no checkpoint yet.
     anew: BTreeSet<usize>,
     /// Nodes whose stores tell that there were checkpoints.
     telling: BTreeSet<usize>,
@@ -137,13 +137,13 @@ pub(crate) struct Model {
     strangers: BTreeSet<usize>,
     /// Nodes that have a store.
     stored: BTreeSet<usize>,
-    /// The life in which this run began.
+    /// The start in which this run began.
     run_from: usize,
-    /// The last step that any life came to: no other step is computed twice.
+    /// The last step that any start came to: no other step is computed twice.
     furthest: u64,
 }
 
-/// What is to be done after a life was judged.
+/// What is to be done after a start was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     GoOn,
@@ -176,8 +176,8 @@ impl Model {
         protected.map(|promise| promise.step)
     }
 
-    /// What must come back in a life, and why.
-    fn required(&self, scenario: &Scenario, plan: &LifePlan) -> Option<Required> {
+    /// What must come back in a start, and why.
+    fn required(&self, scenario: &Scenario, plan: &StartPlan) -> Option<Required> {
         let nodes = plan.nodes();
         if !nodes.is_disjoint(&self.strangers) {
             return None;
@@ -212,14 +212,14 @@ impl Model {
         found.into_iter().max_by_key(|required| required.step)
     }
 
-    /// Judges a life, and learns what it was told.
+    /// Judges a start, and learns what it was told.
     pub(crate) fn judge(
         &mut self,
         scenario: &Scenario,
         number: usize,
         told: &Told,
     ) -> Result<Verdict, String> {
-        let plan = &scenario.lives[number];
+        let plan = &scenario.starts[number];
         invariants::one_outcome(told)?;
         let Some(first) = told.outcomes.values().next() else {
             // Killed before any rank was told anything.
@@ -276,7 +276,7 @@ impl Model {
     fn required_unless_done(
         &self,
         scenario: &Scenario,
-        plan: &LifePlan,
+        plan: &StartPlan,
         first: &Outcome,
     ) -> Result<Option<Required>, String> {
         let required = self.required(scenario, plan);
@@ -296,9 +296,9 @@ impl Model {
         Ok(required.filter(|_| !begins))
     }
 
-    /// Whether a life that restored nothing is one of the same run, which begins anew since the job is done: what it
+    /// Whether a start that restored nothing is one of the same run, which begins anew since the job is done: what it
     /// takes no start goes back behind.
-    fn goes_on_anew(&mut self, plan: &LifePlan, told: &Told) -> bool {
+    fn goes_on_anew(&mut self, plan: &StartPlan, told: &Told) -> bool {
         let nodes = plan.nodes();
         let known = match &self.done {
             Some(done) => {
@@ -316,7 +316,7 @@ impl Model {
         known
     }
 
-    /// A life on `nodes` began anew: no start goes back behind that.
+    /// A start on `nodes` began anew: no start goes back behind that.
     fn leave_behind(&mut self, nodes: &BTreeSet<usize>) {
         let done = self.done.take();
         let catalog = done.is_some_and(|done| done.archived);
@@ -330,8 +330,8 @@ impl Model {
         self.anew.extend(nodes);
     }
 
-    /// A life found nothing.
-    fn begin_anew(&mut self, plan: &LifePlan, number: usize) -> Result<(), String> {
+    /// A start found nothing.
+    fn begin_anew(&mut self, plan: &StartPlan, number: usize) -> Result<(), String> {
         let nodes = plan.nodes();
         let telling: Vec<_> = self.telling.intersection(&nodes).collect();
         if !telling.is_empty() {
@@ -351,7 +351,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_restored(&self, plan: &LifePlan, id: CheckpointId, step: u64) -> Result<(), String> {
+    fn check_restored(&self, plan: &StartPlan, id: CheckpointId, step: u64) -> Result<(), String> {
         invariants::one_name(id, step, self.steps.get(&id).copied())?;
         if self.rolled_back {
             return Ok(());
@@ -364,7 +364,7 @@ impl Model {
         invariants::never_back(id, &known.map(|(id, _)| *id).collect())
     }
 
-    fn learn(&mut self, scenario: &Scenario, plan: &LifePlan, told: &Told) -> Result<(), String> {
+    fn learn(&mut self, scenario: &Scenario, plan: &StartPlan, told: &Told) -> Result<(), String> {
         let nodes = plan.nodes();
         self.made_again(&nodes);
         self.stored.extend(&nodes);
@@ -443,7 +443,7 @@ impl Model {
         }
     }
 
-    fn promise(&self, plan: &LifePlan, id: CheckpointId, step: u64, covers: usize) -> Promise {
+    fn promise(&self, plan: &StartPlan, id: CheckpointId, step: u64, covers: usize) -> Promise {
         let nodes = plan.nodes();
         Promise {
             id,
@@ -456,9 +456,9 @@ impl Model {
     }
 
     /// A restore gave `id` back: what is newer is abandoned.
-    fn went_back(&mut self, plan: &LifePlan, id: CheckpointId, step: u64) {
+    fn went_back(&mut self, plan: &StartPlan, id: CheckpointId, step: u64) {
         let nodes = plan.nodes();
-        // Where every store of the lives between is gone, their names are given again.
+        // Where every store of the starts between is gone, their names are given again.
         let mut newer = self.steps.split_off(&id);
         self.steps.extend(newer.remove_entry(&id));
         for left in self.abandoned.values_mut() {
@@ -506,7 +506,7 @@ impl Model {
                     left.nodes.remove(&node);
                 }
             }
-            Damage::Return(_, life) if life < self.run_from => {
+            Damage::Return(_, start) if start < self.run_from => {
                 self.strangers.insert(node);
                 self.tainted.insert(node);
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what one rank does in one life: opens, restores and checks every word, goes on, ends.
-//! In: the scenario, the life's number, the world. Out: the ledger of what the job was told. What it
+//! Purpose: what one rank does in one start: opens, restores and checks every word, goes on, ends.
+//! In: the scenario, the start's number, the world. Out: the ledger of what the job was told. What it
 //! does in a step is in `deeds`.
 //! Invariants: nothing that is said after the world died counts.
 
@@ -8,7 +8,7 @@ use crate::counts;
 use crate::invariants::{self, EVERY_WORD, GOES_ON, broken};
 use crate::ledger::{Event, Ledger, Outcome};
 use crate::model::Expect;
-use crate::scenario::{End, LifePlan, STEP_ELEMENTS, Scenario, Trouble};
+use crate::scenario::{End, STEP_ELEMENTS, Scenario, StartPlan, Trouble};
 use crate::staging::{SERVERS_MAX, server_name};
 use crate::world::{ARCHIVE, Mortal, World, node_name};
 use backstay::{
@@ -28,19 +28,19 @@ const TIMEOUT_MS: u64 = 4_000;
 /// What a rank needs to know.
 pub(crate) struct Seat {
     pub(crate) scenario: Arc<Scenario>,
-    pub(crate) life: usize,
+    pub(crate) start: usize,
     pub(crate) world: Arc<World>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) expect: Expect,
     pub(crate) endpoint: Arc<dyn Endpoint>,
     pub(crate) rank: usize,
-    /// The last step that any life came to.
+    /// The last step that any start came to.
     pub(crate) furthest: u64,
     /// What is in the files of one of its nodes was damaged.
     pub(crate) harmed: bool,
-    /// The step up to which what earlier lives took is protected against that.
+    /// The step up to which what earlier starts took is protected against that.
     pub(crate) covered: Option<u64>,
-    /// The steps of the checkpoints of earlier lives.
+    /// The steps of the checkpoints of earlier starts.
     pub(crate) steps: Arc<BTreeMap<CheckpointId, u64>>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Program<'a> {
     pub(crate) pending: Option<CheckpointId>,
     /// Collective calls so far whose outcomes are compared.
     pub(crate) calls: u64,
-    /// A device failed in this life.
+    /// A device failed in this start.
     pub(crate) failed: bool,
 }
 
@@ -117,23 +117,23 @@ fn oracle(scenario: &Scenario, at: usize, rank: usize, words: usize) -> Oracle {
 }
 
 impl Seat {
-    /// Whether the last step may have been disturbed by what others of this life came to.
+    /// Whether the last step may have been disturbed by what others of this start came to.
     fn is_shaken(&self) -> bool {
         let last = self.plan().steps.len().saturating_sub(1);
         self.world.lost_agent() || self.world.was_stopped(last)
     }
 
-    /// Whether what damage took of an earlier life's checkpoint is nowhere else.
+    /// Whether what damage took of an earlier start's checkpoint is nowhere else.
     pub(crate) fn may_lack(&self, id: CheckpointId) -> bool {
         let is_beyond = |step: &u64| self.covered.is_none_or(|covered| *step > covered);
         self.harmed && self.steps.get(&id).is_some_and(is_beyond)
     }
 
-    pub(crate) fn plan(&self) -> &LifePlan {
-        &self.scenario.lives[self.life]
+    pub(crate) fn plan(&self) -> &StartPlan {
+        &self.scenario.starts[self.start]
     }
 
-    /// One life of this rank; what is wrong with it, if anything is.
+    /// One start of this rank; what is wrong with it, if anything is.
     pub(crate) fn live(&self, comm: ThreadComm) -> Result<(), String> {
         let size = usize::try_from(comm.size()).unwrap();
         let node = self.plan().placement[self.rank];
@@ -174,7 +174,7 @@ impl Seat {
                 return Ok(());
             }
         }
-        if self.scenario.finishes(self.life) {
+        if self.scenario.finishes(self.start) {
             return program.finish();
         }
         if self.plan().end == End::Close && !self.world.is_dead() {
@@ -199,12 +199,12 @@ impl Seat {
         Ok(())
     }
 
-    /// The life ends because the engine refuses to begin it.
+    /// The start ends because the engine refuses to begin it.
     fn refused(&self, what: &str, error: &Error) -> Result<(), String> {
         if self.world.is_dead() {
             return Ok(());
         }
-        let late = self.scenario.may_be_busy(self.life);
+        let late = self.scenario.may_be_busy(self.start);
         if !late || error.kind() != ErrorKind::StoreBusy {
             self.sane(what, error, self.plan().reads.is_some())?;
         }
@@ -360,7 +360,7 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// Restores what there is. False if the life is over.
+    /// Restores what there is. False if the start is over.
     fn begin(&mut self) -> Result<bool, String> {
         let lengths: Vec<usize> = self.state(0).iter().map(Vec::len).collect();
         self.protect(&lengths)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what happens to one job, all of it from one seed: its shape, its lives, and what is done
-//! to its nodes while it runs and between its lives.
+//! Purpose: what happens to one job, all of it from one seed: its shape, its starts, and what is done
+//! to its nodes while it runs and between its starts.
 //! In: a seed. Out: a `Scenario`, which prints itself.
 //! Invariants: the same seed gives the same scenario on every machine.
 
@@ -183,7 +183,7 @@ pub(crate) enum End {
     Stall(Trigger),
 }
 
-/// What is done to a node's files between two lives.
+/// What is done to a node's files between two starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Damage {
     Wipe(usize),
@@ -192,7 +192,7 @@ pub(crate) enum Damage {
     FlipLog(usize),
     /// Takes away the end of the stripe log.
     TearLog(usize),
-    /// The store as it was after an earlier life.
+    /// The store as it was after an earlier start.
     Return(usize, usize),
 }
 
@@ -217,7 +217,7 @@ pub(crate) enum AgentTrigger {
     Write(u64),
 }
 
-/// What becomes of the agents of a life, where they are processes of their own.
+/// What becomes of the agents of a start, where they are processes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// They go on when the ranks leave, or die.
@@ -228,18 +228,18 @@ pub(crate) enum Fate {
     OneDies(usize, AgentTrigger),
 }
 
-/// Processes of a life that are stopped, and go on when another one was begun.
+/// Processes of a start that are stopped, and go on when another one was begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Halt {
-    /// All are, while a life is tried in the same folders.
+    /// All are, while a start is tried in the same folders.
     All(Trigger),
-    /// Those of this node, when the others die, and until the next life runs, which is elsewhere, for so many
+    /// Those of this node, when the others die, and until the next start runs, which is elsewhere, for so many
     /// milliseconds.
     Node(usize, u64),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct LifePlan {
+pub(crate) struct StartPlan {
     /// The node of each rank.
     pub(crate) placement: Vec<usize>,
     /// In effect until the restore is over.
@@ -248,11 +248,11 @@ pub(crate) struct LifePlan {
     pub(crate) reads: Option<DeviceFault>,
     pub(crate) steps: Vec<Step>,
     pub(crate) end: End,
-    /// After the life.
+    /// After the start.
     pub(crate) damage: Vec<Damage>,
 }
 
-impl LifePlan {
+impl StartPlan {
     pub(crate) fn nodes(&self) -> BTreeSet<usize> {
         self.placement.iter().copied().collect()
     }
@@ -266,9 +266,9 @@ impl LifePlan {
 /// Level 3.
 #[derive(Debug, Clone)]
 pub(crate) struct ArchiveSetup {
-    /// Staging servers of each life; without them nodes drain themselves.
+    /// Staging servers of each start; without them nodes drain themselves.
     pub(crate) servers: Vec<usize>,
-    /// They go on from one life to the next, whatever becomes of the nodes.
+    /// They go on from one start to the next, whatever becomes of the nodes.
     pub(crate) outlive: bool,
     pub(crate) every: Option<u32>,
     pub(crate) retained: u32,
@@ -304,12 +304,12 @@ pub(crate) struct Scenario {
     pub(crate) clock_jumps: bool,
     /// So many of 1000 requests are handled twice, the second time at once or later.
     pub(crate) repeats: u64,
-    pub(crate) lives: Vec<LifePlan>,
-    /// Of each life: what is stopped, if anything is.
+    pub(crate) starts: Vec<StartPlan>,
+    /// Of each start: what is stopped, if anything is.
     pub(crate) halts: Vec<Option<Halt>>,
-    /// Of each life: what becomes of its agent processes, where some are started.
+    /// Of each start: what becomes of its agent processes, where some are started.
     pub(crate) agents: Vec<Option<Fate>>,
-    /// Of each life: whether the program is done behind its last step, and says so.
+    /// Of each start: whether the program is done behind its last step, and says so.
     pub(crate) finishes: Vec<bool>,
     /// What it was made to tell, if anything.
     pub(crate) story: Option<&'static str>,
@@ -327,7 +327,7 @@ impl Scenario {
 
     /// Bytes of all variables of the job, and more.
     pub(crate) fn state_bytes(&self) -> u64 {
-        let ranks = self.lives.iter().map(|life| life.placement.len()).max();
+        let ranks = self.starts.iter().map(|start| start.placement.len()).max();
         let ranks = if self.slabs { 1 } else { ranks.unwrap_or(1) };
         let words: usize = self.variables.iter().map(|plan| plan.words * 2).sum();
         (words * ranks * 8) as u64
@@ -335,7 +335,7 @@ impl Scenario {
 
     /// Checkpoints that it keeps at most.
     pub(crate) fn kept(&self) -> u64 {
-        let steps = self.lives.iter().flat_map(|life| &life.steps);
+        let steps = self.starts.iter().flat_map(|start| &start.steps);
         let pins = steps.map(|step| match step.deed {
             Deed::Pin(_) => 1,
             Deed::PinMany(count) => count,
@@ -344,26 +344,27 @@ impl Scenario {
         u64::from(self.retained) + pins.sum::<usize>() as u64
     }
 
-    pub(crate) fn halt(&self, life: usize) -> Option<Halt> {
-        self.halts.get(life).copied().flatten()
+    pub(crate) fn halt(&self, start: usize) -> Option<Halt> {
+        self.halts.get(start).copied().flatten()
     }
 
-    /// Whether somebody of an earlier life may still be at its store: who writes for a life that stalled, or a
+    /// Whether somebody of an earlier start may still be at its store: who writes for a start that stalled, or a
     /// node that was stopped and that the job comes back to.
-    pub(crate) fn may_be_busy(&self, life: usize) -> bool {
-        let stalled = |life: &LifePlan| matches!(life.end, End::Stall(_));
-        self.lives[..life].iter().any(stalled) || self.halts.iter().take(life).any(Option::is_some)
+    pub(crate) fn may_be_busy(&self, start: usize) -> bool {
+        let stalled = |start: &StartPlan| matches!(start.end, End::Stall(_));
+        self.starts[..start].iter().any(stalled)
+            || self.halts.iter().take(start).any(Option::is_some)
     }
 
-    pub(crate) fn finishes(&self, life: usize) -> bool {
-        self.finishes.get(life).copied().unwrap_or(false)
+    pub(crate) fn finishes(&self, start: usize) -> bool {
+        self.finishes.get(start).copied().unwrap_or(false)
     }
 
-    pub(crate) fn fate(&self, life: usize) -> Option<Fate> {
-        self.agents.get(life).copied().flatten()
+    pub(crate) fn fate(&self, start: usize) -> Option<Fate> {
+        self.agents.get(start).copied().flatten()
     }
 
-    /// Whether staging servers go on from one life to the next.
+    /// Whether staging servers go on from one start to the next.
     pub(crate) fn servers_outlive(&self) -> bool {
         let archive = self.archive.as_ref();
         archive.is_some_and(|archive| archive.outlive)
@@ -412,16 +413,16 @@ impl fmt::Display for Scenario {
         for variable in &self.variables {
             writeln!(f, "  {variable:?}")?;
         }
-        for (number, life) in self.lives.iter().enumerate() {
-            writeln!(f, "  life {number} on nodes {:?}", life.placement)?;
-            if life.is_disturbed() {
+        for (number, start) in self.starts.iter().enumerate() {
+            writeln!(f, "  start {number} on nodes {:?}", start.placement)?;
+            if start.is_disturbed() {
                 writeln!(
                     f,
                     "    while it restores: {:?} {:?} {:?}",
-                    life.opening, life.pulls, life.reads
+                    start.opening, start.pulls, start.reads
                 )?;
             }
-            for (at, step) in life.steps.iter().enumerate() {
+            for (at, step) in start.steps.iter().enumerate() {
                 write!(f, "    step {at}: {:?}", step.deed)?;
                 if let Some(trouble) = step.trouble {
                     write!(f, ", {trouble:?}")?;
@@ -443,7 +444,7 @@ impl fmt::Display for Scenario {
             if self.finishes(number) {
                 writeln!(f, "    is done, and says so")?;
             }
-            writeln!(f, "    then {:?}; {:?}", life.end, life.damage)?;
+            writeln!(f, "    then {:?}; {:?}", start.end, start.damage)?;
         }
         Ok(())
     }

@@ -40,8 +40,8 @@ impl Servers {
         self.network.clone()
     }
 
-    /// Starts those of a life that are not there yet.
-    pub(crate) fn start(&mut self, scenario: &Scenario, life: usize, world: &World) -> Result<()> {
+    /// Starts those of a start that are not there yet.
+    pub(crate) fn start(&mut self, scenario: &Scenario, start: usize, world: &World) -> Result<()> {
         let Some(archive) = &scenario.archive else {
             return Ok(());
         };
@@ -49,7 +49,7 @@ impl Servers {
         let folder = job_folder(&world.folder.join(ARCHIVE), "job");
         std::fs::create_dir_all(&folder)
             .map_err(|error| backstay::Error::io(format!("making {}", folder.display()), error))?;
-        let count = archive.servers.get(life).copied().unwrap_or(0);
+        let count = archive.servers.get(start).copied().unwrap_or(0);
         for at in self.servers.len()..count {
             let endpoint = world.network.endpoint(&server_name(at));
             let point = Arc::new(DrainPoint::new(endpoint.clone(), &server_name(at)));
@@ -68,7 +68,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Their life is over: `well`, or with everything else.
+    /// Their start is over: `well`, or with everything else.
     pub(crate) fn end(&mut self, well: bool) {
         for server in std::mem::take(&mut self.servers) {
             let (entry, text) = (server.entry.clone(), std::fs::read(&server.entry));

@@ -7,7 +7,7 @@
 use crate::maker::SPARES;
 use crate::scenario::{
     Access, AgentTrigger, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, Fate, Halt, How,
-    LifePlan, Operation, PullFault, Scenario, Step, Take, Trigger, Trouble, VariablePlan,
+    Operation, PullFault, Scenario, StartPlan, Step, Take, Trigger, Trouble, VariablePlan,
 };
 use backstay::config::Redundancy;
 use backstay_testkit::network::Fault;
@@ -63,19 +63,19 @@ impl Teller {
         if apart || stopped || !done.chance(1, 5) {
             return;
         }
-        for life in &mut self.scenario.lives {
-            let finishes = life.end != End::Leave && done.chance(1, 2);
+        for start in &mut self.scenario.starts {
+            let finishes = start.end != End::Leave && done.chance(1, 2);
             self.scenario.finishes.push(finishes);
             if finishes && done.chance(1, 3) {
                 let late = done.below(20_000);
-                life.end = End::Kill(Trigger::Step(life.steps.len(), late));
+                start.end = End::Kill(Trigger::Step(start.steps.len(), late));
             }
         }
     }
 
-    fn life(&mut self) -> &mut LifePlan {
-        let at = self.random.index(self.scenario.lives.len());
-        &mut self.scenario.lives[at]
+    fn start(&mut self) -> &mut StartPlan {
+        let at = self.random.index(self.scenario.starts.len());
+        &mut self.scenario.starts[at]
     }
 
     /// Checkpoints that are protected can be.
@@ -110,8 +110,8 @@ impl Teller {
             steps.extend(self.takes(after));
             steps.push(Step::take(Take::Protected));
         }
-        let life = self.life();
-        life.steps = steps;
+        let start = self.start();
+        start.steps = steps;
         "a session goes back"
     }
 
@@ -120,7 +120,7 @@ impl Teller {
         if self.random.chance(1, 2) {
             self.scenario.retained = 4;
         }
-        for at in 0..self.scenario.lives.len() {
+        for at in 0..self.scenario.starts.len() {
             for _ in 0..self.random.index(4) {
                 let deed = match self.random.below(7) {
                     0 => Deed::Restore,
@@ -129,8 +129,8 @@ impl Teller {
                     5 => Deed::Pin(self.random.index(3)),
                     _ => Deed::Unpin(self.random.index(3)),
                 };
-                let place = 1 + self.random.index(self.scenario.lives[at].steps.len());
-                let steps = &mut self.scenario.lives[at].steps;
+                let place = 1 + self.random.index(self.scenario.starts[at].steps.len());
+                let steps = &mut self.scenario.starts[at].steps;
                 steps.insert(place, Step::of(deed));
             }
         }
@@ -148,17 +148,17 @@ impl Teller {
         for plan in &mut self.scenario.variables {
             plan.words = plan.words.min(600);
         }
-        let last = self.scenario.lives.len() - 1;
+        let last = self.scenario.starts.len() - 1;
         let at = self.random.index(last.max(1));
         let steps = vec![
             Step::of(Deed::PinMany(count)),
             Step::take(take),
             Step::take(Take::Node),
         ];
-        let life = &mut self.scenario.lives[at];
-        life.steps = steps;
-        if let End::Kill(_) = life.end {
-            life.end = End::Leave;
+        let start = &mut self.scenario.starts[at];
+        start.steps = steps;
+        if let End::Kill(_) = start.end {
+            start.end = End::Leave;
         }
         "a session pins more than there is room for"
     }
@@ -195,7 +195,7 @@ impl Teller {
         first.extend((0..more).map(|_| Step::take(Take::Node)));
         let few = 1 + self.random.index(3);
         let second: Vec<Step> = (0..few).map(|_| Step::take(Take::Protected)).collect();
-        let life = |placement, steps| LifePlan {
+        let start = |placement, steps| StartPlan {
             placement,
             opening: None,
             pulls: None,
@@ -204,21 +204,21 @@ impl Teller {
             end: End::Leave,
             damage: Vec::new(),
         };
-        self.scenario.lives = vec![
-            life(place(&home), first),
-            life(place(&meanwhile), second.clone()),
-            life(place(&later), second.clone()),
-            life(place(&later), second),
+        self.scenario.starts = vec![
+            start(place(&home), first),
+            start(place(&meanwhile), second.clone()),
+            start(place(&later), second.clone()),
+            start(place(&later), second),
         ];
         "a node that was away comes back"
     }
 
-    /// Pulls of one rank fail while it restores, and in the next life none does.
+    /// Pulls of one rank fail while it restores, and in the next start none does.
     fn pulls_fail(&mut self) -> &'static str {
         self.redundant();
-        let count = self.scenario.lives.len();
+        let count = self.scenario.starts.len();
         for at in 1..count {
-            let ranks = self.scenario.lives[at].placement.len();
+            let ranks = self.scenario.starts[at].placement.len();
             let fault = PullFault {
                 rank: self.random.index(ranks),
                 after: if self.random.chance(1, 2) {
@@ -231,10 +231,10 @@ impl Teller {
             };
             // Parts are on other nodes than their ranks.
             if self.random.chance(2, 3) {
-                self.scenario.lives[at].placement.reverse();
+                self.scenario.starts[at].placement.reverse();
             }
             if self.random.chance(2, 3) {
-                self.scenario.lives[at].pulls = Some(fault);
+                self.scenario.starts[at].pulls = Some(fault);
             }
         }
         "pulls of one rank fail while it restores"
@@ -242,8 +242,8 @@ impl Teller {
 
     /// What is stored cannot be read while the job restores.
     fn reads_fail(&mut self) -> &'static str {
-        for at in 1..self.scenario.lives.len() {
-            let nodes: Vec<usize> = self.scenario.lives[at].nodes().into_iter().collect();
+        for at in 1..self.scenario.starts.len() {
+            let nodes: Vec<usize> = self.scenario.starts[at].nodes().into_iter().collect();
             let fault = DeviceFault {
                 node: Some(nodes[self.random.index(nodes.len())]),
                 device: if self.random.chance(3, 4) {
@@ -257,7 +257,7 @@ impl Teller {
                 how: [How::Io, How::Stale][self.random.index(2)],
             };
             if self.random.chance(2, 3) {
-                self.scenario.lives[at].reads = Some(fault);
+                self.scenario.starts[at].reads = Some(fault);
             }
         }
         "reads fail while a job restores"
@@ -291,19 +291,19 @@ impl Teller {
 
     /// Devices fail in some steps, and sessions go back.
     fn devices_fail(&mut self) -> &'static str {
-        for at in 0..self.scenario.lives.len() {
-            let nodes: Vec<usize> = self.scenario.lives[at].nodes().into_iter().collect();
-            for step in 0..self.scenario.lives[at].steps.len() {
+        for at in 0..self.scenario.starts.len() {
+            let nodes: Vec<usize> = self.scenario.starts[at].nodes().into_iter().collect();
+            for step in 0..self.scenario.starts[at].steps.len() {
                 if self.random.chance(1, 3) {
                     let fault = self.fault(&nodes);
-                    self.scenario.lives[at].steps[step].fault = Some(fault);
+                    self.scenario.starts[at].steps[step].fault = Some(fault);
                 }
                 if self.random.chance(1, 6) {
                     let deed = Deed::GoBack(self.random.index(2));
-                    self.scenario.lives[at].steps[step].deed = deed;
+                    self.scenario.starts[at].steps[step].deed = deed;
                 }
             }
-            self.scenario.lives[at]
+            self.scenario.starts[at]
                 .steps
                 .push(Step::take(Take::Protected));
         }
@@ -346,7 +346,7 @@ impl Teller {
         let mut steps = well(2);
         steps.extend((0..rounds).map(failing));
         steps.extend(well(3));
-        let life = |steps| LifePlan {
+        let start = |steps| StartPlan {
             placement: (0..nodes).collect(),
             opening: None,
             pulls: None,
@@ -355,7 +355,7 @@ impl Teller {
             end: End::Leave,
             damage: vec![Damage::Wipe(full)],
         };
-        self.scenario.lives = vec![life(steps), life(well(2))];
+        self.scenario.starts = vec![start(steps), start(well(2))];
         "a stripe log is full for a while"
     }
 
@@ -382,7 +382,7 @@ impl Teller {
         } else {
             other.push(nodes);
         }
-        let life = |placement: &[usize], steps| LifePlan {
+        let start = |placement: &[usize], steps| StartPlan {
             placement: placement.to_vec(),
             opening: None,
             pulls: None,
@@ -411,10 +411,10 @@ impl Teller {
         second.push(failing);
         let after = 1 + self.random.index(2);
         second.extend((0..after).map(|_| Step::take(Take::Node)));
-        self.scenario.lives = vec![
-            life(&home, first.clone()),
-            life(&other, second),
-            life(&other, first),
+        self.scenario.starts = vec![
+            start(&home, first.clone()),
+            start(&other, second),
+            start(&other, first),
         ];
         "a session restores from another source, and a checkpoint fails"
     }
@@ -448,7 +448,7 @@ impl Teller {
         let first = vec![archived(), stalled, unrecorded(0), unrecorded(0), back];
         let mut second = vec![archived(); between];
         second.extend([dead, healed, archived()]);
-        let life = |steps| LifePlan {
+        let start = |steps| StartPlan {
             placement: vec![0],
             opening: None,
             pulls: None,
@@ -457,8 +457,8 @@ impl Teller {
             end: End::Leave,
             damage: Vec::new(),
         };
-        let mut lives = vec![life(first), life(second), life(vec![archived()])];
-        lives[1].damage = vec![Damage::Wipe(0)];
+        let mut starts = vec![start(first), start(second), start(vec![archived()])];
+        starts[1].damage = vec![Damage::Wipe(0)];
         let words = 10_000 + self.random.index(50_000);
         let scenario = &mut self.scenario;
         scenario.redundancy = Redundancy::None;
@@ -470,17 +470,17 @@ impl Teller {
             resizes: false,
         }];
         scenario.archive = Some(ArchiveSetup {
-            servers: vec![2; lives.len()],
+            servers: vec![2; starts.len()],
             outlive: true,
             every: None,
             retained: 2,
             aggregate_nodes: None,
         });
-        scenario.lives = lives;
+        scenario.starts = starts;
         "a server takes the place of one that comes back"
     }
 
-    /// Something of a life goes on when it is over, or another one has begun.
+    /// Something of a start goes on when it is over, or another one has begun.
     fn outlives(&mut self) -> &'static str {
         let mut random = Seeded::of(&[self.scenario.seed, 0x6f75_746c]);
         match random.below(8) {
@@ -490,25 +490,25 @@ impl Teller {
         }
     }
 
-    /// All processes of a life are stopped, and the job is started a second time.
+    /// All processes of a start are stopped, and the job is started a second time.
     fn all_are_stopped(&mut self, random: &mut Seeded) -> &'static str {
-        let at = random.index(self.scenario.lives.len());
-        let life = &mut self.scenario.lives[at];
-        life.end = End::Leave;
-        life.steps.push(Step::take(Take::Protected));
+        let at = random.index(self.scenario.starts.len());
+        let start = &mut self.scenario.starts[at];
+        start.end = End::Leave;
+        start.steps.push(Step::take(Take::Protected));
         let trigger = if random.chance(1, 2) {
-            let rank = random.index(life.placement.len());
-            Trigger::Meeting(rank, 20 + random.below(3 * life.steps.len() as u64))
+            let rank = random.index(start.placement.len());
+            Trigger::Meeting(rank, 20 + random.below(3 * start.steps.len() as u64))
         } else {
-            let ranks = life.placement.len() as u64;
+            let ranks = start.placement.len() as u64;
             Trigger::Device(Device::Store, Access::Write, 5 + random.below(10 * ranks))
         };
         self.scenario.halts = vec![None; at];
         self.scenario.halts.push(Some(Halt::All(trigger)));
-        "a life that is stopped goes on"
+        "a start that is stopped goes on"
     }
 
-    /// A node hangs when the others die, goes on while the next life runs without it, and comes back.
+    /// A node hangs when the others die, goes on while the next start runs without it, and comes back.
     fn a_node_hangs(&mut self, random: &mut Seeded) -> &'static str {
         let nodes = 3 + random.index(3);
         let scenario = &mut self.scenario;
@@ -541,7 +541,7 @@ impl Teller {
             _ => Trigger::Device(Device::Store, Access::Write, 10 + random.below(120)),
         };
         let places = [&home, &meanwhile, &home, &home];
-        let life = |(placement, steps): (&&Vec<usize>, Vec<Step>)| LifePlan {
+        let start = |(placement, steps): (&&Vec<usize>, Vec<Step>)| StartPlan {
             placement: (*placement).clone(),
             opening: None,
             pulls: None,
@@ -550,8 +550,8 @@ impl Teller {
             end: End::Leave,
             damage: Vec::new(),
         };
-        scenario.lives = places.iter().zip(all).map(life).collect();
-        scenario.lives[0].end = End::Kill(trigger);
+        scenario.starts = places.iter().zip(all).map(start).collect();
+        scenario.starts[0].end = End::Kill(trigger);
         scenario.halts = vec![Some(Halt::Node(gone, random.below(60)))];
         "a node hangs, goes on, and comes back"
     }
@@ -560,12 +560,12 @@ impl Teller {
     fn agents_are_processes(&mut self) -> &'static str {
         let mut random = Seeded::of(&[self.scenario.seed, 0x6167_656e_7473]);
         self.redundant();
-        let mut fate = |life: &LifePlan| match random.below(16) {
+        let mut fate = |start: &StartPlan| match random.below(16) {
             0 => None,
             1..=7 => Some(Fate::Outlive),
             8..=11 => Some(Fate::Die),
             _ => {
-                let nodes: Vec<usize> = life.nodes().into_iter().collect();
+                let nodes: Vec<usize> = start.nodes().into_iter().collect();
                 let victim = nodes[random.index(nodes.len())];
                 let number = 1 + random.below(60);
                 let trigger = if random.chance(1, 2) {
@@ -576,13 +576,13 @@ impl Teller {
                 Some(Fate::OneDies(victim, trigger))
             }
         };
-        self.scenario.agents = self.scenario.lives.iter().map(&mut fate).collect();
+        self.scenario.agents = self.scenario.starts.iter().map(&mut fate).collect();
         "agents are processes of their own"
     }
 
     /// Checkpoints drain, servers and nodes die meanwhile, and all nodes are lost.
     fn archives(&mut self) -> &'static str {
-        let count = self.scenario.lives.len();
+        let count = self.scenario.starts.len();
         let random = &mut self.random;
         let servers = match random.below(3) {
             0 => vec![0; count],
@@ -601,9 +601,9 @@ impl Teller {
         }
         for at in 0..count {
             let random = &mut self.random;
-            let nodes: Vec<usize> = self.scenario.lives[at].nodes().into_iter().collect();
-            let life = &mut self.scenario.lives[at];
-            for step in &mut life.steps {
+            let nodes: Vec<usize> = self.scenario.starts[at].nodes().into_iter().collect();
+            let start = &mut self.scenario.starts[at];
+            for step in &mut start.steps {
                 if random.chance(1, 3) {
                     step.deed = Deed::Take(Take::Archived);
                 }
@@ -614,7 +614,7 @@ impl Teller {
                     step.fault = Some(archive_fault(random));
                 }
             }
-            life.steps.push(Step::take(Take::Archived));
+            start.steps.push(Step::take(Take::Archived));
             let trigger = match random.below(4) {
                 0 => Trigger::Operation(Operation::Drain, 1 + random.below(40)),
                 1 => Trigger::Device(Device::Aggregate, Access::Write, 1 + random.below(60)),
@@ -622,12 +622,12 @@ impl Teller {
                 _ => Trigger::Device(Device::Catalog, Access::Write, 1 + random.below(12)),
             };
             match random.below(6) {
-                0 | 1 => life.end = End::Kill(trigger),
-                2 => life.end = End::Stall(trigger),
+                0 | 1 => start.end = End::Kill(trigger),
+                2 => start.end = End::Stall(trigger),
                 _ => {}
             }
             if random.chance(1, 3) {
-                life.damage = nodes.into_iter().map(Damage::Wipe).collect();
+                start.damage = nodes.into_iter().map(Damage::Wipe).collect();
             }
         }
         "checkpoints drain to an archive"

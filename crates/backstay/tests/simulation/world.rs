@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: what one life of a job runs in: its network, its communicator, its devices, and its death at
+//! Purpose: what one start of a job runs in: its network, its communicator, its devices, and its death at
 //! one instant.
 //! In: a trigger, faults. Out: after a death, the files as they were at that instant, in another folder.
 //! Invariants: nothing passes between nodes, and no write begins, while files are copied, so each node's copy
 //! is a state that a kill of all processes could have left, and all copies together are one; what threads of
-//! a dead life do reaches neither the next life's files nor its network.
+//! a dead start do reaches neither the next start's files nor its network.
 
 use crate::counts;
 use crate::scenario::{Access, Device, DeviceFault, Halt, How, Operation, PullFault, Trigger};
@@ -35,7 +35,7 @@ enum Phase {
     Dead,
 }
 
-/// What the driver of a life is told.
+/// What the driver of a start is told.
 #[derive(Debug)]
 pub(crate) enum Event {
     Finished,
@@ -47,11 +47,11 @@ pub(crate) enum Event {
 /// The folder of the archive, beside those of the nodes.
 pub(crate) const ARCHIVE: &str = "pfs";
 
-/// How a life ends, if not by itself.
+/// How a start ends, if not by itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Death {
     pub(crate) trigger: Option<Trigger>,
-    /// What was about to be written to the archive is written late, when another life runs.
+    /// What was about to be written to the archive is written late, when another start runs.
     pub(crate) stalls: bool,
     /// Staging servers go on.
     pub(crate) servers_outlive: bool,
@@ -72,7 +72,7 @@ const REPEAT_MICROS: u64 = 30_000;
 
 /// How late.
 const STALL: Duration = Duration::from_millis(300);
-/// Longest wait for writes that are under way at a death; some may be of a former life, and late.
+/// Longest wait for writes that are under way at a death; some may be of a former start, and late.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// A fault of a device or of pulls, and how often it was its turn.
@@ -92,7 +92,7 @@ impl<T> Turns<T> {
 
 pub(crate) struct World {
     pub(crate) network: SimNetwork,
-    /// Where this life's stores are.
+    /// Where this start's stores are.
     pub(crate) folder: PathBuf,
     /// Where they are copied to at a death.
     after: PathBuf,
@@ -173,7 +173,7 @@ impl World {
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        // Nobody listens to a life that is over.
+        // Nobody listens to a start that is over.
         drop(self.events.lock().unwrap().send(event));
     }
 
@@ -355,7 +355,7 @@ impl World {
         })
     }
 
-    /// What a file of this life is, and whose.
+    /// What a file of this start is, and whose.
     fn device(&self, path: &Path) -> Option<(Device, Option<usize>)> {
         let name = path.file_name()?.to_str()?;
         let below = path.strip_prefix(&self.folder).ok()?;
@@ -510,7 +510,7 @@ impl World {
 }
 
 impl World {
-    /// The kernel ends the locks of a process with it. One that stalls has not ended, nor has it when the life
+    /// The kernel ends the locks of a process with it. One that stalls has not ended, nor has it when the start
     /// after it dies.
     fn release_locks(&self) {
         if self.end.stalls {

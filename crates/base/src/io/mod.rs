@@ -70,7 +70,7 @@ pub trait Device: Debug + Send + Sync {
         None
     }
     /// The mapping in which bytes stand that were lent, if it stays where it is for as long as the device
-    /// lives: who reads it past this process is told of it once.
+    /// starts: who reads it past this process is told of it once.
     fn mapping(&self, _lent: &[u8]) -> Option<Mapping> {
         None
     }

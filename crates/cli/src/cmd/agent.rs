@@ -61,7 +61,7 @@ fn serve(args: &AgentArgs) -> Result<Ended, Failure> {
     Ok(run_agent(&options, &stop)?)
 }
 
-/// Where the application will look: what an earlier life left, or where a first one would put its store.
+/// Where the application will look: what an earlier start left, or where a first one would put its store.
 fn directory(args: &AgentArgs) -> Result<PathBuf, Failure> {
     if let Some(directory) = &args.directory {
         return Ok(directory.clone());

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use backstay_model::optimize::{Best, optimize};
 use backstay_model::posterior::quantile_of_sorted;
-use backstay_model::simulate::{FailureLog, Failures, Lives, Settings, TransferPolicy, lives};
+use backstay_model::simulate::{FailureLog, Failures, Runs, Settings, TransferPolicy, runs};
 use backstay_model::solve;
 use serde::Serialize;
 
@@ -63,7 +63,7 @@ struct Report {
     used_levels: Vec<usize>,
     between: Vec<u64>,
     job_seconds: f64,
-    lives: u64,
+    runs: u64,
     unfinished: u64,
     /// Efficiency that the exact chain expects for exponential failures and tied transfers.
     chain_efficiency: f64,
@@ -75,11 +75,11 @@ struct Report {
     wall_seconds_p10: f64,
     wall_seconds_p50: f64,
     wall_seconds_p90: f64,
-    failures_per_life: Vec<f64>,
+    failures_per_run: Vec<f64>,
     intervals_played: u64,
 }
 
-/// Intervals one life may take, as a multiple of those it needs without failures.
+/// Intervals one run may take, as a multiple of those it needs without failures.
 const PATIENCE: f64 = 1000.0;
 
 /// Runs the subcommand.
@@ -123,7 +123,7 @@ fn simulate(args: &SimulateArgs) -> Result<Report, String> {
         seed: args.seed,
         interval_budget: whole(patience),
     };
-    let played = lives(&best.case, &settings, job_seconds, args.runs).map_err(|e| e.to_string())?;
+    let played = runs(&best.case, &settings, job_seconds, args.runs).map_err(|e| e.to_string())?;
     report(&best, &played, job_seconds, args.runs)
 }
 
@@ -148,7 +148,7 @@ fn failures(args: &SimulateArgs, best: &Best) -> Result<Failures, String> {
     Ok(Failures::Log(log))
 }
 
-fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<Report, String> {
+fn report(best: &Best, played: &Runs, job_seconds: f64, count: u64) -> Result<Report, String> {
     let mut wall = played.wall_seconds.clone();
     wall.sort_by(f64::total_cmp);
     let at = |share| quantile_of_sorted(&wall, share);
@@ -167,7 +167,7 @@ fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<R
         used_levels: best.used_levels.clone(),
         between: best.case.between.clone(),
         job_seconds,
-        lives: count,
+        runs: count,
         unfinished: played.unfinished,
         chain_efficiency: best.solution.efficiency,
         mean_efficiency: mean,
@@ -178,7 +178,7 @@ fn report(best: &Best, played: &Lives, job_seconds: f64, count: u64) -> Result<R
         wall_seconds_p10: p10,
         wall_seconds_p50: p50,
         wall_seconds_p90: p90,
-        failures_per_life: played
+        failures_per_run: played
             .failures
             .iter()
             .map(|&n| real(n) / real(count))
@@ -192,7 +192,7 @@ fn text(report: &Report) -> String {
     let mut lines = vec![
         format!(
             "{} runs of {:.1} useful hours, a checkpoint every {:.0} s of computation",
-            report.lives,
+            report.runs,
             hours(report.job_seconds),
             report.interval_seconds
         ),
@@ -216,7 +216,7 @@ fn text(report: &Report) -> String {
         format!(
             "  failures    {} per run, by level used",
             report
-                .failures_per_life
+                .failures_per_run
                 .iter()
                 .map(|n| format!("{n:.2}"))
                 .collect::<Vec<_>>()
@@ -234,7 +234,7 @@ fn text(report: &Report) -> String {
 }
 
 fn real(count: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "counts of lives and intervals")]
+    #[expect(clippy::cast_precision_loss, reason = "counts of runs and intervals")]
     let value = count as f64;
     value
 }

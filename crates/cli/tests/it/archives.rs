@@ -281,10 +281,10 @@ fn differences_are_shown_verified_and_exported() {
         let expected: Vec<u8> = slow(step).iter().flat_map(|x| x.to_le_bytes()).collect();
         assert!(bytes_of(&out, expected.len()) == expected, "{step}");
     }
-    // A damaged key is told for every checkpoint that has differences to it.
+    // A damaged base is told for every checkpoint that has deltas to it.
     let store = open_device(&archive, &store_file(0, 1)).unwrap();
-    let is_key = |entry: &&TableEntry| !entry.difference && entry.decoded_bytes > 100_000;
-    let entry = *store.entries().iter().find(is_key).unwrap();
+    let is_base = |entry: &&TableEntry| !entry.delta && entry.decoded_bytes > 100_000;
+    let entry = *store.entries().iter().find(is_base).unwrap();
     drop(store);
     flip(
         &archive.join(store_file(0, 1)),
@@ -420,13 +420,13 @@ fn damage_of_the_catalog_is_told() {
 #[test]
 #[expect(
     clippy::too_many_lines,
-    reason = "one story: the plan, what was done, the next life"
+    reason = "one story: the plan, what was done, the next start"
 )]
 fn prune_shows_its_plan_then_does_it() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     archived_job(path, 4, None, 4);
-    // The next life goes on from 2: 3 and 4 are abandoned.
+    // The next start goes on from 2: 3 and 4 are abandoned.
     archived_job(path, 4, Some(2), 1);
     let archive = folder(path);
     let listed = |place: &Path| backstay(&["ls", "--json"], &[place]).json()["checkpoints"].clone();

@@ -120,7 +120,7 @@ impl Rank {
             ),
         ];
         for (variable, address) in variables {
-            // SAFETY: the memory is on the heap and is neither moved nor freed while the session lives.
+            // SAFETY: the memory is on the heap and is neither moved nor freed while the session starts.
             unsafe { self.session.protect(variable, address).expect("protecting") };
         }
     }

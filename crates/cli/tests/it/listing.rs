@@ -72,10 +72,10 @@ fn ls_of_some_nodes_says_that_the_rest_is_elsewhere() {
 }
 
 #[test]
-fn two_lives_are_told_apart() {
+fn two_starts_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     run_job(folder.path(), 4, 2);
-    // A second life that restores nothing takes its numbers from there on.
+    // A second start that restores nothing takes its numbers from there on.
     run_job(folder.path(), 4, 1);
     let json = backstay(&["ls", "--json"], &[folder.path()]).json();
     let ids: Vec<(u64, u64)> = json["checkpoints"]

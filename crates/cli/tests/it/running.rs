@@ -79,12 +79,12 @@ fn is_alive(pid: &str) -> bool {
 #[test]
 fn a_program_that_dies_is_started_again_until_it_ends_well() {
     let place = Place::new();
-    let program = "echo $BACKSTAY_RESTARTS >> lives; test -d $BACKSTAY_RENDEZVOUS || exit 9; \
+    let program = "echo $BACKSTAY_RESTARTS >> starts; test -d $BACKSTAY_RENDEZVOUS || exit 9; \
                    stat -c %a $BACKSTAY_RENDEZVOUS > mode; [ $BACKSTAY_RESTARTS = 2 ] || kill -9 $$";
     let output = place.run(&["--", "sh", "-c", program]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}");
-    assert_eq!(place.text("lives"), "0\n1\n2\n");
+    assert_eq!(place.text("starts"), "0\n1\n2\n");
     assert_eq!(place.text("mode"), "700\n");
     assert!(
         text.contains("signal 9") && text.contains("3 starts, 2 deaths"),
@@ -110,7 +110,7 @@ fn a_program_that_dies_is_started_again_until_it_ends_well() {
 #[test]
 fn only_the_first_start_restores_the_checkpoint_that_was_asked_for() {
     let place = Place::new();
-    let script = "echo \"from ${BACKSTAY_RESTORE_CHECKPOINT-newest}\" >> lives; exit 7";
+    let script = "echo \"from ${BACKSTAY_RESTORE_CHECKPOINT-newest}\" >> starts; exit 7";
     let words = [
         "--restarts",
         "1",
@@ -122,7 +122,7 @@ fn only_the_first_start_restores_the_checkpoint_that_was_asked_for() {
         script,
     ];
     assert_eq!(place.run(&words).status.code(), Some(7));
-    assert_eq!(place.text("lives"), "from 12\nfrom newest\n");
+    assert_eq!(place.text("starts"), "from 12\nfrom newest\n");
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn restarts_are_bounded_and_the_last_exit_code_is_told() {
         "--",
         "sh",
         "-c",
-        "echo x >> lives; exit 7",
+        "echo x >> starts; exit 7",
     ]);
     assert_eq!(output.status.code(), Some(7));
-    assert_eq!(place.text("lives"), "x\nx\nx\n");
+    assert_eq!(place.text("starts"), "x\nx\nx\n");
     let lines = String::from_utf8(output.stderr).unwrap();
     assert!(
         lines

@@ -21,7 +21,7 @@ use proptest::prelude::*;
 
 #[test]
 fn the_length_of_a_header_is_known_before_it_is_encoded() {
-    let keys = [
+    let bases = [
         header(),
         SegmentHeader {
             scheme: Vec::new(),
@@ -30,11 +30,11 @@ fn the_length_of_a_header_is_known_before_it_is_encoded() {
             ..header()
         },
     ];
-    for mut key in keys {
-        key.bases.clear();
-        let (scheme, variable) = (key.scheme.len(), key.variable.len());
-        let expected = SegmentHeader::key_bytes(scheme, variable, key.pieces.len());
-        assert_eq!(key.encode().unwrap().len(), expected);
+    for mut base in bases {
+        base.bases.clear();
+        let (scheme, variable) = (base.scheme.len(), base.variable.len());
+        let expected = SegmentHeader::base_bytes(scheme, variable, base.pieces.len());
+        assert_eq!(base.encode().unwrap().len(), expected);
     }
 }
 
@@ -53,12 +53,12 @@ fn offset_tables_have_no_gap_and_add_up() {
     assert!(checked > 75, "only {checked} rows were found");
 }
 
-/// Of a state that has nothing, a life, a checkpoint without its parts, a range of ranks, a set without ranges.
+/// Of a state that has nothing, a start, a checkpoint without its parts, a range of ranks, a set without ranges.
 fn sizes_in_catalog() -> [usize; 5] {
     let size = |state: &CatalogState| state.encode(STORE).unwrap().len();
     let mut changed = state();
-    changed.lives.pop();
-    let life = size(&state()) - size(&changed);
+    changed.starts.pop();
+    let start = size(&state()) - size(&changed);
     changed = state();
     let last = changed.checkpoints.pop().unwrap();
     let checkpoint = size(&state()) - size(&changed) - last.parts.len() * 16;
@@ -67,7 +67,13 @@ fn sizes_in_catalog() -> [usize; 5] {
     let range = without - size(&changed);
     changed.rank_sets.pop();
     let set = without - range - size(&changed);
-    [size(&CatalogState::default()), life, checkpoint, range, set]
+    [
+        size(&CatalogState::default()),
+        start,
+        checkpoint,
+        range,
+        set,
+    ]
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn sizes_are_the_encoded_ones() {
     };
     let unnamed = |text: [&String; 2]| text.map(String::len).iter().sum::<usize>();
     let (archive, catalog) = (superblock(), catalog_superblock());
-    let [bare, life, checkpoint, range, set] = sizes_in_catalog();
+    let [bare, start, checkpoint, range, set] = sizes_in_catalog();
     let least = [
         (
             "Archive superblock",
@@ -120,7 +126,7 @@ fn sizes_are_the_encoded_ones() {
         ("Table entry", TableEntry::BYTES),
         ("Piece", SegmentHeader::PIECE_BYTES),
         ("Run with a base", SegmentHeader::RUN_BYTES),
-        ("Life", life),
+        ("Start", start),
         ("Rank range", range),
         ("Part", 16),
     ];
@@ -198,7 +204,7 @@ fn limits_are_those_of_the_code() {
             "CATALOG_RANK_SETS_MAX",
             u64::from(limits::CATALOG_RANK_SETS_MAX),
         ),
-        ("CATALOG_LIVES_MAX", u64::from(limits::CATALOG_LIVES_MAX)),
+        ("CATALOG_STARTS_MAX", u64::from(limits::CATALOG_STARTS_MAX)),
         (
             "CATALOG_CHECKPOINTS_MAX",
             u64::from(limits::CATALOG_CHECKPOINTS_MAX),
@@ -334,7 +340,7 @@ fn catalogs_that_cannot_be_are_refused_by_name() {
         change(&mut value);
         value.encode(STORE).unwrap_err().field
     };
-    assert_eq!(wrong(|state| state.lives.swap(0, 1)), "incarnation");
+    assert_eq!(wrong(|state| state.starts.swap(0, 1)), "incarnation");
     assert_eq!(wrong(|state| state.checkpoints.swap(0, 1)), "number");
     assert_eq!(
         wrong(|state| state.checkpoints[0].parts.swap(0, 1)),
@@ -432,16 +438,16 @@ fn headers_that_cannot_be_are_refused_by_name() {
     let length = stored.len();
     stored.extend([1, 2, 3]);
     let (read, at) = SegmentHeader::decode(&stored, STORE, segment).unwrap();
-    assert_eq!((read.is_key(), at), (true, length));
+    assert_eq!((read.is_base(), at), (true, length));
     assert_eq!(read, mixed);
 }
 
 #[test]
-fn a_checkpoint_is_abandoned_by_a_later_life_that_went_on_from_an_older_one() {
+fn a_checkpoint_is_abandoned_by_a_later_start_that_went_on_from_an_older_one() {
     let state = state();
     let listed: Vec<CheckpointId> = state.restorable().map(|entry| entry.checkpoint).collect();
     assert_eq!(listed, [CheckpointId::new(2, 17), CheckpointId::new(4, 18)]);
-    // Life 2 began anew, life 4 from 17.
+    // Start 2 began anew, start 4 from 17.
     for (checkpoint, abandoned) in [
         (CheckpointId::new(1, 3), true),
         (CheckpointId::new(2, 3), false),
@@ -468,7 +474,7 @@ fn entry() -> impl Strategy<Value = TableEntry> {
         file: place.2,
         class: marks.3,
         merge: marks.0,
-        difference: marks.1,
+        delta: marks.1,
         draining: marks.2,
     })
 }

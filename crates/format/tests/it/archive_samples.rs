@@ -5,7 +5,7 @@ use crate::samples::{self, STORE, Sample};
 use backstay_format::Heir;
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, CatalogCheckpoint,
-    CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId, Digest, ElementType,
+    CatalogPart, CatalogStart, CatalogState, CatalogSuperblock, CheckpointId, Digest, ElementType,
     FormatError, RankRange, SegmentClass, SegmentHeader, SegmentId, SegmentPiece, StoreId,
     TableEntry, TablePlace,
 };
@@ -62,7 +62,7 @@ pub(crate) fn table() -> ArchiveTable {
         file: 2,
         class: SegmentClass::Small,
         merge: 0,
-        difference: false,
+        delta: false,
         draining: false,
     };
     let second = TableEntry {
@@ -74,7 +74,7 @@ pub(crate) fn table() -> ArchiveTable {
         file: 0,
         class: SegmentClass::Large,
         merge: 2,
-        difference: true,
+        delta: true,
         draining: true,
     };
     ArchiveTable {
@@ -155,12 +155,12 @@ pub(crate) fn state() -> CatalogState {
             file(1, "aggregate-0-1.backstay"),
             file(2, "aggregate-1-2.backstay"),
         ],
-        lives: vec![
-            CatalogLife {
+        starts: vec![
+            CatalogStart {
                 incarnation: 2,
                 from: CheckpointId::default(),
             },
-            CatalogLife {
+            CatalogStart {
                 incarnation: 4,
                 from: CheckpointId::new(2, 17),
             },
@@ -203,7 +203,7 @@ fn stores() -> Vec<Sample> {
         },
         Sample {
             name: "archive_table",
-            preserves: "a key of a predecessor, and a difference of the drain under way",
+            preserves: "a base of a predecessor, and a delta of the drain under way",
             bytes: table().encode(2).unwrap(),
             framed: true,
             rewrite: |bytes| ArchiveTable::decode(bytes, STORE, 2)?.encode(2),
@@ -246,7 +246,7 @@ pub(crate) fn all() -> Vec<Sample> {
         },
         Sample {
             name: "catalog_state",
-            preserves: "two stores, two lives, two checkpoints, one of them kept",
+            preserves: "two stores, two starts, two checkpoints, one of them kept",
             bytes: state().encode(STORE).unwrap(),
             framed: true,
             rewrite: |bytes| CatalogState::decode(bytes, STORE)?.encode(STORE),

@@ -143,7 +143,7 @@ fn of_a_beginning() -> [Named<Request>; 3] {
         ),
         (
             "agent_request_collect",
-            "a checkpoint of a later life",
+            "a checkpoint of a later start",
             Request::Collect {
                 epoch,
                 round,
@@ -209,7 +209,7 @@ fn of_a_round() -> [Named<Request>; 6] {
         ),
         (
             "agent_request_settle",
-            "a checkpoint of a later life",
+            "a checkpoint of a later start",
             Request::Settle {
                 epoch,
                 round,

@@ -17,7 +17,7 @@ use backstay_format::wire::{
 };
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
-    CatalogCheckpoint, CatalogLife, CatalogPart, CatalogState, CatalogSuperblock, CheckpointId,
+    CatalogCheckpoint, CatalogPart, CatalogStart, CatalogState, CatalogSuperblock, CheckpointId,
     Digest, ElementType, Extent, Fingerprint, Heir, Lineage, Member, Page, RankEntry, RankRange,
     RankRoot, RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
     SegmentRecord, Slab, StoreId, StoredFile, StreamRoot, Stretch, Stripe, StripeId, StripeLogHead,
@@ -216,7 +216,7 @@ fields! {
     RevisionEntry {
         checkpoint, pinned, complete, world_size, committed_unix_ns, bytes_total, bytes_changed, ranks
     }
-    Lineage { began, life, finished, asked, arguments }
+    Lineage { began, start, finished, asked, arguments }
     RootSlot { store, sequence, incarnation, next_segment, closed, lineage, revisions }
     Page { level, entries }
     RankRoot {
@@ -237,7 +237,7 @@ fields! {
         store, sequence, incarnation, next_segment, draining, table, files, revisions
     }
     TableEntry {
-        segment, offset, digest, decoded_bytes, stored_bytes, file, class, merge, difference, draining
+        segment, offset, digest, decoded_bytes, stored_bytes, file, class, merge, delta, draining
     }
     ArchiveTable { store, sequence, entries }
     SegmentPiece { offset, length_bytes, digest }
@@ -248,13 +248,13 @@ fields! {
     }
     Heir { of, epoch, host }
     CatalogSuperblock { catalog, slot_bytes, run, created_unix_ns, epoch, job, host }
-    CatalogLife { incarnation, from }
+    CatalogStart { incarnation, from }
     RankRange { first, count }
     CatalogPart { store, sequence, ranks }
     CatalogCheckpoint {
         checkpoint, world_size, kept, finished, archived_unix_ns, bytes_total, bytes_written, parts
     }
-    CatalogState { sequence, incarnation, lineage, stores, lives, rank_sets, checkpoints }
+    CatalogState { sequence, incarnation, lineage, stores, starts, rank_sets, checkpoints }
     StripeLogHead { store, generation }
     Extent { segment, class, offset_bytes, length_bytes, digest }
     StripePiece { column, extent }

@@ -105,7 +105,7 @@ fn lineage() -> impl Strategy<Value = Lineage> {
     let others = (any::<bool>(), 0..=COUNTER_MAX, 0..=COUNTER_MAX);
     (counters, others).prop_map(|((one, other), (finished, asked, arguments))| Lineage {
         began: one.min(other),
-        life: one.max(other),
+        start: one.max(other),
         finished,
         asked,
         arguments,

@@ -67,7 +67,7 @@ pub(crate) fn segment_record() -> SegmentRecord {
 pub(crate) fn lineage() -> Lineage {
     Lineage {
         began: 2,
-        life: 4,
+        start: 4,
         finished: true,
         asked: 0x1_0000_0007,
         arguments: 0x7a5b_0000_0000_0001,

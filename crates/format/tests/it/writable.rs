@@ -7,7 +7,7 @@ use crate::{archive_samples, codec, drain, local, parity_samples, samples, wire}
 use backstay_format::agent::{Answer, Request};
 use backstay_format::drain::{DrainAnswer, DrainRequest};
 use backstay_format::limits::{
-    CATALOG_CHECKPOINTS_MAX, CATALOG_LIVES_MAX, CATALOG_RANK_SETS_MAX, CATALOG_STORES_MAX,
+    CATALOG_CHECKPOINTS_MAX, CATALOG_RANK_SETS_MAX, CATALOG_STARTS_MAX, CATALOG_STORES_MAX,
     SEGMENT_PIECES_MAX, SEGMENTS_MAX,
 };
 use backstay_format::local::{LocalAnswer, LocalRequest};
@@ -430,10 +430,10 @@ fn one_more_than_the_longest_list_is_refused_by_its_name() {
         state.stores = vec![one; index(CATALOG_STORES_MAX) + 1];
     };
     assert_eq!(refused(stores), "stores");
-    let lives = |state: &mut CatalogState| {
-        state.lives = vec![state.lives[0]; index(CATALOG_LIVES_MAX) + 1];
+    let starts = |state: &mut CatalogState| {
+        state.starts = vec![state.starts[0]; index(CATALOG_STARTS_MAX) + 1];
     };
-    assert_eq!(refused(lives), "starts");
+    assert_eq!(refused(starts), "starts");
     let sets = |state: &mut CatalogState| {
         let one = state.rank_sets[0].clone();
         state.rank_sets = vec![one; index(CATALOG_RANK_SETS_MAX) + 1];

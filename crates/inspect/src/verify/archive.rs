@@ -41,7 +41,7 @@ pub struct VerifiedArchive {
 /// A segment that cannot be had.
 #[derive(Debug)]
 struct Bad {
-    /// The segment that is damaged: itself, or what it is a difference to.
+    /// The segment that is damaged: itself, or what it is a delta to.
     cause: SegmentId,
     error: Error,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sources of failures and transfer policies of the simulator, beyond what the chain covers.
 
-use backstay_model::simulate::{FailureLog, Failures, Settings, TransferPolicy, lives, periods};
+use backstay_model::simulate::{FailureLog, Failures, Settings, TransferPolicy, periods, runs};
 use backstay_model::{Case, Completion, Mode};
 
 use crate::configurations::{case, transfer};
@@ -83,8 +83,8 @@ fn a_log_is_played_as_written() {
         failures: Failures::Log(log),
         ..Settings::default()
     };
-    // A life enters the log at a random place, most likely after its only event: no failure.
-    let calm = lives(&case, &settings, 600.0, 1).unwrap();
+    // A run enters the log at a random place, most likely after its only event: no failure.
+    let calm = runs(&case, &settings, 600.0, 1).unwrap();
     assert!(
         (calm.wall_seconds[0] - (9.0 * 65.0 + 69.0)).abs() < 1e-9,
         "{calm:?}"
@@ -104,13 +104,13 @@ fn logs_are_read_with_and_without_header() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_lives() {
+fn the_same_seed_gives_the_same_runs() {
     let settings = Settings {
         seed: 4,
         ..Settings::default()
     };
-    let first = lives(&draining(), &settings, 36_000.0, 50).unwrap();
-    let second = lives(&draining(), &settings, 36_000.0, 50).unwrap();
+    let first = runs(&draining(), &settings, 36_000.0, 50).unwrap();
+    let second = runs(&draining(), &settings, 36_000.0, 50).unwrap();
     assert_eq!(first, second);
     assert_eq!(first.wall_seconds.len(), 50);
     assert!(first.wall_seconds.iter().all(|&wall| wall >= 36_000.0));

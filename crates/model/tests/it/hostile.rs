@@ -2,7 +2,7 @@
 //! Inputs that nobody should send: never a panic, always a result or an error with a name in it.
 
 use backstay_model::cases::{evaluate, parse_case};
-use backstay_model::simulate::{FailureLog, Settings, lives, periods};
+use backstay_model::simulate::{FailureLog, Settings, periods, runs};
 use backstay_model::{Case, Completion, Mode, Transfer, solve};
 use proptest::prelude::*;
 
@@ -204,6 +204,6 @@ fn a_simulation_that_cannot_end_says_so() {
         ..case
     };
     assert!(periods(&stuck, &settings, u64::MAX).is_err());
-    let lost = lives(&stuck, &settings, 100.0, 3).unwrap();
+    let lost = runs(&stuck, &settings, 100.0, 3).unwrap();
     assert_eq!(lost.unfinished, 3);
 }

@@ -98,8 +98,8 @@ pub(super) struct Known {
 /// Who connected and proved itself, before it is told so.
 pub(super) struct Proven {
     pub(super) name: String,
-    /// The secret of the job is another than before: what went by that one is of a former life.
-    pub(super) is_new_life: bool,
+    /// The secret of the job is another than before: what went by that one is of a former start.
+    pub(super) is_new_start: bool,
     sealers: Sealers,
 }
 
@@ -234,7 +234,7 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<P
         return Err(refusal(Reason::Job, words));
     }
     let named = identity.secret_named(&known.secret);
-    let (secret, is_new_life) = named.ok_or_else(|| another_secret(identity))?;
+    let (secret, is_new_start) = named.ok_or_else(|| another_secret(identity))?;
     let mut welcome = Welcome {
         proof: [0; 32],
         nonce: drawn().map_err(|error| internal(&error))?,
@@ -256,7 +256,7 @@ fn answer(link: &mut Link, identity: &Identity, deadline: &Deadline) -> Result<P
     said.check(Role::Client, &proof.proof)?;
     Ok(Proven {
         name: known.name,
-        is_new_life,
+        is_new_start,
         sealers: said.sealers(Role::Server),
     })
 }

@@ -45,7 +45,7 @@ pub struct TcpOptions {
     pub job: String,
     /// The job secret; who does not know it is refused.
     pub secret: Secret,
-    /// Where the secret of the next life of the job is to be found, for an endpoint that outlives one.
+    /// Where the secret of the next start of the job is to be found, for an endpoint that outlives one.
     pub secret_source: Option<SecretSource>,
     /// Where to listen. Port 0 is any free one. By default where others are told to come, any port.
     pub listen: Option<SocketAddr>,

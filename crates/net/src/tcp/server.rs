@@ -302,7 +302,7 @@ fn get_to_know(
             return None;
         }
     };
-    if proven.is_new_life {
+    if proven.is_new_start {
         shared.open.end_all_but(registered);
     }
     if !place.be_served(&Deadline::after(LINE)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: which nodes are a group in a life of the job: those that the logs know and whose members are all here,
+//! Purpose: which nodes are a group in a start of the job: those that the logs know and whose members are all here,
 //! and new ones of the other nodes; all anew where that covers more.
 //! In from: `session` on rank 0, with what every node's own store says of its group. Out to: each group's
 //! `coordinate`.
@@ -13,7 +13,7 @@ use backstay_format::StoreId;
 use backstay_format::agent::{Seat, Survey, SurveyedGroup};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The groups of a life.
+/// The groups of a start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Composition {
     /// Above that of every log: the epoch of groups that are new.

@@ -413,7 +413,7 @@ fn watch(agent: &Agent, coordinator: &mut RoundCoordinator, ending: &Ending) {
             }
             since = Stopwatch::start();
             let outcome = fanout::catch(|| {
-                let want = if agent.application_lives() {
+                let want = if agent.application_starts() {
                     committed
                 } else {
                     coordinator.newest_common()?.unwrap_or(committed)

@@ -304,7 +304,7 @@ fn a_repair_that_is_slow_leaves_what_was_written_since() {
     }
 }
 
-/// An agent process has let go of it, and a later life writes it.
+/// An agent process has let go of it, and a later start writes it.
 #[test]
 fn a_repair_that_is_slow_leaves_a_store_that_was_let_go() {
     for before in [true, false] {

@@ -267,7 +267,7 @@ fn living(directory: &Path) -> Option<i32> {
     text.trim().parse().ok().filter(|pid| *pid > 1)
 }
 
-/// Before a new life opens the store in `directory`: an agent process lets go of it, or is ended. Returns
+/// Before a new start opens the store in `directory`: an agent process lets go of it, or is ended. Returns
 /// the agent where it did.
 pub fn quiesce(directory: &Path) -> Result<Option<AgentClient>> {
     let Some(pid) = living(directory) else {

@@ -389,7 +389,7 @@ impl Member {
                 })
     }
 
-    /// What a round for `id` protects of what the newest root names: `id`, or, where a life went back behind it,
+    /// What a round for `id` protects of what the newest root names: `id`, or, where a start went back behind it,
     /// the newest that is older.
     fn newest_up_to(&self, id: CheckpointId) -> Option<CheckpointId> {
         let (root, _) = self.reserve.reader().newest_root().ok()?;
@@ -641,7 +641,7 @@ impl Member {
 }
 
 impl Member {
-    /// Every group of the job has recorded a round in this life: the former composition protects nobody any more.
+    /// Every group of the job has recorded a round in this start: the former composition protects nobody any more.
     fn forget_former(&mut self) -> Result<()> {
         if self.former.is_none() {
             return Ok(());

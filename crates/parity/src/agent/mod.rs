@@ -8,7 +8,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `compose` | which nodes are a group in a life of the job |
+//! | `compose` | which nodes are a group in a start of the job |
 //! | `coordinate` | the rounds of a group, led by its first member |
 //! | `round` | one round of one group: collect, form stripes, encode, flush, record |
 //! | `member` | a node's part of a round: what waits, what is dead, parity kept, the log |
@@ -224,7 +224,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Whether the node's ranks have, or had, the store open for writing in the life of this agent.
+    /// Whether the node's ranks have, or had, the store open for writing in the start of this agent.
     fn was_opened(&self) -> bool {
         self.opened.load(Ordering::Acquire)
     }
@@ -255,8 +255,8 @@ impl Agent {
         lock(&self.control).clone()
     }
 
-    /// Whether the leader of the node's ranks lives.
-    pub fn application_lives(&self) -> bool {
+    /// Whether the leader of the node's ranks starts.
+    pub fn application_starts(&self) -> bool {
         StoreLock::is_held(&self.directory())
     }
 

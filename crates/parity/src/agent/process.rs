@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: an agent as a process of its own: it outlives the application, goes on protecting what was
 //! committed, and ends when its job is over.
-//! In from: the leaders of the job's lives, one after the other. Out to: an `Agent`, which does the work.
+//! In from: the leaders of the job's starts, one after the other. Out to: an `Agent`, which does the work.
 //! Invariants: it writes a store only between `Attach` and `Detach`; without a leader for longer than
 //! asked for it ends; a request that cannot be read ends the connection, not the agent.
 //! Format: docs/format/agent.md.
@@ -288,7 +288,7 @@ fn archive(plan: &[u8], state: &Mutex<State>) -> Result<LocalAnswer> {
         let context = "this agent was built without archives";
         return Err(Error::new(ErrorKind::Unsupported, context));
     };
-    // That of a former life of the session.
+    // That of a former start of the session.
     let former = lock(state).archive.take();
     if let Some(former) = former {
         former.end();

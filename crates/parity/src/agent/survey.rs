@@ -224,7 +224,7 @@ fn surveyed_group(table: &StripeTable) -> SurveyedGroup {
     }
 }
 
-/// Removes a stripe log that is of no use any more: this life protects nothing.
+/// Removes a stripe log that is of no use any more: this start protects nothing.
 pub fn remove_log(directory: &Path) {
     for name in LOG_FILES {
         drop(std::fs::remove_file(directory.join(name)));

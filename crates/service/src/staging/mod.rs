@@ -3,7 +3,7 @@
 //! its archive, so that the nodes need not.
 //! In from: the job's coordinator (which checkpoint, from which nodes). Out to: the engine's drain.
 //! Invariants: it finds the job, and is found, by the job's folder in the archive; it outlives the
-//! application and goes on with the next life; what it had stored when it died is not stored again.
+//! application and goes on with the next start; what it had stored when it died is not stored again.
 
 use backstay::{Error, ErrorKind, Result};
 use backstay_archive::drain::{DrainPoint, ServerPlace, shared_secret};
@@ -53,7 +53,7 @@ impl Handler for ToDrain {
 pub fn run(options: &StageOptions, stop: &AtomicBool, ready: impl FnOnce(&str)) -> Result<Ended> {
     let secret = shared_secret(&options.folder)?;
     let mut tcp = TcpOptions::new(&options.name, &options.job, secret);
-    // The next life of the job draws another one.
+    // The next start of the job draws another one.
     let folder = options.folder.clone();
     tcp.secret_source = Some(SecretSource::new(move || shared_secret(&folder)));
     if let Some(listen) = &options.listen {

@@ -19,14 +19,14 @@
 //!
 //! The leave file is written when this process gets SIGTERM or SIGINT, or when the scheduler's time runs
 //! low. The launcher gets SIGTERM after the grace, or at a second signal, and SIGKILL 10 s later. The
-//! file is removed before each start, and is never there at the start of a life.
+//! file is removed before each start, and is never there when one begins.
 
 pub mod agents;
 pub(crate) mod child;
 pub mod command;
 pub mod events;
 pub mod hosts;
-mod lives;
+mod starts;
 mod place;
 pub mod scheduler;
 
@@ -107,5 +107,5 @@ impl std::fmt::Debug for Parts {
 
 /// Starts the application until it ends well, or has died too often, or is asked to leave.
 pub fn supervise(options: Options, parts: Parts) -> Result<Summary, String> {
-    lives::Supervisor::new(options, parts)?.run()
+    starts::Supervisor::new(options, parts)?.run()
 }

@@ -7,7 +7,7 @@
 use super::child::output;
 use super::command::Launcher;
 use super::hosts::{Host, Need, Placed, place, write};
-use super::lives::Supervisor;
+use super::starts::Supervisor;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;

@@ -72,15 +72,15 @@ impl Shape {
     }
 }
 
-/// What an image may show: the life, and the newest checkpoint.
+/// What an image may show: the start, and the newest checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     incarnation: u64,
     newest: Option<CheckpointId>,
 }
 
-/// One life of the store's ranks.
-struct Life {
+/// One start of the store's ranks.
+struct Start {
     shape: Shape,
     incarnation: u64,
     reserve: Reserve,
@@ -107,7 +107,7 @@ fn control() -> Result<Control> {
     )
 }
 
-impl Life {
+impl Start {
     fn create(device: &SimDevice, shape: Shape) -> Result<Self> {
         let superblock = Superblock {
             store: StoreId(*b"crash test store"),
@@ -145,7 +145,7 @@ impl Life {
         }
     }
 
-    /// Opens what an earlier life left; every revision of the root must be whole for every rank.
+    /// Opens what an earlier start left; every revision of the root must be whole for every rank.
     fn open(device: &SimDevice, shape: Shape) -> Result<Self> {
         let device: Arc<dyn Device> = Arc::new(device.clone());
         let reserve = Reserve::open(device, control()?, SETTINGS)?;
@@ -199,7 +199,7 @@ impl Life {
         }
         self.policy.complete.retain(|other| *other <= id);
         self.node
-            .begin_life(lineage(self.incarnation), id, &self.policy)?;
+            .begin_start(lineage(self.incarnation), id, &self.policy)?;
         self.drop_unretained(CheckpointId::default(), false);
         Ok(())
     }
@@ -328,7 +328,7 @@ struct History {
 
 impl History {
     /// Fifteen checkpoints; the job is killed in the sixteenth, its root written and not synced. The
-    /// device goes on: a life continues from the fifteenth, and takes three more.
+    /// device goes on: a start continues from the fifteenth, and takes three more.
     fn record(shape: Shape) -> Result<Self> {
         let device = SimDevice::new();
         let mut history = Self {
@@ -338,35 +338,35 @@ impl History {
             marks: Vec::new(),
             steps: BTreeMap::new(),
         };
-        let mut life = Life::create(&device, shape)?;
-        history.mark(&device, &life);
+        let mut start = Start::create(&device, shape)?;
+        history.mark(&device, &start);
         for number in 1..=15 {
             history.steps.insert(CheckpointId::new(1, number), number);
-            life.checkpoint(number, number)?;
-            history.mark(&device, &life);
+            start.checkpoint(number, number)?;
+            history.mark(&device, &start);
         }
         history.steps.insert(CheckpointId::new(1, 16), 16);
         device.kill_at_sync(2);
-        assert!(life.checkpoint(16, 16).is_err());
+        assert!(start.checkpoint(16, 16).is_err());
         device.revive();
-        let mut life = Life::open(&device, shape)?;
-        history.mark(&device, &life);
-        assert_eq!(life.state().newest, Some(CheckpointId::new(1, 16)));
-        life.restore(CheckpointId::new(1, 15))?;
-        history.mark(&device, &life);
+        let mut start = Start::open(&device, shape)?;
+        history.mark(&device, &start);
+        assert_eq!(start.state().newest, Some(CheckpointId::new(1, 16)));
+        start.restore(CheckpointId::new(1, 15))?;
+        history.mark(&device, &start);
         for number in 16..=18 {
             history
                 .steps
                 .insert(CheckpointId::new(2, number), number + 1);
-            life.checkpoint(number, number + 1)?;
-            history.mark(&device, &life);
+            start.checkpoint(number, number + 1)?;
+            history.mark(&device, &start);
         }
         history.log = device.log();
         Ok(history)
     }
 
-    fn mark(&mut self, device: &SimDevice, life: &Life) {
-        self.marks.push((device.log_length(), life.state()));
+    fn mark(&mut self, device: &SimDevice, start: &Start) {
+        self.marks.push((device.log_length(), start.state()));
     }
 
     /// The state acknowledged before the crash, and the one that was on its way.
@@ -381,46 +381,46 @@ impl History {
     fn visit(&self, image: &CrashImage) -> std::result::Result<(), String> {
         let [acknowledged, under_way] = self.expected(image);
         let device = image.device();
-        let life = match Life::open(&device, self.shape) {
-            Ok(life) => life,
+        let start = match Start::open(&device, self.shape) {
+            Ok(start) => start,
             // Before it was acknowledged to exist it may be none; with a superblock it is one.
             Err(_) if acknowledged.is_none() && StoreReader::open(Arc::new(device)).is_err() => {
                 return Ok(());
             }
             Err(error) => return Err(error.to_string()),
         };
-        let found = Some(life.state());
+        let found = Some(start.state());
         if found != acknowledged && found != under_way {
             return Err(format!(
                 "{found:?} is neither {acknowledged:?} nor {under_way:?}"
             ));
         }
-        life.check(&self.steps)?;
+        start.check(&self.steps)?;
         if image.index.is_multiple_of(7) {
-            self.go_on(&device, life)
+            self.go_on(&device, start)
                 .map_err(|why| format!("going on: {why}"))?;
         }
         Ok(())
     }
 
     /// The job goes on from the newest checkpoint, takes three more, and is opened once again.
-    fn go_on(&self, device: &SimDevice, mut life: Life) -> std::result::Result<(), String> {
+    fn go_on(&self, device: &SimDevice, mut start: Start) -> std::result::Result<(), String> {
         let text = |error: Error| error.to_string();
         let mut steps = self.steps.clone();
-        let newest = life.state().newest;
+        let newest = start.state().newest;
         if let Some(newest) = newest {
-            life.restore(newest).map_err(text)?;
-            life.check(&steps)?;
+            start.restore(newest).map_err(text)?;
+            start.check(&steps)?;
         }
         let first = newest.map_or(1, |id| id.number + 1);
         for number in first..first + 3 {
-            steps.insert(CheckpointId::new(life.incarnation, number), number + 20);
-            life.checkpoint(number, number + 20).map_err(text)?;
-            life.check(&steps)?;
+            steps.insert(CheckpointId::new(start.incarnation, number), number + 20);
+            start.checkpoint(number, number + 20).map_err(text)?;
+            start.check(&steps)?;
         }
-        let again = Life::open(device, self.shape).map_err(text)?;
-        if again.state() != life.state() {
-            return Err(format!("{:?} after {:?}", again.state(), life.state()));
+        let again = Start::open(device, self.shape).map_err(text)?;
+        if again.state() != start.state() {
+            return Err(format!("{:?} after {:?}", again.state(), start.state()));
         }
         again.check(&steps)
     }
@@ -488,16 +488,16 @@ fn a_write_that_fails_costs_one_checkpoint() {
         let mut nth = 1;
         loop {
             let device = SimDevice::new();
-            let mut life = Life::create(&device, SMALL).unwrap();
+            let mut start = Start::create(&device, SMALL).unwrap();
             let mut steps = BTreeMap::new();
             for number in 1..=4 {
                 steps.insert(CheckpointId::new(1, number), number);
-                life.checkpoint(number, number).unwrap();
+                start.checkpoint(number, number).unwrap();
             }
             let before = device.write_count();
             device.fail_write(nth, errno);
             steps.insert(CheckpointId::new(1, 5), 5);
-            let outcome = life.checkpoint(5, 5);
+            let outcome = start.checkpoint(5, 5);
             if device.write_count() - before < nth {
                 assert!(outcome.is_ok() && nth > 8, "only {nth} writes were tried");
                 break;
@@ -509,11 +509,11 @@ fn a_write_that_fails_costs_one_checkpoint() {
                 ErrorKind::StoreFull
             };
             assert_eq!(kind, wanted, "write {nth}");
-            life.check(&steps).unwrap();
-            Life::open(&device, SMALL).unwrap().check(&steps).unwrap();
+            start.check(&steps).unwrap();
+            Start::open(&device, SMALL).unwrap().check(&steps).unwrap();
             steps.insert(CheckpointId::new(1, 6), 6);
-            life.checkpoint(6, 6).unwrap();
-            let again = Life::open(&device, SMALL).unwrap();
+            start.checkpoint(6, 6).unwrap();
+            let again = Start::open(&device, SMALL).unwrap();
             again.check(&steps).unwrap();
             assert_eq!(
                 again.state().newest,
@@ -525,26 +525,26 @@ fn a_write_that_fails_costs_one_checkpoint() {
     }
 }
 
-/// A sync that fails ends the writing of this life; whatever of it reached the device, the state is
+/// A sync that fails ends the writing of this start; whatever of it reached the device, the state is
 /// the last committed one or the one being committed, for good.
 #[test]
-fn a_sync_that_fails_ends_the_life_and_loses_nothing() {
+fn a_sync_that_fails_ends_the_start_and_loses_nothing() {
     for nth in 1..=2 {
         let device = SimDevice::new();
-        let mut life = Life::create(&device, TINY).unwrap();
+        let mut start = Start::create(&device, TINY).unwrap();
         let mut steps = BTreeMap::new();
         for number in 1..=3 {
             steps.insert(CheckpointId::new(1, number), number);
-            life.checkpoint(number, number).unwrap();
+            start.checkpoint(number, number).unwrap();
         }
         let initial = device.start_log();
-        let acknowledged = life.state();
+        let acknowledged = start.state();
         device.fail_sync(nth, EIO);
         steps.insert(CheckpointId::new(1, 4), 4);
-        let error = life.checkpoint(4, 4).unwrap_err();
+        let error = start.checkpoint(4, 4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreFailed, "{error}");
         let before = device.log_length();
-        assert!(life.checkpoint(5, 5).is_err());
+        assert!(start.checkpoint(5, 5).is_err());
         let later = &device.log()[before..];
         assert!(
             !later.contains(&Operation::Sync),
@@ -553,13 +553,13 @@ fn a_sync_that_fails_ends_the_life_and_loses_nothing() {
 
         let log = device.log();
         for_each_image(&log, &initial, CrashOptions::default(), |image| {
-            let life = Life::open(&image.device(), TINY).map_err(|error| error.to_string())?;
-            let newest = life.state().newest;
+            let start = Start::open(&image.device(), TINY).map_err(|error| error.to_string())?;
+            let newest = start.state().newest;
             let under_way = Some(CheckpointId::new(1, 4));
             if newest != acknowledged.newest && newest != under_way {
                 return Err(format!("{newest:?}"));
             }
-            life.check(&steps)
+            start.check(&steps)
         })
         .unwrap_or_else(|failure| panic!("sync {nth}: {failure}"));
     }
@@ -569,16 +569,16 @@ fn a_sync_that_fails_ends_the_life_and_loses_nothing() {
 #[test]
 fn a_full_device_keeps_the_last_checkpoint() {
     let device = SimDevice::new();
-    let mut life = Life::create(&device, SMALL).unwrap();
+    let mut start = Start::create(&device, SMALL).unwrap();
     device.set_quota(device.length_bytes().unwrap());
-    let error = life.checkpoint(1, 1).unwrap_err();
+    let error = start.checkpoint(1, 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
     assert!(error.to_string().contains("os error 122"), "{error}");
-    assert_eq!(life.state().newest, None);
+    assert_eq!(start.state().newest, None);
     device.set_unlimited();
     let steps = BTreeMap::from([(CheckpointId::new(1, 2), 2)]);
-    life.checkpoint(2, 2).unwrap();
-    Life::open(&device, SMALL).unwrap().check(&steps).unwrap();
+    start.checkpoint(2, 2).unwrap();
+    Start::open(&device, SMALL).unwrap().check(&steps).unwrap();
 }
 
 /// What cannot be read is never taken for what was read and is damaged, wherever it stands: only damage
@@ -586,17 +586,17 @@ fn a_full_device_keeps_the_last_checkpoint() {
 #[test]
 fn a_dead_sector_is_never_taken_for_damage() {
     let device = SimDevice::new();
-    let mut life = Life::create(&device, SMALL).unwrap();
+    let mut start = Start::create(&device, SMALL).unwrap();
     for number in 1..=3 {
-        life.checkpoint(number, number).unwrap();
+        start.checkpoint(number, number).unwrap();
     }
-    drop(life);
+    drop(start);
     let (sector, length) = (512, device.length_bytes().unwrap());
     let mut unread = 0;
     for start in (0..length).step_by(4096) {
         for range in [start..start + 4096, start..start + sector] {
             device.make_unreadable(range.clone(), EIO);
-            let read = Life::open(&device, SMALL).and_then(|life| life.read_all());
+            let read = Start::open(&device, SMALL).and_then(|start| start.read_all());
             if let Err(error) = read {
                 assert!(error.kind().leaves_open(), "{range:?}: {error}");
                 assert!(error.to_string().contains("os error 5"), "{error}");
@@ -606,14 +606,14 @@ fn a_dead_sector_is_never_taken_for_damage() {
     }
     assert!(unread > 20, "{unread} sectors are read");
     device.make_readable();
-    Life::open(&device, SMALL).unwrap().read_all().unwrap();
+    Start::open(&device, SMALL).unwrap().read_all().unwrap();
 }
 
-/// The lineage as life `life` of the job has it, which the first began.
-fn lineage(life: u64) -> Lineage {
+/// The lineage as start `start` of the job has it, which the first began.
+fn lineage(start: u64) -> Lineage {
     Lineage {
         began: 1,
-        life,
+        start,
         ..Lineage::default()
     }
 }

@@ -3,7 +3,7 @@
 //! In from: the program, between start and complete. Out to: `captured`, `restored`.
 //! Invariants: a set is all ranks' or nobody's: one that is not valid, not written, or still open on any rank
 //! is no checkpoint; names lead nowhere but into the rank's own folder; what a set leaves there is removed
-//! when it ends, and by the next life.
+//! when it ends, and by the next start.
 
 use super::captured::open_to_write;
 use super::restored::draw_token;

@@ -96,7 +96,7 @@ impl Due {
         }
         let planned = said.iter().any(|glance| glance.archive_planned);
         Self {
-            // A planner that was not asked in this life picks nothing: then every one is due.
+            // A planner that was not asked in this start picks nothing: then every one is due.
             every: (!planned).then_some(status.every.max(1)),
             wanted: said.iter().filter_map(|g| some(g.archive_wanted)).max(),
         }
@@ -377,7 +377,7 @@ impl JobView {
     }
 }
 
-/// Whether the job is finished, by its stores: of several accounts that of the later life counts.
+/// Whether the job is finished, by its stores: of several accounts that of the later start counts.
 fn is_finished(stores: &[StoreGlance]) -> bool {
     let lineages = stores.iter().map(|store| &store.root.lineage);
     let newest = lineages.max_by_key(|lineage| lineage.order());

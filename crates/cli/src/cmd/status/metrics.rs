@@ -97,12 +97,12 @@ fn of_jobs(snapshot: &Snapshot, text: &mut Text) {
         "Whether the job runs.",
         &running,
     );
-    let life = each(|job| job.incarnation);
+    let start = each(|job| job.incarnation);
     text.metric(
         "backstay_job_incarnation",
         "gauge",
         "The newest start of the job.",
-        &life,
+        &start,
     );
     let mut levels = Vec::new();
     for job in jobs() {

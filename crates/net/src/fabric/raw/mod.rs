@@ -300,7 +300,7 @@ impl Domain {
     }
 
     fn attributes(&self) -> &sys::DomainAttr {
-        // SAFETY: what the library found has these, for as long as `infos` lives.
+        // SAFETY: what the library found has these, for as long as `infos` starts.
         unsafe { &*self.infos.first.as_ref().domain_attr }
     }
 
@@ -389,7 +389,7 @@ impl Debug for Registration {
 }
 
 impl Registration {
-    /// Registers `length` bytes at `start`, which stand there for as long as `kept` lives. They are read as
+    /// Registers `length` bytes at `start`, which stand there for as long as `kept` starts. They are read as
     /// they are by the provider, whoever writes them: what comes of it is compared with a fingerprint.
     pub(super) fn new(
         domain: &Arc<Domain>,

@@ -46,7 +46,7 @@ impl Agent {
                 !StoreLock::is_held(&directory)
             }
         };
-        // In a later life it is there or abandoned.
+        // In a later start it is there or abandoned.
         let is_due = || want.is_covered_by(control.committed()) || !control.may_commit(want);
         wait_until("the node to commit", limit, || is_due() || dead())?;
         self.with_member(|member| {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: one life of a simulated job, from its start to its end or death.
-//! In: the scenario, the life's number, what the model knows. Out: where its files are, and a ledger.
-//! Invariants: all endpoints are there before the first rank asks another; what outlives a life is told of
+//! Purpose: one start of a simulated job, from its start to its end or death.
+//! In: the scenario, the start's number, what the model knows. Out: where its files are, and a ledger.
+//! Invariants: all endpoints are there before the first rank asks another; what outlives a start is told of
 //! its end only when no thread of it can do any more harm.
 
 use crate::agents::Agents;
-use crate::invariants::{ONE_LIFE, broken};
+use crate::invariants::{ONE_START, broken};
 use crate::ledger::Ledger;
 use crate::model::{self, Expect, Model};
 use crate::rank::{Seat, configuration};
-use crate::scenario::{Damage, End, Fate, Halt, LifePlan, Scenario};
+use crate::scenario::{Damage, End, Fate, Halt, Scenario, StartPlan};
 use crate::staging::{SERVERS_MAX, Servers, server_name};
 use crate::world::{Death, Event, Repeats, World, copy_tree, node_name};
 use crate::{PANICS, counts, damage};
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// No life takes longer.
-const LIFE_LIMIT: Duration = Duration::from_secs(90);
+/// No start takes longer.
+const START_LIMIT: Duration = Duration::from_secs(90);
 /// No call of the communicator does.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// The same where a node waits for dead ones.
@@ -34,8 +34,8 @@ const DEAD_CALL_LIMIT: Duration = Duration::from_secs(8);
 /// Nor does it take longer to refuse a second start.
 const BESIDE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A life, before it begins.
-pub(crate) struct Life<'a> {
+/// A start, before it begins.
+pub(crate) struct Start<'a> {
     pub(crate) scenario: &'a Arc<Scenario>,
     pub(crate) number: usize,
     pub(crate) root: &'a Path,
@@ -45,11 +45,11 @@ pub(crate) struct Life<'a> {
     pub(crate) model: &'a Model,
 }
 
-/// What goes on from one life to the next.
+/// What goes on from one start to the next.
 pub(crate) struct Others {
     pub(crate) servers: Servers,
     pub(crate) agents: Agents,
-    /// A node of the former life.
+    /// A node of the former start.
     pub(crate) hanging: Option<Hanging>,
 }
 
@@ -57,17 +57,17 @@ pub(crate) struct Others {
 pub(crate) struct Hanging {
     world: Arc<World>,
     node: usize,
-    /// When the next life runs for so long, it goes on.
+    /// When the next start runs for so long, it goes on.
     late: Duration,
     /// Where its files are.
     folder: PathBuf,
     events: Receiver<Event>,
-    /// Ranks of that life that are not at their ends.
+    /// Ranks of that start that are not at their ends.
     ranks: usize,
 }
 
 impl Hanging {
-    /// Has it go on when the life that begins has run for a while.
+    /// Has it go on when the start that begins has run for a while.
     pub(crate) fn go_on_later(&self) {
         let (world, late) = (Arc::clone(&self.world), self.late);
         std::thread::spawn(move || {
@@ -76,7 +76,7 @@ impl Hanging {
         });
     }
 
-    /// Its processes ended: what they left of its files is what the life in `folder` left of them.
+    /// Its processes ended: what they left of its files is what the start in `folder` left of them.
     pub(crate) fn come_back(self, folder: &Path) -> Result<(), String> {
         self.world.go_on();
         wait_all(&self.events, self.ranks)?;
@@ -101,17 +101,17 @@ enum Waited {
     Stopped(usize),
 }
 
-impl Life<'_> {
-    fn plan(&self) -> &LifePlan {
-        &self.scenario.lives[self.number]
+impl Start<'_> {
+    fn plan(&self) -> &StartPlan {
+        &self.scenario.starts[self.number]
     }
 
     /// Where its files are after a death.
     fn after(&self) -> PathBuf {
-        self.root.join(format!("life-{}", self.number + 1))
+        self.root.join(format!("start-{}", self.number + 1))
     }
 
-    /// Lives it; returns where its files are.
+    /// Starts it; returns where its files are.
     pub(crate) fn live(
         &self,
         Others {
@@ -218,7 +218,7 @@ impl Life<'_> {
         }
     }
 
-    /// [`ONE_LIFE`]: a second start of the job while this life, which took checkpoints, is stopped.
+    /// [`ONE_START`]: a second start of the job while this start, which took checkpoints, is stopped.
     fn try_beside(&self) -> Result<(), String> {
         // Its files have other names, by which they are told from those of the first.
         let beside = self.root.join(format!("beside-{}", self.number));
@@ -233,12 +233,12 @@ impl Life<'_> {
         let (scenario, number) = (Arc::clone(self.scenario), self.number);
         std::thread::spawn(move || sender.send(start_beside(&scenario, number, &beside)));
         let told = receiver.recv_timeout(BESIDE_LIMIT);
-        let told = told.map_err(|_| broken(ONE_LIFE, "a second one was not refused in time"))?;
+        let told = told.map_err(|_| broken(ONE_START, "a second one was not refused in time"))?;
         counts::one("second starts of a job that was stopped");
         if told.iter().all(|kind| *kind == Some(ErrorKind::StoreBusy)) {
             return Ok(());
         }
-        Err(broken(ONE_LIFE, format!("a second one was told {told:?}")))
+        Err(broken(ONE_START, format!("a second one was told {told:?}")))
     }
 
     fn repeats(&self) -> Repeats {
@@ -273,7 +273,7 @@ impl Life<'_> {
         for ((rank, comm), endpoint) in ranks.into_iter().enumerate().zip(endpoints) {
             let seat = Seat {
                 scenario: Arc::clone(scenario),
-                life: self.number,
+                start: self.number,
                 world: Arc::clone(world),
                 ledger: Arc::clone(self.ledger),
                 expect,
@@ -308,9 +308,9 @@ impl Life<'_> {
         let protects = Expect::of(self.scenario, &nodes) != Expect::Unsupported;
         let dies = self.scenario.fate(self.number) == Some(Fate::Die);
         let done = !dies && protects && agents.finish(&nodes, self.ledger)?;
-        let later = self.scenario.lives.iter().flat_map(|life| &life.damage);
+        let later = self.scenario.starts.iter().flat_map(|start| &start.damage);
         let returns =
-            |damage: &Damage| matches!(damage, Damage::Return(_, life) if *life == self.number);
+            |damage: &Damage| matches!(damage, Damage::Return(_, start) if *start == self.number);
         // They would go on in space that dead ranks clear up, in the simulation only; or be copied meanwhile.
         let ends = !done && self.ledger.started() || later.into_iter().any(returns);
         if dies || ends {
@@ -324,7 +324,7 @@ impl Life<'_> {
 /// What each rank is told that opens a session in `folder`.
 fn start_beside(scenario: &Scenario, number: usize, folder: &Path) -> Vec<Option<ErrorKind>> {
     let network = SimNetwork::new(scenario.seed);
-    let placement = &scenario.lives[number].placement;
+    let placement = &scenario.starts[number].placement;
     run_ranks(ThreadComm::new(placement.len()), |comm| {
         let rank = usize::try_from(comm.rank()).unwrap();
         let node = placement[rank];
@@ -336,7 +336,7 @@ fn start_beside(scenario: &Scenario, number: usize, folder: &Path) -> Vec<Option
 }
 
 /// All endpoints of each node, where there is more than one.
-fn names_of_nodes(plan: &LifePlan, names: &[String], apart: bool) -> BTreeMap<usize, Vec<String>> {
+fn names_of_nodes(plan: &StartPlan, names: &[String], apart: bool) -> BTreeMap<usize, Vec<String>> {
     let mut all: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for (node, name) in plan.placement.iter().zip(names).filter(|_| apart) {
         let of_node = all.entry(*node).or_insert_with(|| vec![node_name(*node)]);
@@ -345,7 +345,7 @@ fn names_of_nodes(plan: &LifePlan, names: &[String], apart: bool) -> BTreeMap<us
     all
 }
 
-/// The life of one rank, in its thread.
+/// The start of one rank, in its thread.
 fn run_rank(seat: Seat, comm: ThreadComm) {
     let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| seat.live(comm)));
     let (world, rank) = (Arc::clone(&seat.world), seat.rank);
@@ -357,9 +357,9 @@ fn run_rank(seat: Seat, comm: ThreadComm) {
     });
 }
 
-/// The network of a life: that of the life before, where servers go on in it.
-fn network(life: &Life<'_>, servers: &Servers, agents: &mut Agents) -> SimNetwork {
-    let (scenario, number) = (life.scenario, life.number as u64);
+/// The network of a start: that of the start before, where servers go on in it.
+fn network(start: &Start<'_>, servers: &Servers, agents: &mut Agents) -> SimNetwork {
+    let (scenario, number) = (start.scenario, start.number as u64);
     let seed = scenario.seed.wrapping_mul(31).wrapping_add(number);
     if let Some(network) = agents.network() {
         return network;
@@ -397,10 +397,10 @@ fn wait_all(events: &Receiver<Event>, ranks: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits for the end of a life, or its death.
+/// Waits for the end of a start, or its death.
 fn wait(events: &Receiver<Event>, ranks: usize, before: usize) -> Result<Waited, String> {
     let ended = |dead, finished| Waited::Ended(Ended { dead, finished });
-    let deadline = Instant::now() + LIFE_LIMIT;
+    let deadline = Instant::now() + START_LIMIT;
     let mut finished = before;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

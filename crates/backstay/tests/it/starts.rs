@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lives of a job: checkpoint, end without goodbye, restore, go on.
+//! Starts of a job: checkpoint, end without goodbye, restore, go on.
 
-use crate::job::{Rank, config, life};
+use crate::job::{Rank, config, start};
 use backstay::agent::{Ended, ProcessOptions, run};
 use backstay::{CheckpointId, ErrorKind, Level};
 use backstay_base::io::fault;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 fn a_killed_job_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(4, &config, |rank| {
+    start(4, &config, |rank| {
         let none = rank.session.restore().unwrap_err();
         assert_eq!(none.kind(), ErrorKind::NoCheckpoint);
         for number in 1..=5 {
@@ -25,7 +25,7 @@ fn a_killed_job_goes_on_where_it_was() {
         }
         rank.compute();
     });
-    life(4, &config, |rank| {
+    start(4, &config, |rank| {
         let restored = rank.session.restore().unwrap();
         assert_eq!(restored.checkpoint, CheckpointId::new(1, 5));
         assert_eq!(rank.step, 5);
@@ -36,7 +36,7 @@ fn a_killed_job_goes_on_where_it_was() {
         // Differential at once: about a tenth of 79 pieces of 4 KiB changed, in blocks of 16 KiB.
         assert!(report.blocks_changed < 16, "{report:?}");
     });
-    life(4, &config, |rank| {
+    start(4, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 6);
         rank.check();
@@ -50,7 +50,7 @@ fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
         retained: 4,
         ..config(folder.path())
     };
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         for _ in 1..=6 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -64,7 +64,7 @@ fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
             .collect();
         assert_eq!(numbers, [3, 4, 5, 6]);
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore_from(4).unwrap();
         assert_eq!(rank.step, 4);
         rank.check();
@@ -73,28 +73,28 @@ fn an_older_checkpoint_can_be_had_back_and_abandons_the_newer() {
             ErrorKind::NotRetained
         );
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 4);
         rank.check();
     });
 }
 
-/// What a life that retained more left is listed no longer when its space is free.
+/// What a start that retained more left is listed no longer when its space is free.
 #[test]
-fn a_root_lists_what_the_life_that_begins_keeps() {
+fn a_root_lists_what_the_start_that_begins_keeps() {
     let folder = tempfile::tempdir().unwrap();
     let retaining = |retained| backstay::Config {
         retained,
         ..config(folder.path())
     };
-    life(1, &retaining(5), |rank| {
+    start(1, &retaining(5), |rank| {
         for _ in 1..=6 {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
     });
-    life(1, &retaining(2), |rank| {
+    start(1, &retaining(2), |rank| {
         rank.session.restore().unwrap();
         let kept = rank.session.stored_checkpoints().unwrap();
         let stores = Stores::open(&[folder.path().to_owned()]);
@@ -107,7 +107,7 @@ fn a_root_lists_what_the_life_that_begins_keeps() {
 #[test]
 fn nothing_changed_writes_no_blocks_and_no_pages() {
     let folder = tempfile::tempdir().unwrap();
-    life(2, &config(folder.path()), |rank| {
+    start(2, &config(folder.path()), |rank| {
         rank.compute();
         let first = rank.session.checkpoint().unwrap();
         assert_eq!(first.blocks_changed, first.blocks_total);
@@ -120,7 +120,7 @@ fn nothing_changed_writes_no_blocks_and_no_pages() {
 fn many_checkpoints_stay_in_the_same_space() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let lengths = life(3, &config, |rank| {
+    let lengths = start(3, &config, |rank| {
         let path = rank
             .session
             .directory()
@@ -134,7 +134,7 @@ fn many_checkpoints_stay_in_the_same_space() {
         lengths
     });
     assert_eq!(lengths[0][20], lengths[0][199]);
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 200);
         rank.check();
@@ -142,13 +142,13 @@ fn many_checkpoints_stay_in_the_same_space() {
 }
 
 #[test]
-fn a_job_can_go_back_to_a_checkpoint_of_its_own_life() {
+fn a_job_can_go_back_to_a_checkpoint_of_its_own_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = backstay::Config {
         retained: 3,
         ..config(folder.path())
     };
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         for _ in 1..=5 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -163,7 +163,7 @@ fn a_job_can_go_back_to_a_checkpoint_of_its_own_life() {
         assert_eq!(report.checkpoint, CheckpointId::new(3, 5));
         assert_eq!(rank.session.stored_shape("field", 0).unwrap(), [40_000]);
     });
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         assert_eq!(rank.session.restore().unwrap().checkpoint.number, 5);
         assert_eq!(rank.step, 5);
         rank.check();
@@ -173,7 +173,7 @@ fn a_job_can_go_back_to_a_checkpoint_of_its_own_life() {
 #[test]
 fn a_restore_settles_what_is_under_way_before_it_chooses() {
     let folder = tempfile::tempdir().unwrap();
-    life(2, &config(folder.path()), |rank| {
+    start(2, &config(folder.path()), |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         rank.compute();
@@ -200,7 +200,7 @@ fn a_checkpoint_that_fails_under_way_keeps_no_restore_from_an_older_one() {
         reserve_bytes: Some(6 << 20),
         ..config(folder.path())
     };
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         let mut huge = vec![1u8; 64 << 20];
@@ -223,7 +223,7 @@ fn a_reserve_below_one_checkpoint_is_refused_with_what_is_needed() {
         reserve_bytes: Some(9_500_000),
         ..config(folder.path())
     };
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let mut huge = vec![1u8; 8_000_000];
         let variable = backstay::Variable::new("huge", backstay::ElementType::U8, &[8_000_000]);
         // SAFETY: `huge` outlives its protection.
@@ -247,7 +247,7 @@ fn what_newer_ones_took_the_place_of_was_durable() {
         reserve_bytes: Some(6 << 20),
         ..config(folder.path())
     };
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let start = |rank: &mut Rank| {
             rank.compute();
             rank.session.checkpoint_start().unwrap()
@@ -279,10 +279,10 @@ fn what_newer_ones_took_the_place_of_was_durable() {
 }
 
 #[test]
-fn a_damaged_store_is_not_a_first_life() {
+fn a_damaged_store_is_not_a_first_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         assert!(rank.session.stored_checkpoints().unwrap().is_empty());
         for _ in 0..3 {
             rank.compute();
@@ -295,7 +295,7 @@ fn a_damaged_store_is_not_a_first_life() {
         bytes[at] ^= 0x10;
     }
     std::fs::write(&store, bytes).unwrap();
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let listed = rank.session.stored_checkpoints().unwrap_err();
         let restored = rank.session.restore().unwrap_err();
         assert_eq!(listed.kind(), ErrorKind::Corrupt, "{listed}");
@@ -315,13 +315,13 @@ fn a_store_whose_making_was_killed_is_made_again() {
             .unwrap()
             .set_len(length)
             .unwrap();
-        life(2, &config, |rank| {
+        start(2, &config, |rank| {
             let error = rank.session.restore().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NoCheckpoint, "{error}");
             rank.compute();
             rank.session.checkpoint().unwrap();
         });
-        life(2, &config, |rank| {
+        start(2, &config, |rank| {
             rank.session.restore().unwrap();
             rank.check();
         });
@@ -329,24 +329,24 @@ fn a_store_whose_making_was_killed_is_made_again() {
 }
 
 #[test]
-fn a_pin_holds_through_the_next_life_on_every_rank() {
+fn a_pin_holds_through_the_next_start_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         for _ in 1..=3 {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
         rank.session.pin(2).unwrap();
     });
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         rank.session.restore().unwrap();
         for _ in 1..=20 {
             rank.compute();
             rank.session.checkpoint().unwrap();
         }
     });
-    life(3, &config, |rank| {
+    start(3, &config, |rank| {
         rank.session.restore_from(2).unwrap();
         assert_eq!(rank.step, 2);
         rank.check();
@@ -364,7 +364,7 @@ fn older_checkpoints_make_room_in_a_full_store() {
         tracking: backstay::config::Tracking::Full,
         ..config(folder.path())
     };
-    let kept = life(2, &config, |rank| {
+    let kept = start(2, &config, |rank| {
         rank.protect(backstay::config::Tracking::Full).unwrap();
         for _ in 1..=12 {
             rank.compute();
@@ -373,7 +373,7 @@ fn older_checkpoints_make_room_in_a_full_store() {
         rank.session.stored_checkpoints().unwrap().len()
     });
     assert!((2..8).contains(&kept[0]), "{kept:?}");
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 12);
         rank.check();
@@ -384,7 +384,7 @@ fn older_checkpoints_make_room_in_a_full_store() {
 fn a_scrub_heals_damage_from_application_memory() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
         rank.session.checkpoint().unwrap();
@@ -414,7 +414,7 @@ fn a_scrub_heals_damage_from_application_memory() {
         rank.memory[30_001] ^= 1;
         assert_eq!(rank.session.scrub().unwrap().healed, 1);
     });
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.session.restore().unwrap();
         rank.check();
     });
@@ -438,7 +438,7 @@ fn a_later_minor_version_is_left_alone_and_a_flipped_one_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let store = folder.path().join("test job/node0/store.backstay");
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         for _ in 0..2 {
             rank.compute();
             rank.session.checkpoint().unwrap();
@@ -448,7 +448,7 @@ fn a_later_minor_version_is_left_alone_and_a_flipped_one_is_damage() {
     let roots = backstay::format::geometry::ROOT_OFFSETS.map(|at| usize::try_from(at).unwrap());
     for offset in [0, 4096, roots[0], roots[1]] {
         change_minor(&store, offset, false);
-        life(1, &config, |rank| {
+        start(1, &config, |rank| {
             rank.session.restore().unwrap();
             rank.check();
         });
@@ -480,7 +480,7 @@ fn thinly_filled_segments_are_vacated_and_nothing_is_lost() {
             };
         }
     };
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut memory: Vec<Vec<u64>> = (0..512).map(|index| vec![index; 2048]).collect();
         for (name, words) in names.iter().zip(&mut memory) {
             let variable = backstay::Variable::new(name, backstay::ElementType::U64, &[2048]);
@@ -507,7 +507,7 @@ fn thinly_filled_segments_are_vacated_and_nothing_is_lost() {
         assert!(moved[0] > 0, "nothing was vacated: {moved:?}");
         assert_eq!(moved[19], 0, "it does not come to an end: {moved:?}");
     });
-    life(1, &config, |rank| {
+    start(1, &config, |rank| {
         let mut memory = vec![vec![u64::MAX; 2048]; 512];
         protect(rank, &mut memory);
         rank.session.restore().unwrap();
@@ -550,7 +550,7 @@ fn the_agent_process_of_a_job_on_one_node_ends_with_the_job() {
 
 /// A store of it may be away, with a checkpoint that the others never had.
 #[test]
-fn a_life_that_made_stores_and_no_checkpoint_counts() {
+fn a_start_that_made_stores_and_no_checkpoint_counts() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let behind_the_roots = |attempt: &fault::Attempt<'_>| {
@@ -558,13 +558,13 @@ fn a_life_that_made_stores_and_no_checkpoint_counts() {
         (writes && attempt.offset >= 1 << 16).then_some(fault::Fault::Fails(5))
     };
     let failing = fault::watch(folder.path(), behind_the_roots);
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         let error = rank.session.checkpoint().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
     });
     drop(failing);
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.checkpoint.incarnation, 2);
@@ -573,10 +573,10 @@ fn a_life_that_made_stores_and_no_checkpoint_counts() {
 
 /// A store of it may be away, with a checkpoint that the others never had, and its name is not given again.
 #[test]
-fn a_life_that_restores_nothing_counts_in_every_store_before_its_first_checkpoint() {
+fn a_start_that_restores_nothing_counts_in_every_store_before_its_first_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         rank.session.checkpoint().unwrap();
     });
@@ -585,13 +585,13 @@ fn a_life_that_restores_nothing_counts_in_every_store_before_its_first_checkpoin
         (writes && attempt.offset >= 1 << 16).then_some(fault::Fault::Fails(5))
     };
     let failing = fault::watch(folder.path(), behind_the_roots);
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         rank.compute();
         let error = rank.session.checkpoint().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreIo, "{error}");
     });
     drop(failing);
-    life(2, &config, |rank| {
+    start(2, &config, |rank| {
         let earlier = rank.session.earlier_checkpoints();
         assert_eq!(earlier, [CheckpointId::new(1, 1)], "it gave nothing up");
         rank.compute();

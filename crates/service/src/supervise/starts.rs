@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the lives of an application, one after the other, and how it is asked to leave.
+//! Purpose: the starts of an application, one after the other, and how it is asked to leave.
 //! In from: `place` (what to start), signals, the scheduler's clock.
 //! Out to: the launcher's process group, the leave file, the summary.
-//! Invariants: a life ends before the next one begins; asked to leave, no life follows.
+//! Invariants: a start ends before the next one begins; asked to leave, no start follows.
 
 use super::agents::Agents;
 use super::child::{Group, TICK, code, words};
@@ -28,7 +28,7 @@ const NOT_FOUND: u8 = 127;
 /// The exit code of a job that left because it was asked to, well and before its end: try again later
 /// (`EX_TEMPFAIL`). Not 0, so that what depends on its end does not begin.
 const UNFINISHED: u8 = 75;
-/// Between two looks at the hosts of a life.
+/// Between two looks at the hosts of a start.
 const LOOK_AFTER: Duration = Duration::from_secs(20);
 /// For agents to end by themselves.
 const AGENTS_GRACE: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ impl Supervisor {
 
     pub(crate) fn run(mut self) -> Result<Summary, String> {
         self.newest = self.progress();
-        let outcome = self.lives();
+        let outcome = self.run_starts();
         if let Some(agents) = &mut self.agents {
             agents.stop(AGENTS_GRACE);
         }
@@ -116,7 +116,7 @@ impl Supervisor {
         outcome.map(|()| summary)
     }
 
-    fn lives(&mut self) -> Result<(), String> {
+    fn run_starts(&mut self) -> Result<(), String> {
         let mut died: Option<Instant> = None;
         loop {
             let start = match self.prepare() {
@@ -143,7 +143,7 @@ impl Supervisor {
                 let down = u64::try_from(died.elapsed().as_millis()).unwrap_or(u64::MAX);
                 self.summary.down_ms = self.summary.down_ms.saturating_add(down);
             }
-            let status = self.life(&start)?;
+            let status = self.start(&start)?;
             died = Some(Instant::now());
             self.summary.code = code(status);
             let finished = self.finished();
@@ -267,7 +267,7 @@ impl Supervisor {
         }
     }
 
-    fn life(&mut self, start: &Start) -> Result<ExitStatus, String> {
+    fn start(&mut self, start: &Start) -> Result<ExitStatus, String> {
         let leave = self.options.folder.join(LEAVE);
         drop(fs::remove_file(&leave));
         drop(fs::remove_file(self.unreadable_file()));
@@ -382,7 +382,7 @@ fn counted(count: u32, what: &str) -> String {
 
 const SIGNAL: &str = "a signal came";
 
-/// Looks now and then whether the hosts of a life still answer: some launchers wait for ever for one that
+/// Looks now and then whether the hosts of a start still answer: some launchers wait for ever for one that
 /// vanished.
 struct HostWatch {
     hosts: Vec<Host>,
