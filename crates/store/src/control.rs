@@ -9,7 +9,7 @@ mod glance;
 
 pub use glance::ControlGlance;
 
-use backstay_base::clock::Deadline;
+use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::shared::SharedWords;
 use backstay_format::{Address, BlockRef, CheckpointId, Digest, SegmentClass, SegmentId};
@@ -39,10 +39,10 @@ const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
 const SLOT_WORDS: usize = 4;
 
-/// Ids of segments that are set apart for each life of a job. One that needs more takes those of the next.
-const SEGMENTS_IN_LIFE: u64 = 1 << 22;
+/// Ids of segments that are set apart for each start of a job. One that needs more takes those of the next.
+const SEGMENTS_IN_START: u64 = 1 << 22;
 /// Ids up to here have a place in the view that other nodes have of a store.
-const SEGMENT_OF_LIFE_MAX: u64 = 1 << 41;
+const SEGMENT_OF_START_MAX: u64 = 1 << 41;
 
 const WORD_VERSION: usize = 0;
 const WORD_SLOTS: usize = 1;
@@ -69,7 +69,7 @@ const WORD_ARCHIVE_PLANNED: usize = 28;
 const WORD_DRAIN_MICROSECONDS: usize = 29;
 const WORD_PROTECT_MICROSECONDS: usize = 30;
 const WORD_FREE_FROM: usize = 31;
-const WORD_LIFE: usize = 32;
+const WORD_START: usize = 32;
 const WORD_LOGGED: usize = 34;
 const WORD_PROTECTED_IN_GROUP: usize = 36;
 const WORD_ALL_RECORDED: usize = 38;
@@ -90,7 +90,7 @@ pub enum Owner {
     Rank(u32),
     /// The node's tables of ranks.
     Node,
-    /// Ranks of an earlier life that are not on this node now.
+    /// Ranks of an earlier start that are not on this node now.
     Former,
     /// The parity that this node keeps for others.
     Parity,
@@ -138,7 +138,7 @@ impl Control {
         HEAD_WORDS + LOCAL_RANKS_MAX * RANK_WORDS + slots.saturating_mul(SLOT_WORDS)
     }
 
-    /// Starts a life: all words are zero but the version.
+    /// Starts a start: all words are zero but the version.
     pub fn start(words: SharedWords, slot_capacity: u64) -> Result<Self> {
         if words.len() < Self::words_for(slot_capacity) {
             return Err(Error::new(ErrorKind::Internal, "control words are too few"));
@@ -151,7 +151,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Joins a life that another rank started.
+    /// Joins a start that another rank started.
     pub fn join(words: SharedWords) -> Result<Self> {
         if words.len() < HEAD_WORDS || words[WORD_VERSION].load(Ordering::Acquire) != VERSION {
             let context = "the node's control file is of another version of Backstay";
@@ -217,11 +217,11 @@ impl Control {
         self.word(WORD_NEXT_SEGMENT)
             .fetch_max(next, Ordering::AcqRel);
     }
-    /// From now on ids are those of the life of `incarnation`. A store that was brought back from an earlier
+    /// From now on ids are those of the start of `incarnation`. A store that was brought back from an earlier
     /// time does not know which ids were given out since; logs of its group, which do, name them.
-    pub fn number_in_life(&self, incarnation: u64) {
-        let first = incarnation.saturating_mul(SEGMENTS_IN_LIFE);
-        if first <= SEGMENT_OF_LIFE_MAX {
+    pub fn number_in_start(&self, incarnation: u64) {
+        let first = incarnation.saturating_mul(SEGMENTS_IN_START);
+        if first <= SEGMENT_OF_START_MAX {
             self.pass_segment(SegmentId(first));
         }
     }
@@ -372,7 +372,7 @@ impl Control {
     pub fn set_protected_in_group(&self, id: CheckpointId) {
         self.set_checkpoint(WORD_PROTECTED_IN_GROUP, id);
     }
-    /// The newest checkpoint that this node's group protects, of rounds of this life.
+    /// The newest checkpoint that this node's group protects, of rounds of this start.
     pub fn protected_in_group(&self) -> CheckpointId {
         self.checkpoint(WORD_PROTECTED_IN_GROUP)
     }
@@ -385,11 +385,11 @@ impl Control {
     pub fn one_group(&self) -> bool {
         self.word(WORD_ONE_GROUP).load(Ordering::Acquire) != 0
     }
-    /// Says that every group of the job has recorded a round in this life.
+    /// Says that every group of the job has recorded a round in this start.
     pub fn set_all_recorded(&self) {
         self.word(WORD_ALL_RECORDED).store(1, Ordering::Release);
     }
-    /// Whether every group of the job has recorded a round in this life.
+    /// Whether every group of the job has recorded a round in this start.
     pub fn all_recorded(&self) -> bool {
         self.word(WORD_ALL_RECORDED).load(Ordering::Acquire) != 0
     }
@@ -397,7 +397,7 @@ impl Control {
     pub fn set_logged(&self, id: CheckpointId) {
         self.set_checkpoint(WORD_LOGGED, id);
     }
-    /// The checkpoint that this node's stripe log protected when a life began.
+    /// The checkpoint that this node's stripe log protected when a start began.
     pub fn logged(&self) -> CheckpointId {
         self.checkpoint(WORD_LOGGED)
     }
@@ -409,13 +409,13 @@ impl Control {
     pub fn encoding(&self) -> CheckpointId {
         self.checkpoint(WORD_ENCODING)
     }
-    /// Publishes that this life of the job has begun: what an earlier one had not committed it never will.
-    pub fn set_life(&self, incarnation: u64) {
-        self.word(WORD_LIFE).store(incarnation, Ordering::Release);
+    /// Publishes that this start of the job has begun: what an earlier one had not committed it never will.
+    pub fn set_start(&self, incarnation: u64) {
+        self.word(WORD_START).store(incarnation, Ordering::Release);
     }
     /// Whether checkpoint `id` may still be committed, if it is not yet.
     pub fn may_commit(&self, id: CheckpointId) -> bool {
-        self.word(WORD_LIFE).load(Ordering::Acquire) <= id.incarnation
+        self.word(WORD_START).load(Ordering::Acquire) <= id.incarnation
     }
     /// Publishes the newest checkpoint that is in the archive as a whole.
     pub fn set_archived(&self, id: CheckpointId) {
@@ -502,7 +502,7 @@ impl Control {
     pub fn archive_outcome(&self) -> u64 {
         self.word(WORD_ARCHIVE_OUTCOME).load(Ordering::Acquire)
     }
-    /// Between two lives there is none, so that nobody reads the number of one with the other's
+    /// Between two starts there is none, so that nobody reads the number of one with the other's
     /// incarnation.
     fn set_checkpoint(&self, at: usize, id: CheckpointId) {
         if self.word(at + 1).load(Ordering::Acquire) != id.incarnation {
@@ -578,7 +578,7 @@ impl Control {
     pub fn set_failed(&self) {
         self.word(WORD_FAILED).store(1, Ordering::Release);
     }
-    /// Whether the store failed in this life.
+    /// Whether the store failed in this start.
     pub fn failed(&self) -> bool {
         self.word(WORD_FAILED).load(Ordering::Acquire) != 0
     }
@@ -684,20 +684,29 @@ impl Control {
     }
 }
 
+/// The longest sleep between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(5);
+
+/// How long to sleep before the next look, after having waited for `waited`: what came late is noticed later by a
+/// 32nd of that, so that a thousand processes of a host that wait for one of them leave it the processor.
+fn look_after(waited: Duration) -> Duration {
+    (waited / 32).clamp(Duration::from_micros(500), LOOK_MAX)
+}
+
 /// Waits until `ready`, first yielding the processor, then sleeping; gives up after `limit`.
 pub fn wait_until(what: &str, limit: Duration, ready: impl Fn() -> bool) -> Result<()> {
-    let deadline = Deadline::after(limit);
+    let (deadline, since) = (Deadline::after(limit), Stopwatch::start());
     let mut turns = 0u32;
     while !ready() {
-        if deadline.left().is_none() {
+        let Some(left) = deadline.left() else {
             let context = format!("waited {} ms for {what}", limit.as_millis());
             return Err(Error::new(ErrorKind::Timeout, context));
-        }
+        };
         // What comes soon is noticed soon; what takes long costs no processor.
         match turns {
             0..200 => std::thread::yield_now(),
             200..240 => std::thread::sleep(Duration::from_micros(100)),
-            _ => std::thread::sleep(Duration::from_micros(500)),
+            _ => std::thread::sleep(look_after(since.elapsed()).min(left)),
         }
         turns = turns.saturating_add(1);
     }
