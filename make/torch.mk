@@ -7,8 +7,9 @@ TORCH_PIP := $(TORCH_VENV)/bin/pip --quiet --disable-pip-version-check
 .PHONY: test-torch
 test-torch: $(TORCH_VENV)/ready wheel ## PyTorch: Checkpointer, torch.distributed.checkpoint, Lightning and others; several GB
 	@$(TORCH_PIP) install --force-reinstall --no-deps target/wheels/backstay-*.whl
+	@$(CARGO) build --release --locked --package backstay-cli
 	@$(TORCH_VENV)/bin/python -m mypy --config-file bindings/python/pyproject.toml -p backstay.torch --follow-imports=silent
-	@cd bindings/python && OMP_NUM_THREADS=1 ../../$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/torch $(TORCH_ARGUMENTS)
+	@cd bindings/python && BACKSTAY_SITE_COMMAND=$(abspath target/release/backstay) OMP_NUM_THREADS=1 ../../$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/torch $(TORCH_ARGUMENTS)
 
 $(TORCH_VENV)/ready: bindings/python/tests/torch/requirements.txt | setup
 	@echo "test-torch: packages into $(TORCH_VENV), several GB"

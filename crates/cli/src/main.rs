@@ -6,13 +6,16 @@
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod draft;
 mod interrupt;
 mod npy;
 mod output;
 mod protection;
+mod safetensors;
 mod select;
 mod table;
 mod terminal;
+mod torch;
 mod usage;
 mod view;
 

@@ -2,13 +2,12 @@
 //! Purpose: arrays as files that numpy reads: .npy, and .npz (a zip of them, stored).
 //! In: type, shape, bytes in order. Out: a file that appears under its name only when it is whole.
 
-use crate::interrupt;
+use crate::draft::{Draft, copy};
 use crate::output::Failure;
 use backstay::{ElementType, Error};
 use backstay_inspect::Array;
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -54,96 +53,15 @@ pub(crate) fn header(element: ElementType, shape: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// A file under another name until it is whole.
-struct Draft {
-    path: PathBuf,
-    partial: PathBuf,
-    kept: bool,
-}
-
-impl Draft {
-    fn begin(path: &Path) -> Result<(Self, BufWriter<File>), Failure> {
-        let Some(name) = path.file_name() else {
-            return Err(Failure::usage(format!(
-                "{} is no name for a file",
-                path.display()
-            )));
-        };
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.partial", std::process::id()));
-        let partial = path.with_file_name(hidden);
-        let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create_new(true)
-            .open(&partial)
-            .map_err(|error| {
-                Failure::output(
-                    &format!("making {} (give another -o)", path.display()),
-                    &error,
-                )
-            })?;
-        let draft = Self {
-            path: path.to_owned(),
-            partial,
-            kept: false,
-        };
-        Ok((draft, BufWriter::with_capacity(1 << 20, file)))
-    }
-
-    fn keep(mut self, file: &File) -> Result<(), Failure> {
-        let renamed = file
-            .sync_all()
-            .and_then(|()| interrupt::check())
-            .and_then(|()| std::fs::rename(&self.partial, &self.path));
-        renamed.map_err(|error| self.failed(&error))?;
-        self.kept = true;
-        Ok(())
-    }
-
-    fn failed(&self, error: &std::io::Error) -> Failure {
-        if let Some(signal) = interrupt::came() {
-            let message = format!("interrupted: {} was not written", self.path.display());
-            return Failure::interrupted(signal, message);
-        }
-        Failure::output(&format!("writing {}", self.path.display()), error)
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if !self.kept {
-            // What was begun is of no use; that it cannot be removed is not the error to tell.
-            drop(std::fs::remove_file(&self.partial));
-        }
-    }
-}
-
-/// Writes header and bytes of an array, until a signal comes. What the file refuses comes back as the
-/// inner error.
+/// Writes header and bytes of an array. What the file refuses comes back as the inner error.
 fn write_array(
     file: &mut impl Write,
     array: &Array<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<std::io::Result<()>, Error> {
-    let mut refused = file.write_all(&header(array.element(), array.shape()));
-    if refused.is_err() {
-        return Ok(refused);
-    }
-    let read = array.read(&mut |bytes| {
-        refused = interrupt::check().and_then(|()| file.write_all(bytes));
-        progress(u64::try_from(bytes.len()).unwrap_or(0));
-        if refused.is_err() {
-            // Ends the reading; the reason is in `refused`.
-            return Err(Error::new(backstay::ErrorKind::StoreIo, "the output file"));
-        }
-        Ok(())
-    });
-    if refused.is_err() {
-        Ok(refused)
-    } else {
-        read.map(Ok)
+    match file.write_all(&header(array.element(), array.shape())) {
+        Ok(()) => copy(array, file, progress),
+        refused => Ok(refused),
     }
 }
 

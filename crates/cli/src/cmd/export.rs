@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay export`: a variable as .npy, a checkpoint as .npz, its files as files.
+//! `backstay export`: a variable as .npy, a checkpoint as .npz or .safetensors, its files as files.
+
+mod tensors;
 
 use crate::output::{Failure, complain, counted, human_bytes, print_json, progress, result};
 use crate::select::{self, Places};
@@ -13,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Writes a variable, or a whole checkpoint, to a file that numpy reads; or its files to a folder.
+/// Writes a variable, or a whole checkpoint, to a file that numpy or safetensors reads; or its files to a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
@@ -28,13 +30,17 @@ pub(crate) struct ExportArgs {
     /// Only this rank's part, as it is.
     #[arg(long, short)]
     rank: Option<u32>,
-    /// The file to write: NAME.npy for one array, NAME.npz for several; with --files a folder.
+    /// The file to write: NAME.npy for one array, NAME.npz or NAME.safetensors for several; with --files a
+    /// folder.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Write the files of the checkpoint, protected and routed ones, under their names. Arrays are left out;
     /// without this files are.
     #[arg(long)]
     files: bool,
+    /// Write a file of safetensors, also where the name of the file does not end so: weights, to be shared.
+    #[arg(long, conflicts_with = "files")]
+    safetensors: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -83,6 +89,9 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
         .output
         .extension()
         .and_then(|extension| extension.to_str());
+    if args.safetensors || extension == Some("safetensors") {
+        return tensors::export(args);
+    }
     let single = match extension {
         Some("npy") if args.variable.is_none() => {
             let message = "a .npy file holds one array: give --variable, or -o FILE.npz";
@@ -92,30 +101,14 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
         Some("npz") => false,
         _ => {
             let path = args.output.display();
-            let message = format!("-o {path}: the name ends neither in .npy nor in .npz");
+            let message = format!("-o {path}: the name ends in none of .npy, .npz, .safetensors");
             return Err(Failure::usage(message));
         }
     };
     let stores = args.places.open()?;
     let checkpoint = select::choose(&stores, args.checkpoint)?;
-    if args.rank.is_none() && !checkpoint.is_complete() {
-        return Err(select::incomplete(&checkpoint));
-    }
-    let variables = stores.variables(&checkpoint, args.rank, &mut |_| {})?;
-    let mut wanted = chosen(args, &checkpoint, &variables)?;
-    let is_file = |variable: &&StoredVariable| {
-        let mut parts = variable.parts.iter();
-        parts.any(|part| part.descriptor.file.is_some())
-    };
-    if args.variable.is_some() && wanted.iter().any(is_file) {
-        let message = "that is a file: give --files, and a folder with -o";
-        return Err(Failure::usage(message));
-    }
-    wanted.retain(|variable| !is_file(variable));
-    let mut pieces = Vec::new();
-    for variable in wanted {
-        pieces_of(args, &stores, &checkpoint, variable, &mut pieces)?;
-    }
+    let variables = variables_of(args, &stores, &checkpoint)?;
+    let pieces = array_pieces(args, &stores, &checkpoint, &variables)?;
     interrupt::watch()?;
     let total = pieces.iter().map(|piece| piece.array.length_bytes()).sum();
     let bar = progress("exporting", total, true);
@@ -138,6 +131,41 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     report(args, &stores, &checkpoint, &pieces, names);
     Ok(())
+}
+
+fn variables_of(
+    args: &ExportArgs,
+    stores: &Stores,
+    checkpoint: &Checkpoint,
+) -> Result<Vec<StoredVariable>, Failure> {
+    if args.rank.is_none() && !checkpoint.is_complete() {
+        return Err(select::incomplete(checkpoint));
+    }
+    Ok(stores.variables(checkpoint, args.rank, &mut |_| {})?)
+}
+
+/// The arrays that are asked for; files are none.
+fn array_pieces<'a>(
+    args: &ExportArgs,
+    stores: &'a Stores,
+    checkpoint: &Checkpoint,
+    variables: &'a [StoredVariable],
+) -> Result<Vec<Piece<'a>>, Failure> {
+    let mut wanted = chosen(args, checkpoint, variables)?;
+    let is_file = |variable: &&StoredVariable| {
+        let mut parts = variable.parts.iter();
+        parts.any(|part| part.descriptor.file.is_some())
+    };
+    if args.variable.is_some() && wanted.iter().any(is_file) {
+        let message = "that is a file: give --files, and a folder with -o";
+        return Err(Failure::usage(message));
+    }
+    wanted.retain(|variable| !is_file(variable));
+    let mut pieces = Vec::new();
+    for variable in wanted {
+        pieces_of(args, stores, checkpoint, variable, &mut pieces)?;
+    }
+    Ok(pieces)
 }
 
 /// A file to be written, and under which name.
@@ -165,10 +193,7 @@ struct FileView {
 fn export_files(args: &ExportArgs) -> Result<(), Failure> {
     let stores = args.places.open()?;
     let checkpoint = select::choose(&stores, args.checkpoint)?;
-    if args.rank.is_none() && !checkpoint.is_complete() {
-        return Err(select::incomplete(&checkpoint));
-    }
-    let variables = stores.variables(&checkpoint, args.rank, &mut |_| {})?;
+    let variables = variables_of(args, &stores, &checkpoint)?;
     let parts = variables.iter().flat_map(|variable| &variable.parts);
     let pieces = file_pieces(args, parts);
     if pieces.is_empty() {

@@ -119,7 +119,7 @@ fn what_cannot_be_exported_is_told_before_a_file_is_made() {
         (
             vec!["-v", "big", "-o", "x.txt"],
             2,
-            "neither in .npy nor in .npz",
+            "in none of .npy, .npz, .safetensors",
         ),
         (
             vec!["-v", "none", "-o", name],
@@ -199,7 +199,7 @@ fn large_job(path: &std::path::Path) {
     let mut data: Vec<u64> = (0..8 << 20).collect();
     let mut session = Session::open(Box::new(Single), crate::job::config(path, 0, 1)).unwrap();
     let variable = Variable::new("data", ElementType::U64, &[8 << 20]);
-    // SAFETY: the memory is neither moved nor freed while the session lives.
+    // SAFETY: the memory is neither moved nor freed while the session starts.
     unsafe { session.protect(variable, data.as_mut_ptr().cast()).unwrap() };
     session.checkpoint().unwrap();
     session.close().unwrap();

@@ -20,4 +20,5 @@ mod protected;
 mod removing;
 mod running;
 mod standing;
+mod tensors;
 mod terminal;
