@@ -32,8 +32,8 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	OBJCOPY="$(OBJCOPY)" make/strip.sh static "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/libbackstay.a"; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/backstay" "$$prefix/bin/backstay"; \
 	install -m 644 bindings/c/include/backstay/*.h "$$include/"; \
-	install -m 644 bindings/fortran/backstay.f90 bindings/fortran/backstay_files.inc \
-	    bindings/fortran/backstay_files_c.inc bindings/fortran/backstay_fortran.c "$$fortran/"; \
+	install -m 644 bindings/fortran/backstay.f90 bindings/fortran/backstay_*.inc bindings/fortran/backstay_fortran.c \
+	    "$$fortran/"; \
 	for file in backstay.pc:pkgconfig/backstay.pc \
 	    cmake/backstay-config.cmake:cmake/backstay/backstay-config.cmake \
 	    cmake/backstay-config-version.cmake:cmake/backstay/backstay-config-version.cmake; do \

@@ -19,7 +19,8 @@ module backstay
 
   public :: backstay_open, backstay_open_single, backstay_close, backstay_finish, backstay_protect, &
     backstay_protect_bytes, backstay_unprotect, backstay_is_protected, backstay_mark_dirty, backstay_scrub, &
-    backstay_restore, backstay_stored_checkpoints, backstay_stored_shape, backstay_read_rank, backstay_checkpoint, &
+    backstay_restore, backstay_stored_checkpoints, backstay_earlier_checkpoints, backstay_stored_shape, &
+    backstay_read_rank, backstay_checkpoint, &
     backstay_protect_file, backstay_output_start, backstay_route_file, backstay_output_complete, backstay_restart_start, &
     backstay_restart_complete, backstay_stored_files, backstay_restore_file, backstay_checkpoint_start, backstay_test, &
     backstay_wait, backstay_due, backstay_should_leave, backstay_pin, backstay_unpin, backstay_protection_status, &
@@ -289,15 +290,7 @@ module backstay
       type(backstay_restored), intent(inout) :: restored
       integer(i4) :: status
     end function
-    function c_stored_checkpoints(session, ids, capacity, count) bind(c, name="backstay_stored_checkpoints") &
-      result(status)
-      import :: backstay_checkpoint_id, c_ptr, c_size_t, i4
-      type(c_ptr), value :: session
-      type(backstay_checkpoint_id), intent(inout) :: ids(*)
-      integer(c_size_t), value :: capacity
-      integer(c_size_t), intent(out) :: count
-      integer(i4) :: status
-    end function
+    include "backstay_checkpoints_c.inc"
     function c_stored_shape(session, name, rank, extents, capacity, ndim) &
       bind(c, name="backstay_stored_shape") result(status)
       import :: c_char, c_ptr, c_size_t, i4, i8
@@ -469,26 +462,7 @@ contains
     call finish(status, stat, errmsg)
   end subroutine
 
-  ! The checkpoints that can be restored, newest last. Local.
-  subroutine backstay_stored_checkpoints(session, ids, stat, errmsg)
-    type(backstay_session), intent(in) :: session
-    type(backstay_checkpoint_id), allocatable, intent(out) :: ids(:)
-    integer(i4), intent(out), optional :: stat
-    character(len=*), intent(inout), optional :: errmsg
-    integer(c_size_t) :: count
-    integer(i4) :: status
-
-    allocate (ids(0))
-    count = 0
-    status = is_open(session, "backstay_stored_checkpoints")
-    if (status == BACKSTAY_OK) status = c_stored_checkpoints(f_session(session), ids, 0_c_size_t, count)
-    if (status == BACKSTAY_OK) then
-      deallocate (ids)
-      allocate (ids(count))
-      status = c_stored_checkpoints(f_session(session), ids, size(ids, kind=c_size_t), count)
-    end if
-    call finish(status, stat, errmsg)
-  end subroutine
+  include "backstay_checkpoints.inc"
 
   ! The shape of a name as a rank, from 0, stored it in the checkpoint that backstay_restore would take,
   ! for memory that has to be allocated first. Not found: there is no checkpoint. Local.

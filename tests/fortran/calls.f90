@@ -1,5 +1,5 @@
 ! SPDX-License-Identifier: Apache-2.0 OR MIT
-! Every call and every setting once, with an integer as communicator. The first life takes checkpoints, the
+! Every call and every setting once, with an integer as communicator. The first start takes checkpoints, the
 ! second restores them; its argument is the store.
 program calls
   use mpi
@@ -93,12 +93,12 @@ program calls
   call backstay_unprotect(session, "not for long")
   call backstay_restore(session, found, restored)
   if (found) then
-    call second_life()
+    call second_start()
   else
-    call first_life()
+    call first_start()
   end if
   call backstay_close(session)
-  if (rank == 0) print "(a)", trim(merge("second life", "first life ", found))
+  if (rank == 0) print "(a)", trim(merge("second start", "first start ", found))
   call MPI_Finalize(ierror)
 
 contains
@@ -141,7 +141,7 @@ contains
   end subroutine
 
   ! Three checkpoints, of which the second is pinned and the last is taken in the background.
-  subroutine first_life()
+  subroutine first_start()
     u = rank + 1
     mine = [rank, 100 + rank]
     call backstay_due(session, level)
@@ -175,7 +175,7 @@ contains
   end subroutine
 
   ! The newest, and then the one that was pinned.
-  subroutine second_life()
+  subroutine second_start()
     call check(restored%checkpoint%number == 4 .and. restored%ranks_then == ranks, "restored")
     call check(restored%bytes_read == 8 * size(u, kind=int64) + 8, "bytes read")
     call check(all(abs(u) <= 0) .and. all(mine == [rank, 100 + rank]), "the newest")
@@ -183,6 +183,8 @@ contains
     call check(all(other == [ranks - 1, 99 + ranks]), "read_rank")
     call backstay_stored_checkpoints(session, ids)
     call check(size(ids) >= 2 .and. ids(size(ids))%number == 4 .and. any(ids%number == 2), "stored checkpoints")
+    call backstay_earlier_checkpoints(session, ids)
+    call check(size(ids) == 0, "earlier checkpoints")
     call backstay_restore(session, found, restored, number=2_int64)
     call check(found .and. restored%checkpoint%number == 2, "by number")
     call check(all(abs(u(:, 500:509) + 1) <= 0) .and. all(abs(u(:, :499) - rank - 1) <= 0), "the second")

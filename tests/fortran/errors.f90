@@ -301,6 +301,8 @@ contains
     call expect(BACKSTAY_INVALID_ARGUMENT, "backstay_protection_status: " // words)
     call backstay_stored_checkpoints(s, ids, stat, message)
     call expect(BACKSTAY_INVALID_ARGUMENT, "backstay_stored_checkpoints: " // words)
+    call backstay_earlier_checkpoints(s, ids, stat, message)
+    call expect(BACKSTAY_INVALID_ARGUMENT, "backstay_earlier_checkpoints: " // words)
     call backstay_stored_shape(s, "u", 0, extents, found, stat, message)
     call expect(BACKSTAY_INVALID_ARGUMENT, "backstay_stored_shape: " // words)
     call backstay_read_rank(s, "u", 0, u, stat, message)

@@ -53,7 +53,8 @@ pub unsafe extern "C" fn backstay_restore(session: *mut Session, restored: *mut 
     })
 }
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists: all processes together.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints or backstay_earlier_checkpoints lists: all
+/// processes together.
 /// Newer ones are abandoned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_restore_from(
@@ -86,6 +87,23 @@ pub unsafe extern "C" fn backstay_stored_checkpoints(
         let stored: Vec<Id> = stored.into_iter().map(Into::into).collect();
         // SAFETY: the header asks for room for `capacity` ids and a place for the count.
         unsafe { pointer::fill(&stored, ids, capacity, count, "ids") }
+    })
+}
+
+/// The checkpoints of starts that finished, or that were left behind when the job began anew: backstay_restore_from
+/// alone takes them. Newest last; `ids`, `capacity` and `count` as for backstay_stored_checkpoints. Local.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backstay_earlier_checkpoints(
+    session: *mut Session,
+    ids: *mut Id,
+    capacity: usize,
+    count: *mut usize,
+) -> i32 {
+    on_session(session, "backstay_earlier_checkpoints", |state| {
+        let earlier = state.engine()?.earlier_checkpoints();
+        let earlier: Vec<Id> = earlier.into_iter().map(Into::into).collect();
+        // SAFETY: the header asks for room for `capacity` ids and a place for the count.
+        unsafe { pointer::fill(&earlier, ids, capacity, count, "ids") }
     })
 }
 

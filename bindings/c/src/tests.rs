@@ -8,7 +8,7 @@ use crate::checkpoint::{
 };
 use crate::comm::Comm;
 use crate::options::Options;
-use crate::session::{Session, backstay_close, backstay_open};
+use crate::session::{Session, backstay_close, backstay_finish, backstay_open};
 use crate::status::{
     BACKSTAY_COMMUNICATOR, BACKSTAY_CONFIGURATION, BACKSTAY_INTERNAL, BACKSTAY_INVALID_ARGUMENT,
     BACKSTAY_NO_CHECKPOINT, BACKSTAY_OK, BACKSTAY_UNSUPPORTED, backstay_message, backstay_refuse,
@@ -105,6 +105,32 @@ fn five_calls_bring_an_array_back() {
         );
     }
     assert_eq!(array, vec![1.5; 5000]);
+    let listed = |session, list: unsafe extern "C" fn(_, _, _, _) -> i32| {
+        let (mut ids, mut count) = ([Id::default(); 4], 0);
+        // SAFETY: room for 4 ids, and a place for the count.
+        let status = unsafe { list(session, ids.as_mut_ptr(), 4, &raw mut count) };
+        assert_eq!(status, BACKSTAY_OK);
+        ids[..count]
+            .iter()
+            .map(|id| id.number)
+            .collect::<Vec<u64>>()
+    };
+    assert_eq!(
+        listed(session, restore::backstay_earlier_checkpoints),
+        [0; 0]
+    );
+    assert_eq!(backstay_finish(session), BACKSTAY_OK);
+
+    let (_status, opened) = opened_in(opened.folder, None);
+    let session = opened.session;
+    assert_eq!(
+        listed(session, restore::backstay_stored_checkpoints),
+        [0; 0]
+    );
+    assert_eq!(
+        listed(session, restore::backstay_earlier_checkpoints),
+        [1, 2]
+    );
     assert_eq!(backstay_close(session), BACKSTAY_OK);
 }
 

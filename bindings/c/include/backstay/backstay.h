@@ -521,7 +521,8 @@ int32_t backstay_scrub(struct backstay_session *session, struct backstay_scrubbe
 int32_t backstay_restore(struct backstay_session *session,
                          struct backstay_restored *restored);
 
-/// The same from checkpoint `number`, which backstay_stored_checkpoints lists: all processes together.
+/// The same from checkpoint `number`, which backstay_stored_checkpoints or backstay_earlier_checkpoints lists: all
+/// processes together.
 /// Newer ones are abandoned.
 int32_t backstay_restore_from(struct backstay_session *session,
                               uint64_t number,
@@ -535,6 +536,13 @@ int32_t backstay_stored_checkpoints(struct backstay_session *session,
                                     struct backstay_checkpoint_id *ids,
                                     size_t capacity,
                                     size_t *count);
+
+/// The checkpoints of starts that finished, or that were left behind when the job began anew: backstay_restore_from
+/// alone takes them. Newest last; `ids`, `capacity` and `count` as for backstay_stored_checkpoints. Local.
+int32_t backstay_earlier_checkpoints(struct backstay_session *session,
+                                     struct backstay_checkpoint_id *ids,
+                                     size_t capacity,
+                                     size_t *count);
 
 /// The shape of `name` as `rank` stored it in the checkpoint that backstay_restore would take: at most
 /// `capacity` extents to `shape` (BACKSTAY_DIMENSIONS_MAX are always enough), and the number of
