@@ -7,7 +7,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`Session`] | open, protect, checkpoint, restore, close: what a program calls |
+//! | [`Restartable`] | a program's state with its session: what a Rust program uses |
+//! | [`Session`] | open, protect, checkpoint, restore, close: what a program calls, memory by address |
 //! | [`agent`] | the agent of a node: protection, and its part in draining |
 //! | [`config`] | every setting |
 //! | [`leave`] | the wish that the program takes a last checkpoint and leaves |
@@ -27,47 +28,52 @@
 //!
 //! ```
 //! use backstay::comm::Single;
-//! use backstay::{Config, ElementType, ErrorKind, Session, Variable};
+//! use backstay::{Config, Restartable, State, Variables};
+//!
+//! struct Counting {
+//!     cells: Vec<f64>,
+//!     step: i64,
+//! }
+//!
+//! impl State for Counting {
+//!     fn variables<'a>(&'a mut self, variables: &mut Variables<'a>) {
+//!         variables.array("cells", &mut self.cells);
+//!         variables.value("step", &mut self.step);
+//!     }
+//! }
 //!
 //! # fn main() -> backstay::Result<()> {
 //! let mut config = Config::from_environment()?;
 //! config.job = Some("counting".to_owned());
 //! # let folder = tempfile::tempdir().unwrap();
 //! # config.store_path = Some(folder.path().to_owned());
-//! let mut session = Session::open(Box::new(Single), config)?;
-//!
-//! let mut cells = vec![0.0_f64; 10_000];
-//! let mut step = 0_i64;
-//! let cells_at = cells.as_mut_ptr();
-//! let step_at = &raw mut step;
-//! // SAFETY: both stay where they are until the session is closed, and no other thread writes them.
-//! unsafe {
-//!     session.protect(Variable::new("cells", ElementType::F64, &[10_000]), cells_at.cast())?;
-//!     session.protect(Variable::new("step", ElementType::I64, &[]), step_at.cast())?;
+//! let state = Counting { cells: vec![0.0; 10_000], step: 0 };
+//! let mut state = Restartable::open(Box::new(Single), config, state)?;
+//! match state.restore()? {
+//!     Some(restored) => println!("resuming from checkpoint {}", restored.checkpoint.number),
+//!     None => println!("from the beginning"),
 //! }
-//! match session.restore() {
-//!     Ok(restored) => println!("going on from checkpoint {}", restored.checkpoint.number),
-//!     Err(error) if error.kind() == ErrorKind::NoCheckpoint => println!("from the beginning"),
-//!     Err(error) => return Err(error),
-//! }
-//! while step < 20 {
-//!     for cell in &mut cells {
+//! while state.step < 20 {
+//!     for cell in &mut state.cells {
 //!         *cell += 1.0;
 //!     }
-//!     step += 1;
-//!     if step % 5 == 0 {
-//!         let report = session.checkpoint()?;
+//!     state.step += 1;
+//!     if state.step % 5 == 0 {
+//!         let report = state.checkpoint()?;
 //!         println!("{} of {} blocks changed", report.blocks_changed, report.blocks_total);
 //!     }
 //! }
-//! session.close()
+//! state.finish().map(drop)
 //! # }
 //! ```
+//!
+//! [`Session`] is what is under it, where memory that the program keeps elsewhere is protected by its address.
 //!
 //! Programs that run on many processes hand in a [`Communicator`]; C programs under MPI get theirs
 //! from `backstay_mpi.h`. The collective calls of [`Session`] are made by every rank in one order.
 
 mod session;
+mod restartable;
 pub mod agent;
 #[cfg(feature = "archive")]
 mod draining;
@@ -83,6 +89,7 @@ pub use backstay_base::error::{self, Error, ErrorKind, Result};
 pub use backstay_format as format;
 pub use backstay_format::{CheckpointId, ElementType, Slab, VariableDescriptor};
 pub use config::Config;
+pub use restartable::{Element, Restartable, State, Variables};
 pub use session::{
     FileEntry, Finished, Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session,
     Variable,

@@ -2,44 +2,46 @@
 //! Counts to 20, and goes on where it was when it is killed.
 
 use backstay::comm::Single;
-use backstay::{Config, ElementType, ErrorKind, Session, Variable};
+use backstay::{Config, Restartable, State, Variables};
+
+struct Counting {
+    cells: Vec<f64>,
+    step: i64,
+}
+
+impl State for Counting {
+    fn variables<'a>(&'a mut self, variables: &mut Variables<'a>) {
+        variables.array("cells", &mut self.cells);
+        variables.value("step", &mut self.step);
+    }
+}
 
 fn main() -> backstay::Result<()> {
     let mut config = Config::from_environment()?;
     config.job.get_or_insert_with(|| "counting".to_owned());
-    let mut session = Session::open(Box::new(Single), config)?;
-
-    let mut cells = vec![0.0_f64; 10_000];
-    let mut step = 0_i64;
-    let cells_at = cells.as_mut_ptr();
-    let step_at = &raw mut step;
-    // SAFETY: both stay where they are until the session is closed, and no other thread writes them.
-    unsafe {
-        session.protect(
-            Variable::new("cells", ElementType::F64, &[10_000]),
-            cells_at.cast(),
-        )?;
-        session.protect(Variable::new("step", ElementType::I64, &[]), step_at.cast())?;
+    let state = Counting {
+        cells: vec![0.0; 10_000],
+        step: 0,
+    };
+    let mut state = Restartable::open(Box::new(Single), config, state)?;
+    match state.restore()? {
+        Some(restored) => println!("resuming from checkpoint {}", restored.checkpoint.number),
+        None => println!("from the beginning"),
     }
-    match session.restore() {
-        Ok(restored) => println!("resuming from checkpoint {}", restored.checkpoint.number),
-        Err(error) if error.kind() == ErrorKind::NoCheckpoint => println!("from the beginning"),
-        Err(error) => return Err(error),
-    }
-    while step < 20 {
-        for cell in &mut cells {
+    while state.step < 20 {
+        for cell in &mut state.cells {
             *cell += 1.0;
         }
-        step += 1;
-        if step % 5 == 0 {
-            let report = session.checkpoint()?;
+        state.step += 1;
+        if state.step % 5 == 0 {
+            let report = state.checkpoint()?;
             println!(
                 "{} of {} blocks changed",
                 report.blocks_changed, report.blocks_total
             );
         }
     }
-    println!("step {step}: every cell is {}", cells[0]);
+    println!("step {}: every cell is {}", state.step, state.cells[0]);
     // It is done: the next start begins anew. One that is to go on later calls `close`.
-    session.finish().map(|_| ())
+    state.finish().map(drop)
 }

@@ -4,6 +4,7 @@
 //! In from: `session::checkpoint`, `session::restore`. Out to: `track::mappings`.
 //! Invariants: no byte is touched; where nothing can be known (no /proc), all is taken for good.
 
+use super::Session;
 use super::variable::Registered;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
@@ -15,6 +16,15 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct MemoryLook {
     mappings: OnceCell<Option<Mappings>>,
+    /// Why the memory must not be touched at all.
+    refused: Option<Error>,
+}
+
+impl Session {
+    /// The checkpoints and restores to come fail with `wrong`, on all ranks, until there is none.
+    pub(crate) fn refuse(&mut self, wrong: Option<Error>) {
+        self.memory.refused = wrong;
+    }
 }
 
 impl MemoryLook {
@@ -24,6 +34,9 @@ impl MemoryLook {
         variables: impl Iterator<Item = &'a Registered>,
         access: Access,
     ) -> Result<()> {
+        if let Some(wrong) = &self.refused {
+            return Err(wrong.again());
+        }
         let Some(mut look) = self.look() else {
             return Ok(());
         };

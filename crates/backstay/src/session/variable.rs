@@ -22,6 +22,11 @@ pub struct Variable {
 }
 
 impl Variable {
+    /// What is stored of it in checkpoints: name, type, shape, place in a global array.
+    pub fn descriptor(&self) -> &VariableDescriptor {
+        &self.descriptor
+    }
+
     /// A variable of this rank; `shape` in elements, row-major, empty for a scalar.
     pub fn new(name: &str, element: ElementType, shape: &[u64]) -> Self {
         let descriptor = VariableDescriptor {

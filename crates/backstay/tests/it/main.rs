@@ -28,6 +28,7 @@ mod pins;
 mod process;
 mod ranks;
 mod repeated;
+mod restartable;
 mod rounds;
 mod settings;
 mod slabs;
