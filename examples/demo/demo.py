@@ -306,30 +306,39 @@ def draw(settings, rows, starts):
     import numpy
     from matplotlib import colors, pyplot
 
-    plate = numpy.load(OUT / "killed.npy")
-    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
-    picture = axes.imshow(numpy.maximum(plate, 1e-40), norm=colors.LogNorm(1e-40, 100),
-                          cmap="inferno")
-    figure.colorbar(picture, label="heat")
+    pyplot.rcParams.update({"font.size": 15, "axes.titlesize": 16, "axes.titlelocation": "left"})
     kills = counted(sum(start.killed for start in starts), "kill")
+    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
+    picture = axes.imshow(numpy.load(OUT / "killed.npy"), vmin=0, vmax=100, cmap="inferno")
+    figure.colorbar(picture, shrink=0.85, label="heat, no unit: 100 in spots at first, 0 at the border")
     axes.set(title=f"heat2d after {settings.steps} steps and {kills}", xlabel="column", ylabel="row")
     figure.savefig(OUT / "field.png", dpi=120)
-
-    share = numpy.array([[ranks[rank]["blocks_changed"] / ranks[rank]["blocks_total"]
-                          for rank in range(settings.ranks)] for ranks in rows])
-    numbers = [ranks[0]["checkpoint"] for ranks in rows]
-    incarnations = [ranks[0]["incarnation"] for ranks in rows]
-    figure, axes = pyplot.subplots(figsize=(6, 6), layout="constrained")
-    picture = axes.imshow(share, aspect="auto", origin="lower", vmin=0, vmax=1, cmap="viridis")
-    figure.colorbar(picture, label="share of blocks that changed")
-    for at in range(1, len(rows)):
-        if incarnations[at] != incarnations[at - 1]:
-            axes.axhline(at - 0.5, color="red", linewidth=2)
-    axes.set(xlabel="rank", ylabel="checkpoint", xticks=range(settings.ranks),
-             title="Blocks that changed, by rank and checkpoint (red: killed)")
-    axes.set_yticks(range(len(rows)), numbers)
-    figure.savefig(OUT / "changed-blocks.png", dpi=120)
+    pyplot.close(figure)
+    draw_changes(settings, rows, kills, numpy, pyplot)
     print(f"pictures: {OUT / 'field.png'} and {OUT / 'changed-blocks.png'}")
+
+
+def draw_changes(settings, rows, kills, numpy, pyplot):
+    """The fraction of each rank's blocks that changed, by checkpoint, with a line where all ranks were killed."""
+    changed = numpy.array([[ranks[rank]["blocks_changed"] / ranks[rank]["blocks_total"]
+                            for rank in range(settings.ranks)] for ranks in rows])
+    incarnations = [ranks[0]["incarnation"] for ranks in rows]
+    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
+    picture = axes.imshow(100 * changed, aspect="auto", origin="lower", vmin=0, vmax=100, cmap="viridis")
+    figure.colorbar(picture, label="blocks that changed (%)")
+    killed = [at - 0.5 for at in range(1, len(rows)) if incarnations[at] != incarnations[at - 1]]
+    axes.hlines(killed, -0.5, settings.ranks - 0.5, color="white", linewidth=5)
+    axes.hlines(killed, -0.5, settings.ranks - 0.5, color="red", linewidth=2.5, linestyle="dashed",
+                label="all ranks killed, started again")
+    # Not so many numbers that they touch.
+    every = -(-len(rows) // 14)
+    axes.set_yticks(range(0, len(rows), every), [ranks[0]["checkpoint"] for ranks in rows][::every])
+    axes.set(title=f"heat2d: blocks that changed, with {kills}", xlabel="rank",
+             ylabel="checkpoint", xticks=range(settings.ranks))
+    if killed:
+        figure.legend(loc="outside lower center", frameon=False)
+    figure.savefig(OUT / "changed-blocks.png", dpi=120)
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

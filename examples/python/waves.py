@@ -53,9 +53,13 @@ def picture(height, step, path):
         matplotlib.use("Agg")
         import matplotlib.pyplot as pyplot
 
-        pyplot.imshow(numpy.concatenate(rows), cmap="RdBu", vmin=-0.2, vmax=0.2)
-        pyplot.title(f"step {step}, {comm.size} processes")
-        pyplot.savefig(path, dpi=120)
+        pyplot.rcParams.update({"font.size": 15, "axes.titlesize": 16, "axes.titlelocation": "left"})
+        figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
+        membrane = axes.imshow(numpy.concatenate(rows), cmap="RdBu", vmin=-0.2, vmax=0.2)
+        figure.colorbar(membrane, extend="both", label="height (the bump at first: 1)")
+        processes = "1 process" if comm.size == 1 else f"{comm.size} processes"
+        axes.set(title=f"A membrane after {step} steps, {processes}", xlabel="column", ylabel="row")
+        figure.savefig(path, dpi=120)
         print(f"picture in {path}")
 
 
