@@ -1,7 +1,7 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
 .PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
-.PHONY: bench-redundancy bench-scale scale bench-transport compression-figures
+.PHONY: bench-redundancy bench-scale scale scale-figure bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -42,6 +42,12 @@ bench-scale: ## What the busiest node does in jobs of 16, 64 and 256 nodes, coun
 
 scale: ## The same up to 512 nodes, with docs/figures/scale.svg and what follows for 10,240 (2 min, 4 GiB)
 	BACKSTAY_LOG=warn $(BENCH) bench-scale -- --picture docs/figures 16 64 256 512
+
+# The report that docs/scale.md is made of.
+SCALE_REPORT ?= benchmarks/results/scale-xeon-2core-75e72b7.json
+
+scale-figure: ## docs/figures/scale.svg and .png from a report of bench-scale
+	$(BENCH) bench-scale -- --picture docs/figures --from $(SCALE_REPORT)
 
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)

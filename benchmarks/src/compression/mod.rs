@@ -4,7 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`report`] | what was found, as it stands in target/bench/codecs.json |
-//! | [`picture`] | charts of lines and of bars |
+//! | [`picture`] | the pictures of that page |
 //! | [`page`] | docs/compression.md and its pictures |
 
 pub mod report;

@@ -3,7 +3,7 @@
 //! In from: `report`. Out to: files in a folder of documentation.
 //! Invariants: the same report gives the same text and pictures; every number says machine and commit.
 
-use super::picture::{Frame, Series, bars, lines};
+use super::picture;
 use super::report::{HistoryRow, Reached, Report, geometric};
 use crate::Outcome;
 use crate::datasets::CASES;
@@ -16,10 +16,7 @@ const TEMPLATE: &str = include_str!("page.md.in");
 pub fn write(report: &Report, out: &Path) -> Outcome<()> {
     let folder = out.join("figures");
     std::fs::create_dir_all(&folder)?;
-    draw_groups(report, &folder.join("compression-groups.svg"))?;
-    draw_merges(report, &folder.join("compression-merges.svg"))?;
-    draw_passes(report, &folder.join("compression-passes.svg"))?;
-    draw_course(report, &folder.join("compression-course.svg"))?;
+    picture::draw(report, &folder)?;
     let values = [
         (
             "source",
@@ -336,79 +333,4 @@ fn course(report: &Report) -> String {
         cells
     });
     table(&["case", "1", "2", "3", "4", "5", "6"], rows)
-}
-
-fn draw_groups(report: &Report, path: &Path) -> Outcome<()> {
-    let of = |row: &super::report::GroupRow| -> Series {
-        let first = row.ratios.first().map_or(1.0, |&(_, value)| value);
-        let values = row.ratios.iter().map(|&(_, value)| value / first);
-        (row.case.clone(), values.collect())
-    };
-    let rows = report
-        .groups
-        .iter()
-        .filter(|row| row.merge == "concatenate");
-    let series: Vec<Series> = rows.map(of).collect();
-    let sizes = report.groups.first().map_or(&[][..], |row| &row.ratios);
-    let places: Vec<String> = sizes.iter().map(|(size, _)| size.to_string()).collect();
-    let frame = Frame {
-        title: "Ratio by ranks that are merged with each other (concatenate)",
-        x: "ranks of a group",
-        y: "ratio over that of single ranks",
-    };
-    lines(path, &frame, &places, &series)
-}
-
-fn draw_merges(report: &Report, path: &Path) -> Outcome<()> {
-    let names = report.merges.first().map_or(&[][..], |row| &row.ratios);
-    let series: Vec<Series> = (0..names.len())
-        .map(|at| {
-            let values = report.merges.iter().map(|row| row.ratios[at].1);
-            (names[at].0.clone(), values.collect())
-        })
-        .collect();
-    let places: Vec<String> = report.merges.iter().map(|row| row.case.clone()).collect();
-    let frame = Frame {
-        title: "Ratio by merge scheme, 32 ranks",
-        x: "case",
-        y: "ratio: bytes before over bytes stored",
-    };
-    bars(path, &frame, &places, &series)
-}
-
-fn draw_passes(report: &Report, path: &Path) -> Outcome<()> {
-    let column = |name: &str, of: &dyn Fn(&super::report::PassRow) -> f64| -> Series {
-        (name.to_owned(), report.passes.iter().map(of).collect())
-    };
-    let series = [
-        column("one pass", &|row| row.without),
-        column("second pass", &|row| row.with),
-        column("zstd -3", &|row| row.agnostic),
-        column("zstd -3 twice", &|row| row.agnostic_twice),
-    ];
-    let places: Vec<String> = report.passes.iter().map(|row| row.case.clone()).collect();
-    let frame = Frame {
-        title: "Ratio with one pass and with two, 32 ranks",
-        x: "case",
-        y: "ratio: bytes before over bytes stored",
-    };
-    bars(path, &frame, &places, &series)
-}
-
-fn draw_course(report: &Report, path: &Path) -> Outcome<()> {
-    let of = |row: &super::report::CourseRow| -> Series {
-        let values = row.ratios.iter().map(|&(_, ours, _)| ours);
-        (row.case.clone(), values.collect())
-    };
-    let series: Vec<Series> = report.course.iter().map(of).collect();
-    let count = report.course.iter().map(|row| row.ratios.len()).max();
-    let places: Vec<String> = (1..=count.unwrap_or(0))
-        .map(|place| place.to_string())
-        .collect();
-    let frame = Frame {
-        title: "Ratio over the course of a program, 32 ranks",
-        x: "checkpoint of the course",
-        y: "ratio: bytes before over bytes stored",
-    };
-    lines(path, &frame, &places, &series)
 }

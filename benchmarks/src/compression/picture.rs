@@ -1,212 +1,298 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: charts of ratios, as SVG.
-//! In from: `page`. Out to: a file.
-//! Invariants: the same numbers give the same picture on every machine: the font travels with the
-//! program. The axis of ratios is logarithmic.
+//! Purpose: the pictures of docs/compression.md, as SVG.
+//! In from: `page`. Out to: files in its folder of figures.
+//! Invariants: the same report gives the same pictures on every machine; a logarithmic axis has points
+//! on it and no bars, which would begin at a number chosen at will.
 
-use crate::Outcome;
-use plotters::coord::Shift;
-use plotters::coord::ranged1d::{KeyPointHint, Ranged};
-use plotters::coord::types::RangedCoordf64;
-use plotters::prelude::*;
-use plotters::style::register_font;
-use std::ops::Range;
+use super::report::Report;
+use crate::{Outcome, size_f64};
+use backstay_picture::{
+    Axis, Dash, Dots, Drawing, Heading, Key, Label, Line, Marker, Panels, Scale, Swatch,
+};
 use std::path::Path;
 
-const SIZE: (u32, u32) = (920, 520);
-/// Told apart also without colour vision (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(60, 60, 60),
-    RGBColor(150, 110, 60),
-];
+/// A report's rows of one program, wide numbers first.
+type Programs<'a, Row> = Vec<(String, Vec<(Width, &'a Row)>)>;
 
-/// What stands around a chart.
-#[derive(Debug, Clone)]
-pub struct Frame<'a> {
-    /// Above it.
-    pub title: &'a str,
-    /// Below it.
-    pub x: &'a str,
-    /// Beside it.
-    pub y: &'a str,
+/// How wide the numbers of a case are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Wide,
+    Narrow,
+    Several,
 }
 
-/// A line or a kind of bars: its name, and a value for each place.
-pub type Series = (String, Vec<f64>);
+const WIDTHS: [Width; 3] = [Width::Wide, Width::Narrow, Width::Several];
+const RATIO: &str = "ratio: bytes before over bytes stored";
+const EACH: &str = "Each block is stored, equal to another or not.";
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, Ratios>>;
-
-/// Bars side by side for each of `places`.
-pub fn bars(path: &Path, frame: &Frame<'_>, places: &[String], series: &[Series]) -> Outcome<()> {
-    let area = open(path)?;
-    let axis = Ratios::of(series, true);
-    let floor = axis.range.start;
-    let mut chart = chart(&area, frame, places, axis)?;
-    let width = 0.8 / crate::size_f64(series.len());
-    for (number, (name, values)) in series.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let bar = |(place, &value): (usize, &f64)| {
-            let left = crate::size_f64(place) + 0.1 + width * crate::size_f64(number);
-            let corners = [(left, floor), (left + width * 0.92, value.log2())];
-            Rectangle::new(corners, colour.filled())
-        };
-        chart.draw_series(values.iter().enumerate().map(bar))?;
-        key(&area, number, name, false)?;
+/// Draws all four.
+pub fn draw(report: &Report, folder: &Path) -> Outcome<()> {
+    let commit = report.commit.get(..7).unwrap_or(&report.commit);
+    let source = |what: &str| format!("{what}. Measured at commit {commit}");
+    let pictures: [(&str, Drawing); 4] = [
+        ("groups", groups(report, &source)?),
+        ("merges", merges(report, &source)?),
+        ("passes", passes(report, &source)?),
+        ("course", course(report, &source)?),
+    ];
+    for (name, drawing) in pictures {
+        drawing.write_svg(&folder.join(format!("compression-{name}")))?;
     }
-    Ok(area.present()?)
+    Ok(())
 }
 
-/// A line over `places` for each of `series`.
-pub fn lines(path: &Path, frame: &Frame<'_>, places: &[String], series: &[Series]) -> Outcome<()> {
-    let area = open(path)?;
-    let mut chart = chart(&area, frame, places, Ratios::of(series, false))?;
-    for (number, (name, values)) in series.iter().enumerate() {
-        let style = COLOURS[number % COLOURS.len()].stroke_width(2);
-        let point = |(place, &value): (usize, &f64)| (crate::size_f64(place) + 0.5, value.log2());
-        let points: Vec<(f64, f64)> = values.iter().enumerate().map(point).collect();
-        let mark = |&at: &(f64, f64)| Circle::new(at, 3, style.color.filled());
-        chart.draw_series(points.iter().map(mark))?;
-        let dashed = number >= COLOURS.len();
-        if dashed {
-            chart.draw_series(DashedLineSeries::new(points, 6, 5, style))?;
-        } else {
-            chart.draw_series(LineSeries::new(points, style))?;
+impl Width {
+    fn colour(self) -> usize {
+        match self {
+            Self::Wide => 0,
+            Self::Narrow => 1,
+            Self::Several => 2,
         }
-        key(&area, number, name, dashed)?;
     }
-    Ok(area.present()?)
-}
 
-fn open(path: &Path) -> Outcome<Area<'_>> {
-    let font = epaint_default_fonts::UBUNTU_LIGHT;
-    register_font("sans-serif", FontStyle::Normal, font)
-        .map_err(|_unusable| "the built-in font cannot be used")?;
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    Ok(area)
-}
-
-fn chart<'a>(
-    area: &Area<'a>,
-    frame: &Frame<'_>,
-    places: &[String],
-    axis: Ratios,
-) -> Outcome<Chart<'a>> {
-    let (drawing, _) = area.split_horizontally(SIZE.0.saturating_sub(180));
-    let floor = axis.range.start;
-    let mut chart = ChartBuilder::on(&drawing)
-        .caption(frame.title, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(58)
-        .y_label_area_size(66)
-        .build_cartesian_2d(0.0..crate::size_f64(places.len()), axis)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(0)
-        .x_desc(frame.x)
-        .y_desc(frame.y)
-        .y_label_formatter(&|place| label(place.exp2()))
-        .label_style(("sans-serif", 15))
-        .axis_desc_style(("sans-serif", 17))
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(BLACK.mix(0.12))
-        .draw()?;
-    for (number, place) in places.iter().enumerate() {
-        let middle = chart.backend_coord(&(crate::size_f64(number) + 0.5, floor));
-        let position = plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Center,
-            plotters::style::text_anchor::VPos::Top,
-        );
-        let style = ("sans-serif", 13).into_font().color(&BLACK).pos(position);
-        area.draw_text(place, &style, (middle.0, middle.1 + 8))?;
+    fn marker(self) -> Marker {
+        match self {
+            Self::Wide => Marker::Disc,
+            Self::Narrow => Marker::Ring,
+            Self::Several => Marker::Triangle,
+        }
     }
-    Ok(chart)
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Wide => "64-bit numbers",
+            Self::Narrow => "32-bit",
+            Self::Several => "16- and 32-bit",
+        }
+    }
+
+    fn line(self, points: Vec<(f64, f64)>) -> Line {
+        Line {
+            points,
+            colour: self.colour(),
+            marker: Some(self.marker()),
+            label: Label::None,
+            ..Line::default()
+        }
+    }
 }
 
-/// What the colour of a series means, beside the chart.
-fn key(area: &Area<'_>, number: usize, name: &str, dashed: bool) -> Outcome<()> {
-    let colour = COLOURS[number % COLOURS.len()];
-    let row = i32::try_from(number)?;
-    let (left, top) = (748, 52 + 22 * row);
-    let ends = if dashed {
-        vec![(0, 5), (10, 15)]
-    } else {
-        vec![(0, 15)]
+/// A case is called after its program and its numbers.
+fn parts(case: &str) -> (&str, Width) {
+    match case.rsplit_once('-') {
+        Some((program, "f64" | "i64")) => (program, Width::Wide),
+        Some((program, "f32" | "i32")) => (program, Width::Narrow),
+        _ => (case, Width::Several),
+    }
+}
+
+fn programs<'a, Row>(rows: impl Iterator<Item = (&'a str, &'a Row)>) -> Programs<'a, Row> {
+    let mut programs: Programs<'a, Row> = Vec::new();
+    for (case, row) in rows {
+        let (name, width) = parts(case);
+        match programs.iter_mut().find(|(known, _)| known == name) {
+            Some((_, rows)) => rows.push((width, row)),
+            None => programs.push((name.to_owned(), vec![(width, row)])),
+        }
+    }
+    programs
+}
+
+fn keys() -> Vec<Key> {
+    let key = |width: Width| Key {
+        text: width.words().to_owned(),
+        swatch: Swatch::Point(width.marker()),
+        colour: Some(width.colour()),
     };
-    for (from, to) in ends {
-        let corners = [(left + from, top), (left + to, top + 10)];
-        area.draw(&Rectangle::new(corners, colour.filled()))?;
-    }
-    let style = ("sans-serif", 14).into_font().color(&BLACK);
-    Ok(area.draw_text(name, &style, (left + 22, top - 2))?)
+    WIDTHS.map(key).to_vec()
 }
 
-fn label(value: f64) -> String {
-    let text = format!("{value:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A logarithmic axis: its places are logarithms to base 2.
-#[derive(Debug, Clone)]
-struct Ratios {
-    range: Range<f64>,
-}
-
-impl Ratios {
-    /// Holds all values; from 1 where bars stand on it.
-    fn of(series: &[Series], from_one: bool) -> Self {
-        let values = series.iter().flat_map(|(_, values)| values);
-        let places = values
-            .filter(|value| value.is_finite())
-            .map(|value| value.log2());
-        let (mut low, mut high) = (if from_one { 0.0 } else { f64::MAX }, 0.2_f64);
-        for place in places {
-            low = low.min(place);
-            high = high.max(place);
-        }
-        let low = if low > high { 0.0 } else { low };
-        let margin = 0.04 * (high - low);
-        let low = if from_one && low >= 0.0 {
-            0.0
-        } else {
-            low - margin
+fn groups(report: &Report, source: &dyn Fn(&str) -> String) -> Outcome<Drawing> {
+    let rows = report
+        .groups
+        .iter()
+        .filter(|row| row.merge == "concatenate");
+    let panel = |(name, rows): (String, Vec<(Width, &super::report::GroupRow)>)| {
+        let line = |(width, row): (Width, &super::report::GroupRow)| {
+            let first = row.ratios.first().map_or(1.0, |&(_, value)| value);
+            let point =
+                |&(size, value): &(u32, f64)| (f64::from(size), 100.0 * (value / first - 1.0));
+            width.line(row.ratios.iter().map(point).collect())
         };
-        Self {
-            range: low..high + margin,
-        }
+        (name, rows.into_iter().map(line).collect())
+    };
+    let panels: Vec<(String, Vec<Line>)> = programs(rows.map(|row| (row.case.as_str(), row)))
+        .into_iter()
+        .map(panel)
+        .collect();
+    let values = || {
+        panels
+            .iter()
+            .flat_map(|(_, lines)| lines)
+            .flat_map(|line| &line.points)
+    };
+    let high = values().map(|point| point.1).fold(5.0, f64::max);
+    let low = values().map(|point| point.1).fold(0.0, f64::min);
+    let sizes = values().map(|point| point.0).fold(2.0, f64::max);
+    Ok(Panels {
+        heading: Heading {
+            title: "Compression ratio by how many ranks are merged".to_owned(),
+            source: source(
+                "Backstay's codecs; ranks' variables of one kind, one after the other \
+                 (concatenate)",
+            ),
+            key: keys(),
+            note: String::new(),
+        },
+        x: Axis::new("ranks merged with each other", Scale::Log2, 1.0, sizes),
+        y: Axis::new(
+            "change of the ratio against ranks by themselves",
+            Scale::Linear,
+            low - 2.0,
+            high + 2.0,
+        )
+        .with_suffix(" %"),
+        columns: 3,
+        panels,
     }
+    .draw()?)
 }
 
-impl Ranged for Ratios {
-    type FormatOption = plotters::coord::ranged1d::DefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        RangedCoordf64::from(self.range.clone()).map(value, limit)
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        let span = self.range.end - self.range.start;
-        let steps: &[f64] = match span {
-            wide if wide > 3.0 => &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0],
-            middle if middle > 1.0 => &[0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0],
-            _ => &[
-                0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0,
-            ],
+fn course(report: &Report, source: &dyn Fn(&str) -> String) -> Outcome<Drawing> {
+    let places = |values: Vec<f64>| -> Vec<(f64, f64)> {
+        let place = |(at, value)| (size_f64(at) + 1.0, value);
+        values.into_iter().enumerate().map(place).collect()
+    };
+    let panel = |(name, rows): (String, Vec<(Width, &super::report::CourseRow)>)| {
+        let pair = |(width, row): (Width, &super::report::CourseRow)| {
+            let ours = row.ratios.iter().map(|&(_, ours, _)| ours).collect();
+            let agnostic = row.ratios.iter().map(|&(.., agnostic)| agnostic).collect();
+            let dotted = Line {
+                marker: None,
+                dash: Dash::Dotted,
+                ..width.line(places(agnostic))
+            };
+            [dotted, width.line(places(ours))]
         };
-        let places = steps.iter().map(|step| step.log2());
-        places.filter(|place| self.range.contains(place)).collect()
+        (name, rows.into_iter().flat_map(pair).collect())
+    };
+    let rows = report.course.iter().map(|row| (row.case.as_str(), row));
+    let panels: Vec<(String, Vec<Line>)> = programs(rows).into_iter().map(panel).collect();
+    let values = || {
+        panels
+            .iter()
+            .flat_map(|(_, lines)| lines)
+            .flat_map(|line| &line.points)
+    };
+    let high = values().map(|point| point.1).fold(10.0, f64::max);
+    let last = values().map(|point| point.0).fold(2.0, f64::max);
+    let mut key = keys();
+    key.push(Key {
+        text: "zstd -3, in the same colours".to_owned(),
+        swatch: Swatch::Line(Dash::Dotted),
+        colour: None,
+    });
+    Ok(Panels {
+        heading: Heading {
+            title: "Compression ratio over the course of a program".to_owned(),
+            source: source("Backstay's codecs, 32 ranks, beside zstd -3 on whole checkpoints"),
+            key,
+            note: String::new(),
+        },
+        x: Axis::new("checkpoint of the course", Scale::Linear, 0.7, last + 0.3),
+        y: Axis::new(RATIO, Scale::Log10, 1.0, 1.5 * high),
+        columns: 3,
+        panels,
     }
+    .draw()?)
+}
 
-    fn range(&self) -> Range<f64> {
-        self.range.clone()
+fn ratios(rows: &[(String, Vec<f64>)]) -> Axis {
+    let values = rows.iter().flat_map(|(_, values)| values);
+    let high = values.copied().fold(10.0, f64::max);
+    Axis::new(RATIO, Scale::Log10, 0.95, 1.15 * high)
+}
+
+fn merges(report: &Report, source: &dyn Fn(&str) -> String) -> Outcome<Drawing> {
+    let looks = [
+        (Marker::Ring, 0),
+        (Marker::Dot, 0),
+        (Marker::Cross, 1),
+        (Marker::Box, 4),
+        (Marker::Plus, 4),
+    ];
+    let names = report.merges.first().map_or(&[][..], |row| &row.ratios);
+    let series = names.iter().zip(looks);
+    let rows: Vec<(String, Vec<f64>)> = report
+        .merges
+        .iter()
+        .map(|row| {
+            let values = row.ratios.iter().map(|&(_, value)| value);
+            (row.case.clone(), values.collect())
+        })
+        .collect();
+    Ok(Dots {
+        heading: Heading {
+            title: "Compression ratio by how ranks are merged".to_owned(),
+            source: source("Backstay's codecs and, agnostic, zstd -3, 32 ranks"),
+            note: EACH.to_owned(),
+            ..Heading::default()
+        },
+        x: ratios(&rows),
+        rows,
+        series: series
+            .map(|((name, _), (marker, colour))| (name.clone(), marker, colour))
+            .collect(),
+    }
+    .draw()?)
+}
+
+fn passes(report: &Report, source: &dyn Fn(&str) -> String) -> Outcome<Drawing> {
+    let values = |row: &super::report::PassRow| {
+        let values = [row.without, row.with, row.agnostic, row.agnostic_twice];
+        (row.case.clone(), values.to_vec())
+    };
+    let rows: Vec<(String, Vec<f64>)> = report.passes.iter().map(values).collect();
+    let series = [
+        ("one pass", Marker::Dot, 0),
+        ("second pass", Marker::Ring, 0),
+        ("zstd -3", Marker::Plus, 4),
+        ("zstd -3 twice", Marker::Box, 4),
+    ];
+    Ok(Dots {
+        heading: Heading {
+            title: "Compression ratio with one pass and with two".to_owned(),
+            source: source("Backstay's codecs and zstd -3, 32 ranks"),
+            note: EACH.to_owned(),
+            ..Heading::default()
+        },
+        x: ratios(&rows),
+        rows,
+        series: series
+            .map(|(name, marker, colour)| (name.to_owned(), marker, colour))
+            .to_vec(),
+    }
+    .draw()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::compression::report::Report;
+    use std::path::Path;
+
+    #[test]
+    fn committed_page_and_pictures_are_those_of_the_committed_report() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let report = root.join("benchmarks/results/codecs-report-xeon-2core-b2c9625.json");
+        let report: Report = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        crate::compression::page::write(&report, out.path()).unwrap();
+        for name in ["groups", "merges", "passes", "course"] {
+            let name = format!("figures/compression-{name}.svg");
+            let fresh = std::fs::read_to_string(out.path().join(&name)).unwrap();
+            let committed = std::fs::read_to_string(root.join("docs").join(&name)).unwrap();
+            assert!(fresh == committed, "{name}: run make compression-figures");
+        }
     }
 }

@@ -7,14 +7,14 @@
 use super::job::Operation;
 use crate::as_f64;
 use backstay_testkit::network::{Action, Attempt, SimNetwork};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A machine on which seconds are computed.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
 pub struct Machine {
     /// Of a message, one way, in seconds.
     pub latency_seconds: f64,
@@ -46,7 +46,7 @@ impl Machine {
 }
 
 /// What one node did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NodeCount {
     /// Messages: requests and pulls, sent and answered.
     pub messages: u64,
@@ -57,7 +57,7 @@ pub struct NodeCount {
 }
 
 /// What an operation was.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 pub struct Counted {
     /// Nodes of the job.
     pub nodes: usize,

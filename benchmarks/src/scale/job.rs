@@ -12,7 +12,7 @@ use backstay_base::io::on_demand::opened_by_this_thread;
 use backstay_format::width::to_u64;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::SimNetwork;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// From its beginning until it is protected: a vote, and one of those that wait for protection.

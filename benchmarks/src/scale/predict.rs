@@ -6,10 +6,10 @@
 use super::count::{Counted, Machine};
 use super::job::Operation;
 use crate::{as_f64, size_f64};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is foretold of an operation.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 pub struct Predicted {
     /// Nodes of the job.
     pub nodes: usize,

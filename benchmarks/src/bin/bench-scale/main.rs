@@ -7,13 +7,13 @@ use backstay_bench::figures::say;
 use backstay_bench::heap::Counting;
 use backstay_bench::scale::{Counted, Machine, Predicted, Setting, measure, predict};
 use backstay_bench::{Outcome, machine};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 #[global_allocator]
 static HEAP: Counting = Counting::new();
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 struct Report {
     machine: String,
     commit: String,
@@ -31,10 +31,16 @@ struct Arguments {
     path: PathBuf,
     /// Where the picture goes.
     picture: Option<PathBuf>,
+    /// An earlier report, to draw the picture from.
+    from: Option<PathBuf>,
 }
 
 fn main() -> Outcome<()> {
     let arguments = arguments()?;
+    if let (Some(report), Some(folder)) = (&arguments.from, &arguments.picture) {
+        let report: Report = serde_json::from_slice(&std::fs::read(report)?)?;
+        return picture::draw(&report.counted, &report.predicted, folder);
+    }
     let mut counted = Vec::new();
     for &nodes in &arguments.sizes {
         let begun = std::time::Instant::now();
@@ -76,13 +82,15 @@ fn arguments() -> Outcome<Arguments> {
         sizes: Vec::new(),
         path: PathBuf::from("/dev/shm"),
         picture: None,
+        from: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut folder = || words.next().ok_or(format!("{word} wants a folder"));
+        let mut path = || words.next().ok_or(format!("{word} wants a path"));
         match (&*word, word.parse()) {
-            ("--path", _) => arguments.path = folder()?.into(),
-            ("--picture", _) => arguments.picture = Some(folder()?.into()),
+            ("--path", _) => arguments.path = path()?.into(),
+            ("--picture", _) => arguments.picture = Some(path()?.into()),
+            ("--from", _) => arguments.from = Some(path()?.into()),
             (_, Ok(nodes)) => arguments.sizes.push(nodes),
             _ => return Err(format!("{word} is no number of nodes").into()),
         }

@@ -3,24 +3,21 @@
 //! In from: `main`. Out to: docs/figures/scale.svg and .png.
 //! Invariants: what was counted is drawn through, what is foretold is dashed.
 
-use backstay_bench::Outcome;
 use backstay_bench::scale::{Counted, Operation, Predicted};
-use backstay_picture::{Axis, Chart, Legend, Line, Scale};
+use backstay_bench::{Outcome, as_f64, size_f64};
+use backstay_picture::{Axis, Chart, Dash, Heading, Key, Label, Line, Marker, Scale, Swatch};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 fn words(operation: Operation) -> &'static str {
     match operation {
-        Operation::Checkpoint => "checkpoint until protected",
-        Operation::Drain => "drain (the coordinator, polled)",
+        Operation::Checkpoint => "checkpoint",
+        Operation::Drain => "drain",
         Operation::Restart => "restart",
-        Operation::RestartAfterLosses => "restart, a node lost in each of up to 10 groups",
-        Operation::RestartOnOtherRanks => "restart on twice as many ranks, all elsewhere",
-        Operation::RestartFromArchive => "restart from the archive alone",
+        Operation::RestartAfterLosses => "restart, nodes lost",
+        Operation::RestartOnOtherRanks => "restart, other ranks",
+        Operation::RestartFromArchive => "restart from the archive",
     }
-}
-
-fn place(nodes: usize, messages: f64) -> (f64, f64) {
-    (backstay_bench::size_f64(nodes), messages)
 }
 
 /// The lines of one operation.
@@ -29,47 +26,92 @@ fn lines(
     operation: Operation,
     counted: &[Counted],
     predicted: &[Predicted],
-) -> Vec<Line> {
+) -> [Line; 3] {
     let own = counted.iter().filter(|one| one.operation == operation);
     let points: Vec<(f64, f64)> = own
-        .map(|one| place(one.nodes, backstay_bench::as_f64(one.busiest.messages)))
+        .map(|one| (size_f64(one.nodes), as_f64(one.busiest.messages)))
         .collect();
-    let beyond = predicted
+    let beyond: Vec<(f64, f64)> = predicted
         .iter()
         .filter(|one| one.operation == operation && one.counted_over.is_none())
-        .map(|one| place(one.nodes, one.messages));
-    let dashed: Vec<(f64, f64)> = points.last().copied().into_iter().chain(beyond).collect();
-    let has_any = points.iter().any(|(_, messages)| *messages > 0.0);
-    let name = if has_any {
-        words(operation).to_owned()
-    } else {
-        format!("{}: none", words(operation))
-    };
-    let line = |name: String, points, dashed| Line {
-        name,
+        .map(|one| (size_f64(one.nodes), one.messages))
+        .collect();
+    let all = points.iter().chain(&beyond).copied().collect();
+    let line = |points, dash, marker, label| Line {
         points,
         colour,
-        dashed,
+        dash,
+        marker,
+        label,
+        ..Line::default()
     };
-    vec![line(name, points, false), line(String::new(), dashed, true)]
+    let name = Label::End(words(operation).to_owned());
+    [
+        line(all, Dash::Dashed, None, name),
+        line(beyond, Dash::Solid, Some(Marker::Ring), Label::None),
+        line(points, Dash::Solid, Some(Marker::Disc), Label::None),
+    ]
 }
 
 /// Draws `scale.svg` and `scale.png` in `folder`.
 pub(crate) fn draw(counted: &[Counted], predicted: &[Predicted], folder: &Path) -> Outcome<()> {
-    let operations: std::collections::BTreeSet<Operation> =
-        counted.iter().map(|one| one.operation).collect();
-    let lines = operations.into_iter().enumerate();
-    let chart = Chart {
-        title: "Messages that the busiest node sends and answers (dashed: foretold)".to_owned(),
-        x: Axis::new("nodes of the job", Scale::Log2, 16.0, 12_000.0),
-        y: Axis::new("messages", Scale::Log10, 1.0, 10_000.0),
-        lines: lines
-            .flat_map(|(colour, operation)| self::lines(colour, operation, counted, predicted))
-            .collect(),
-        mark: None,
-        legend: Legend::UpperLeft,
+    let sends = |operation: &Operation| {
+        counted
+            .iter()
+            .any(|one| one.operation == *operation && one.busiest.messages > 0)
     };
-    chart
-        .write(&folder.join("scale"))
-        .map_err(|error| format!("{}: {error}", folder.display()).into())
+    let operations: BTreeSet<Operation> = counted.iter().map(|one| one.operation).collect();
+    let (loud, silent): (Vec<Operation>, Vec<Operation>) =
+        operations.iter().partition(|one| sends(one));
+    let silent: Vec<&str> = silent.into_iter().map(words).collect();
+    let key = |text: &str, swatch| Key {
+        text: text.to_owned(),
+        swatch,
+        colour: None,
+    };
+    let chart = Chart {
+        heading: Heading {
+            title: "Messages that the busiest node of a job sends and answers".to_owned(),
+            source: "Backstay: counted on simulated networks, and what follows for 10,240 nodes"
+                .to_owned(),
+            key: vec![
+                key("counted", Swatch::Point(Marker::Disc)),
+                key("foretold", Swatch::Point(Marker::Ring)),
+            ],
+            note: format!(
+                "Nodes lost: one in each of up to 10 groups. Other ranks: twice as many, all elsewhere. \
+                 Drain: the coordinator, which other nodes poll. Without a message: {}.",
+                silent.join(" and ")
+            ),
+        },
+        x: Axis::new("nodes of the job", Scale::Log10, 14.0, 12_000.0),
+        y: Axis::new("messages", Scale::Log10, 10.0, 1000.0),
+        lines: loud
+            .into_iter()
+            .enumerate()
+            .flat_map(|(colour, operation)| lines(colour, operation, counted, predicted))
+            .collect(),
+        marks: Vec::new(),
+    };
+    Ok(chart.draw()?.write(&folder.join("scale"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    #[test]
+    fn committed_picture_is_that_of_the_committed_report() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let report = root.join("benchmarks/results/scale-xeon-2core-75e72b7.json");
+        let report: crate::Report =
+            serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        super::draw(&report.counted, &report.predicted, out.path()).unwrap();
+        for name in ["scale.svg", "scale.png"] {
+            let fresh = std::fs::read(out.path().join(name)).unwrap();
+            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
+            assert!(fresh == committed, "{name}: run make scale-figure");
+        }
+    }
 }

@@ -21,7 +21,8 @@ use backstay_model::{Completion, Mode, Transfer};
 
 use backstay_bench::Outcome;
 use backstay_bench::figures::say;
-use backstay_picture::{Axis, Chart, Legend, Line, Scale};
+
+mod pictures;
 
 const TEMPLATE: &str = include_str!("page.md.in");
 
@@ -187,12 +188,6 @@ fn write(out: &Path, costs_file: Option<&Path>) -> Result<String, String> {
     Ok(format!("wrote {} and {}", path.display(), folder.display()))
 }
 
-fn draw(chart: &Chart, folder: &Path, name: &str) -> Result<(), String> {
-    chart
-        .write(&folder.join(name))
-        .map_err(|e| format!("{name}: {e}"))
-}
-
 /// An efficiency for a table; tiny ones keep their order of magnitude.
 fn shown(efficiency: f64) -> String {
     if efficiency < 0.001 {
@@ -209,21 +204,6 @@ fn shown_gain(gain: f64) -> String {
     } else {
         format!("{gain:.2}x")
     }
-}
-
-/// Failure factors from 1 to the last, evenly spaced on a logarithmic axis.
-fn factors(last: f64, steps: u32) -> Vec<f64> {
-    (0..=steps)
-        .map(|step| last.powf(f64::from(step) / f64::from(steps)))
-        .collect()
-}
-
-fn efficiency_axis() -> Axis {
-    Axis::new("efficiency", Scale::Linear, 0.0, 1.0)
-}
-
-fn failure_axis(last: f64) -> Axis {
-    Axis::new("failure rate, times TSUBAME2.0's", Scale::Log2, 1.0, last)
 }
 
 fn figure_13(folder: &Path, values: &mut Values) -> Result<(), String> {
@@ -249,38 +229,10 @@ fn figure_13(folder: &Path, values: &mut Values) -> Result<(), String> {
         }
     }
     values.insert("figure_13", table);
-    let mut lines = Vec::new();
-    for (colour, cost) in [1.0, 2.0, 10.0].into_iter().enumerate() {
-        for (name, dashed) in [("non-blocking", false), ("blocking", true)] {
-            let at = |failures: f64| {
-                let machine = Machine {
-                    blocking: dashed,
-                    ..Machine::PAPER.at(failures, cost)
-                };
-                (failures, machine.efficiency())
-            };
-            let points = factors(16.0, 24).into_iter().map(at).collect();
-            lines.push(Line {
-                name: format!("{name}, cost {cost}x"),
-                points,
-                colour,
-                dashed,
-            });
-        }
-    }
-    let chart = Chart {
-        title: "Figure 13: efficiency of blocking and non-blocking checkpointing".to_owned(),
-        x: failure_axis(16.0),
-        y: efficiency_axis(),
-        lines,
-        mark: None,
-        legend: Legend::UpperRight,
-    };
-    draw(&chart, folder, "figure-13")
+    pictures::figure_13(folder)
 }
 
 fn figure_14(folder: &Path, values: &mut Values) -> Result<(), String> {
-    let mut lines = Vec::new();
     let mut table = String::from(
         "| failures | PFS cost | blocking | non-blocking at alpha 0.00184 | blocking is better from alpha |\n\
          |---|---|---|---|---|\n",
@@ -292,7 +244,7 @@ fn figure_14(folder: &Path, values: &mut Values) -> Result<(), String> {
         (1.0, 10.0),
         (10.0, 10.0),
     ];
-    for (colour, (failures, cost)) in pairs.into_iter().enumerate() {
+    for (failures, cost) in pairs {
         let machine = Machine::PAPER.at(failures, cost);
         let blocking = machine.blocking().efficiency();
         let with = |slowdown_share| {
@@ -310,41 +262,12 @@ fn figure_14(folder: &Path, values: &mut Values) -> Result<(), String> {
             shown(blocking),
             shown(with(0.00184)),
         );
-        if blocking < 0.01 {
-            continue;
-        }
-        let steps = (0..=40).map(|step| 1e-3 * 5000_f64.powf(f64::from(step) / 40.0));
-        let points = steps.map(|alpha| (alpha, with(alpha))).collect();
-        let name = format!("non-blocking, {failures}xF {cost}xC");
-        lines.push(Line {
-            name,
-            points,
-            colour,
-            dashed: false,
-        });
-        let name = format!("blocking, {failures}xF {cost}xC");
-        let points = vec![(1e-3, blocking), (5.0, blocking)];
-        lines.push(Line {
-            name,
-            points,
-            colour,
-            dashed: true,
-        });
     }
     values.insert("figure_14", table);
-    let chart = Chart {
-        title: "Figure 14: efficiency under varying the overhead factor".to_owned(),
-        x: Axis::new("overhead factor alpha", Scale::Log10, 1e-3, 5.0),
-        y: efficiency_axis(),
-        lines,
-        mark: None,
-        legend: Legend::LowerLeft,
-    };
-    draw(&chart, folder, "figure-14")
+    pictures::figure_14(folder)
 }
 
 fn figure_15(folder: &Path, values: &mut Values) -> Result<(), String> {
-    let mut lines = Vec::new();
     let mut table = String::from(
         "| failures | 90 % | 80 % | 70 % | 90 % blocking | 80 % blocking | 70 % blocking | ceiling |\n\
          |---|---|---|---|---|---|---|---|\n",
@@ -361,34 +284,7 @@ fn figure_15(folder: &Path, values: &mut Values) -> Result<(), String> {
         let _infallible = writeln!(table, "{row} {:.3} |", machine.ceiling());
     }
     values.insert("figure_15", table);
-    for (colour, target) in [0.9, 0.8, 0.7].into_iter().enumerate() {
-        for (name, blocking) in [("non-blocking", false), ("blocking", true)] {
-            let at = |factor: f64| {
-                let machine = Machine {
-                    blocking,
-                    ..Machine::PAPER.at(factor, 1.0)
-                };
-                (factor, machine.required(target).unwrap_or(f64::NAN))
-            };
-            let points = factors(16.0, 24).into_iter().map(at).collect();
-            let name = format!("{name} {:.0} %", 100.0 * target);
-            lines.push(Line {
-                name,
-                points,
-                colour,
-                dashed: blocking,
-            });
-        }
-    }
-    let chart = Chart {
-        title: "Figure 15: required file system rate".to_owned(),
-        x: failure_axis(16.0),
-        y: Axis::new("file system rate (GB/s)", Scale::Log10, 0.5, 1e4),
-        lines,
-        mark: None,
-        legend: Legend::UpperLeft,
-    };
-    draw(&chart, folder, "figure-15")
+    pictures::figure_15(folder)
 }
 
 fn sensitivity(values: &mut Values) -> Result<(), String> {
@@ -619,39 +515,7 @@ fn own_figures(folder: &Path, costs: Costs, values: &mut Values) -> Result<(), S
         ),
     ];
     own_tables(&ways, values)?;
-    let lines = |value: &dyn Fn(&Machine) -> f64| -> Vec<Line> {
-        let line = |(colour, (name, machine)): (usize, &(&'static str, Machine))| {
-            let points = factors(16.0, 24)
-                .into_iter()
-                .map(|f| (f, value(&machine.at(f, 1.0))));
-            let (name, points) = ((*name).to_owned(), points.collect());
-            Line {
-                name,
-                points,
-                colour,
-                dashed: false,
-            }
-        };
-        ways.iter().enumerate().map(line).collect()
-    };
-    let efficiency = Chart {
-        title: "What differential and compressed draining add".to_owned(),
-        x: failure_axis(16.0),
-        y: efficiency_axis(),
-        lines: lines(&Machine::efficiency),
-        mark: None,
-        legend: Legend::LowerLeft,
-    };
-    draw(&efficiency, folder, "backstay-efficiency")?;
-    let needed = Chart {
-        title: "File system rate needed for 80 % efficiency".to_owned(),
-        x: failure_axis(16.0),
-        y: Axis::new("file system rate (GB/s)", Scale::Log10, 0.1, 1e4),
-        lines: lines(&|machine| machine.required(0.8).unwrap_or(f64::NAN)),
-        mark: None,
-        legend: Legend::UpperLeft,
-    };
-    draw(&needed, folder, "backstay-file-system")
+    pictures::own(folder, &ways, costs)
 }
 
 fn own_tables(ways: &Ways, values: &mut Values) -> Result<(), String> {

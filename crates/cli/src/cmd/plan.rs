@@ -7,18 +7,17 @@
 //! Out to: standard output, as text or JSON; pictures beside it when asked for.
 //! Invariants: exit code 0 with a plan, 1 for bad input; a target out of reach is said in the plan.
 
+mod pictures;
 mod settings;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use backstay_model::advice::{self, Losses, Required, WhatIf};
 use backstay_model::human::Inputs;
-use backstay_model::levels::level_at;
-use backstay_model::optimize::{Best, Problem, optimize};
+use backstay_model::optimize::{Best, optimize};
 use backstay_model::simulate::{Settings, TransferPolicy, periods};
-use backstay_model::{Mode, ModelError, solve};
-use backstay_picture::{Axis, Chart, Legend, Line, Scale};
+use backstay_model::{Mode, ModelError};
 use serde::Serialize;
 
 use super::job::{Job, JobArgs};
@@ -120,7 +119,7 @@ const RATE_MAX: f64 = 1e9;
 pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     let done = plan(args).and_then(|(job, best, report)| {
         if let Some(stem) = &args.picture {
-            for file in draw(&job, &best, stem).map_err(|e| e.to_string())? {
+            for file in pictures::draw(&job, &best, stem)? {
                 output::complain(&format!("wrote {}.svg and .png", file.display()));
             }
         }
@@ -403,108 +402,4 @@ fn transfer_lines(transfer: &TransferReport) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// Two pictures: efficiency over the interval, needed file system rate over the failure rate.
-fn draw(job: &Job, best: &Best, stem: &Path) -> Result<[PathBuf; 2], Box<dyn std::error::Error>> {
-    let problem = job.problem_of(&job.inputs)?;
-    let named = |end: &str| {
-        let mut name = stem.file_name().unwrap_or_default().to_os_string();
-        name.push(end);
-        stem.with_file_name(name)
-    };
-    let files = [named("-interval"), named("-file-system")];
-    interval_chart(&problem, best).write(&files[0])?;
-    file_system_chart(job).write(&files[1])?;
-    Ok(files)
-}
-
-fn interval_chart(problem: &Problem, best: &Best) -> Chart {
-    let seconds = best.case.interval_seconds;
-    let (low, high) = (
-        seconds / 20.0,
-        (seconds * 20.0).min(problem.bounds.interval_seconds_max),
-    );
-    let high = high.max(2.0 * low);
-    let points = (0..=160)
-        .map(|step| low * (high / low).powf(f64::from(step) / 160.0))
-        .map(|t| {
-            let solved = solve(&problem.case_at(&best.used_levels, t, &best.case.between));
-            (t, solved.map_or(f64::NAN, |solution| solution.efficiency))
-        })
-        .collect();
-    let efficiency = best.solution.efficiency;
-    let top = best.used_levels.len();
-    let name = format!(
-        "{} intervals to level {}",
-        best.solution.intervals,
-        best.used_levels[top - 1]
-    );
-    debug_assert_eq!(level_at(best.solution.intervals, &best.case.between), top);
-    Chart {
-        title: "Efficiency over the interval".to_owned(),
-        x: Axis::new(
-            "useful time between checkpoints (s)",
-            Scale::Log10,
-            low,
-            high,
-        ),
-        y: Axis::new("efficiency", Scale::Linear, 0.0, 1.0),
-        lines: vec![Line {
-            name,
-            points,
-            colour: 0,
-            dashed: false,
-        }],
-        mark: Some((
-            seconds,
-            efficiency,
-            format!("{seconds:.0} s: {efficiency:.3}"),
-        )),
-        legend: Legend::LowerLeft,
-    }
-}
-
-fn file_system_chart(job: &Job) -> Chart {
-    let mut lines = Vec::new();
-    let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
-    for (colour, target) in [0.9, 0.8, 0.7].into_iter().enumerate() {
-        let mut points = Vec::new();
-        // The need grows with the failures: each search begins where the last one ended.
-        let mut least = 1e-3;
-        for step in 0..=8 {
-            let factor = 2_f64.powf(f64::from(step) / 2.0);
-            let mut inputs = job.inputs.clone();
-            inputs.node_mtbf_hours /= factor;
-            let at = |rate| file_system_efficiency(job, &inputs, rate);
-            match advice::required(target, (least, 1e6), at) {
-                Required::At(rate) => {
-                    (low, high) = (low.min(rate), high.max(rate));
-                    least = (0.9 * rate).max(least);
-                    points.push((factor, rate));
-                }
-                Required::NotReachable { .. } => break,
-            }
-        }
-        let name = format!("{:.0} % efficiency", 100.0 * target);
-        lines.push(Line {
-            name,
-            points,
-            colour,
-            dashed: false,
-        });
-    }
-    let (low, high) = if high > 0.0 {
-        (low / 2.0, high * 2.0)
-    } else {
-        (0.1, 100.0)
-    };
-    Chart {
-        title: "File system rate needed (no line: not reachable at any rate)".to_owned(),
-        x: Axis::new("failure rate, times the given one", Scale::Log2, 1.0, 16.0),
-        y: Axis::new("file system rate (GB/s)", Scale::Log10, low, high),
-        lines,
-        mark: None,
-        legend: Legend::LowerRight,
-    }
 }
