@@ -310,7 +310,7 @@ def draw(settings, rows, starts):
     kills = counted(sum(start.killed for start in starts), "kill")
     figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
     picture = axes.imshow(numpy.load(OUT / "killed.npy"), vmin=0, vmax=100, cmap="inferno")
-    figure.colorbar(picture, shrink=0.85, label="heat, no unit: 100 in spots at first, 0 at the border")
+    figure.colorbar(picture, shrink=0.85, label="heat, no unit: 100 in spots at first, 0 around")
     axes.set(title=f"heat2d after {settings.steps} steps and {kills}", xlabel="column", ylabel="row")
     figure.savefig(OUT / "field.png", dpi=120)
     pyplot.close(figure)
