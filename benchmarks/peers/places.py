@@ -61,9 +61,17 @@ class Place:
 
     def refresh(self, node: int, way: Way) -> None:
         """The node's memory as a job finds it that never was here."""
-        for old in self.memory(node).iterdir():
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        memory = self.memory(node)
+        olds = [old for folder in (memory, memory / "peer") if folder.is_dir() for old in folder.iterdir()]
+        for old in olds:
+            if old != memory / "peer":
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
         self.make_folders(node, way)
+
+    def limit(self, size: str) -> None:
+        """A tmpfs of its own for what the system stores on node 0: where it is full, MPI's memory is not."""
+        self.cluster.run(0, ["mkdir", "-p", NODE])
+        self.cluster.run(0, ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", NODE])
 
     def make_folders(self, node: int, way: Way) -> None:
         for folder in [NODE, *way.folders]:

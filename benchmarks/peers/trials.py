@@ -24,7 +24,9 @@ OUTCOMES = {
     "wrong": "wrong words, in silence",
     "crash": "the restart died or hung",
 }
-MIB, WARM, GRANULE, WORDS = 16, 3, 16 << 10, (16 << 10) // 8
+LAUNCHER = ("plm:rsh", "failure of the TCP network", "possibly an internal failure", "We cannot recover from this failure")
+"""What mpirun says when its daemons are killed."""
+MIB, GRANULE, WORDS = 16, 16 << 10, (16 << 10) // 8
 MASK = (1 << 64) - 1
 LIMIT = 60
 
@@ -100,11 +102,11 @@ class Trial:
         return self.again(run, "shares=10")
 
     def full(self) -> dict[str, Any]:
-        """The node's memory is filled by somebody else but for a part of what one checkpoint takes."""
+        """The tmpfs is filled by somebody else but for a part of what one checkpoint takes."""
         run = self.start("shares=100", "steps=5", "hold_at=5")
         if run.until(("hold",), LIMIT) is None:
             raise RuntimeError(f"{self.way.id}: ended before it was hurt: {run.said[-3:]}")
-        folder = self.place.memory(0)
+        folder = self.place.memory(0) / "peer"
         free = int(self.random.random() * self.ranks * (MIB << 20))
         there = os.statvfs(folder)
         with open(folder / "ballast", "wb") as file:
@@ -118,6 +120,8 @@ class Trial:
             said = ["hung"]
         self.found |= {"free_mib": free >> 20, "call": said[0] if said else "died"}
         run.kill()
+        if self.found["call"] in ("died", "hung"):
+            self.found["call_said"] = message_of(run.said)
         (folder / "ballast").unlink()
         return self.again(run, "shares=100")
 
@@ -185,6 +189,7 @@ def outcome_of(event: list[str] | None, complete: int, again: Run) -> str:
 
 def message_of(lines: list[str]) -> list[str]:
     """What of its standard error says most."""
+    lines = [line for line in lines if not any(word in line for word in LAUNCHER)]
     telling = [line for line in lines if any(word in line.lower() for word in
                ("error", "fail", "cannot", "corrupt", "match", "missing", "signal", "abort", "refus", "damage"))]
     return [line[:200] for line in telling[:4]]

@@ -112,10 +112,16 @@ def local(shared: str) -> list[Way]:
         fti("fti.l1", "FTI L1", 1, shared),
         fti("fti.dcp", "FTI differential (FTI-FF, CRC32)", 8, shared, io=3, differential=2),
         fti("fti.dcp_md5", "FTI differential (FTI-FF, MD5)", 8, shared, io=3, differential=1),
-        fti("fti.dcp_posix", "FTI differential (POSIX, CRC32)", 8, shared, io=1, differential=2),
         veloc("veloc.local", "VeloC", shared),
         veloc("veloc.chksum", "VeloC, checksums", shared, chksum="true"),
     ]
+
+
+def hurt(shared: str) -> list[Way]:
+    """Those of which trials say what they survive on one node, beside levels in turn as FTI is meant to be used."""
+    ids = ("backstay.hash", "scr.single", "fti.l1", "fti.dcp", "veloc.local", "veloc.chksum")
+    turns = fti("fti.turns", "FTI L1 and L2 in turn", 12, shared)
+    return [way for way in local(shared) if way.id in ids] + [turns]
 
 
 def nodes(shared: str) -> list[Way]:
