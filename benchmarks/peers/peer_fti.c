@@ -49,15 +49,15 @@ static int checkpoint(long number)
     return FTI_Checkpoint((int)number, now) != FTI_DONE;
 }
 
-/* FTI has no call that waits for a head: the file is looked for where the head puts it at the end. */
+/* FTI has no call that waits for a head: the file is looked for where the head puts it at the end, watch=FOLDER. */
 static int settle(long number)
 {
     char pattern[4096];
-    const char *global = option("global", NULL);
+    const char *folder = option("watch", NULL);
 
-    if (!global)
+    if (!folder)
         return 0;
-    snprintf(pattern, sizeof pattern, "%s/*/l4/Ckpt%ld-Rank*.fti", global, number);
+    snprintf(pattern, sizeof pattern, "%s/Ckpt%ld-Rank*.fti", folder, number);
     for (int tries = 0; tries < 60000; tries++) {
         glob_t found;
         int there = glob(pattern, 0, NULL, &found) == 0;

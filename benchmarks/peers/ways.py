@@ -43,13 +43,14 @@ def scr(id: str, label: str, copy: str, shared: str, *arguments: str, **settings
 
 
 def fti(id: str, label: str, level: int, shared: str, *, real: bool = False, head: int = 0, io: int = 1,
-        differential: int = 0) -> Way:
+        differential: int = 0, pfs: str = "") -> Way:
     """FTI wants groups of two nodes or more: on one node its ranks count as nodes (local_test), else hosts do."""
+    pfs = pfs or f"{shared}/global"
     text = f"""[basic]
 head = {head}
 node_size = {1 + head}
 ckpt_dir = {NODE}/local
-glbl_dir = {shared}/global
+glbl_dir = {pfs}
 meta_dir = {shared}/meta
 ckpt_l1 = 0
 ckpt_l2 = 0
@@ -89,9 +90,11 @@ lustre_striping_unit = 4194304
 lustre_striping_factor = -1
 lustre_striping_offset = -1
 """
-    words = [f"config={shared}/config.fti", f"level={level}", *([f"global={shared}/global"] if head else [])]
+    words = [f"config={shared}/config.fti", f"level={level}"]
+    if head:
+        words.append(f"watch={f'{pfs}/*/l4' if level == 4 else f'{NODE}/local/*/l{level}'}")
     return Way(id, "fti", label, {}, words, {"config.fti": text},
-               [f"{NODE}/local", f"{shared}/global", f"{shared}/meta"], 0 if real else 2 * head)
+               [f"{NODE}/local", pfs, f"{shared}/meta"], head if real else 2 * head)
 
 
 def veloc(id: str, label: str, shared: str, **settings: str) -> Way:
@@ -110,8 +113,10 @@ def local(shared: str) -> list[Way]:
         backstay("backstay.pages", "Backstay, page tracking", tracking="pages"),
         scr("scr.single", "SCR SINGLE", "SINGLE", shared),
         fti("fti.l1", "FTI L1", 1, shared),
-        fti("fti.dcp", "FTI differential (FTI-FF, CRC32)", 8, shared, io=3, differential=2),
-        fti("fti.dcp_md5", "FTI differential (FTI-FF, MD5)", 8, shared, io=3, differential=1),
+        fti("fti.dcp", "FTI differential (FTI-FF, CRC32)", 8, shared, io=3, differential=2,
+            pfs=f"{NODE}/global"),
+        fti("fti.dcp_md5", "FTI differential (FTI-FF, MD5)", 8, shared, io=3, differential=1,
+            pfs=f"{NODE}/global"),
         veloc("veloc.local", "VeloC", shared),
         veloc("veloc.chksum", "VeloC, checksums", shared, chksum="true"),
     ]
@@ -137,7 +142,10 @@ def nodes(shared: str) -> list[Way]:
         scr("scr.xor", "SCR XOR", "XOR", shared), scr("scr.rs", "SCR RS(2)", "RS", shared),
         fti("fti.none", "FTI L1", 1, shared, real=True), fti("fti.partner", "FTI L2 (partner)", 2, shared, real=True),
         fti("fti.rs", "FTI L3 (RS(2))", 3, shared, real=True),
+        fti("fti.partner_head", "FTI L2 by heads", 2, shared, real=True, head=1),
+        fti("fti.rs_head", "FTI L3 by heads", 3, shared, real=True, head=1),
         veloc("veloc.none", "VeloC, none", shared), veloc("veloc.xor", "VeloC EC (XOR)", shared, ec_interval="0"),
+        veloc("veloc.xor_async", "VeloC EC (XOR), async", shared, mode="async", threaded="true", ec_interval="0"),
     ]
 
 
