@@ -145,6 +145,7 @@ def nodes(shared: str) -> list[Way]:
         fti("fti.partner_head", "FTI L2 by heads", 2, shared, real=True, head=1),
         fti("fti.rs_head", "FTI L3 by heads", 3, shared, real=True, head=1),
         veloc("veloc.none", "VeloC, none", shared), veloc("veloc.xor", "VeloC EC (XOR)", shared, ec_interval="0"),
+        veloc("veloc.xor_chksum", "VeloC EC (XOR), checksums", shared, ec_interval="0", chksum="true"),
         veloc("veloc.xor_async", "VeloC EC (XOR), async", shared, mode="async", threaded="true", ec_interval="0"),
     ]
 
