@@ -62,7 +62,9 @@ class Place:
     def refresh(self, node: int, way: Way) -> None:
         """The node's memory as a job finds it that never was here."""
         memory = self.memory(node)
-        olds = [old for folder in (memory, memory / "peer") if folder.is_dir() for old in folder.iterdir()]
+        # /var/tmp has what killed mpiruns leave behind, some MiB each.
+        folders = (memory, memory / "peer", memory.parents[1] / "var/tmp")
+        olds = [old for folder in folders if folder.is_dir() for old in folder.iterdir()]
         for old in olds:
             if old != memory / "peer":
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -38,7 +38,7 @@ LIBRARIES = {"backstay": "backstay", "scr": "scr", "fti": "fti", "veloc": "veloc
 CMAKE = {"scr": "share/scr/cmake/scrConfigVersion.cmake", "fti": "share/FTI/cmake/FTIConfigVersion.cmake",
          "veloc": "share/veloc/cmake/velocConfigVersion.cmake"}
 TIMES = {"local": (1, 256, 7, "0,3,10,100"), "nodes": (4, 128, 5, "3,100"), "flush": (1, 256, 5, "3,100")}
-TRIALS = {"kill": 20, "flip": 20, "full": 20, "lost": 5}
+TRIALS = {"kill": 20, "flip": 20, "full": 10, "lost": 4}
 LIMIT_SECONDS = 600
 
 
