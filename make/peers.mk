@@ -12,7 +12,7 @@ test: test-peers
 peers-ours: setup library program
 	@$(MAKE) --no-print-directory install PREFIX="$(abspath $(PEERS_OURS))" DESTDIR= >/dev/null
 
-bench-peers: peers-ours ## Blocking time and what survives beside SCR, FTI, VeloC: PEERS=prefix (35 min with all three)
+bench-peers: peers-ours ## Blocking time and what survives beside SCR, FTI, VeloC: PEERS=prefix (50 min with all three)
 	@python3 benchmarks/peers/run.py --ours "$(abspath $(PEERS_OURS))" $(if $(PEERS),--peers "$(PEERS)") $(BENCH_ARGS)
 
 # Without peers, so that the program cannot rot.

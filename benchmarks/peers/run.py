@@ -37,7 +37,7 @@ from ways import Way  # noqa: E402
 LIBRARIES = {"backstay": "backstay", "scr": "scr", "fti": "fti", "veloc": "veloc-client"}
 CMAKE = {"scr": "share/scr/cmake/scrConfigVersion.cmake", "fti": "share/FTI/cmake/FTIConfigVersion.cmake",
          "veloc": "share/veloc/cmake/velocConfigVersion.cmake"}
-TIMES = {"local": (1, 256, 7, "0,3,10,100"), "nodes": (4, 128, 5, "3,100"), "flush": (1, 256, 5, "3,100")}
+TIMES = {"local": (1, 256, 5, "0,3,10,100"), "nodes": (4, 64, 3, "3,100"), "flush": (1, 256, 3, "3,100")}
 TRIALS = {"kill": 20, "flip": 20, "full": 10, "lost": 4}
 LIMIT_SECONDS = 600
 
