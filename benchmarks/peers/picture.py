@@ -38,7 +38,7 @@ NAMES = {"backstay": "Backstay", "scr": "SCR", "fti": "FTI", "veloc": "VeloC"}
 HURTS: list[tuple[str, str, dict[str, tuple[str, str, list[tuple[str, str]]]]]] = [
     ("kill -9 inside", "a checkpoint", {
         "backstay": ("kill.backstay.hash", "", []), "scr": ("kill.scr.single", "", []),
-        "fti": ("kill.fti.turns", "", [("kill.fti.dcp", "differential")]),
+        "fti": ("kill.fti.turns", "", [("kill.fti.dcp", "diff.")]),
         "veloc": ("kill.veloc.chksum", "", [])}),
     ("a bit flips in", "the newest one", {
         "backstay": ("flip.backstay.hash", "", []), "scr": ("flip.scr.single", "no checks", []),
@@ -185,8 +185,8 @@ def counted(trial: dict[str, Any]) -> tuple[str, int]:
     if len(outcomes) == 1:
         name = next(iter(outcomes))
         return WORDS[name], GRADE[name]
-    words = ", ".join(f"{number} {WORDS[name]}" for name, number in outcomes.items())
-    return words, max(GRADE[name] for name in outcomes)
+    most = max(outcomes, key=lambda name: outcomes[name])
+    return f"{outcomes[most]}/{trial['trials']} {WORDS[most]}", max(GRADE[name] for name in outcomes)
 
 
 def cell(result: Result, hurt: str, system: str, id: str, note: str, others: list[tuple[str, str]]) -> tuple[str, str, int]:
@@ -232,7 +232,7 @@ def survival(svg: Svg, result: Result, top: float) -> float:
             size = 18.5 if len(word) <= 11 else 15
             svg.text(x + wide / 2, y + (26 if note else 35), word, size, "middle", ink, bold)
             if note:
-                svg.text(x + wide / 2, y + 46, note, 14 if len(note) < 19 else 12.2, "middle", ink)
+                svg.text(x + wide / 2, y + 46, note, 14 if len(note) < 16 else 12.8, "middle", ink)
         y += height
     return y
 
@@ -245,12 +245,12 @@ def draw(result: Result) -> str:
     mib = result.figures["local.backstay.hash.100"]["mib_a_rank"]
     cores = re.search(r"(\d+) cores", result.all["machine"])
     for index, words in enumerate([
-            f"2 ranks of {mib} MiB, stores in memory (tmpfs); 1\u00d7 = {plain:.0f} ms. Bars: least to most. "
-            f"{count(result, 'kill')} trials of kills,",
-            f"flips, full memory, {count(result, 'lost1')} of lost nodes; every word compared. newest, older: which "
-            "checkpoint came back.",
-            f"{result.versions()}; {result.all['date']}, {short(result.all['machine'])}, {cores[1] if cores else '?'} cores. "
-            "docs/performance.md has all."]):
+            f"2 ranks of {mib} MiB, stores in memory (tmpfs); 1\u00d7 = {plain:.0f} ms; bars: least to most. "
+            f"{count(result, 'kill')} kills, {count(result, 'flip')} flips,",
+            f"{count(result, 'full')} of full memory, {count(result, 'lost1')} of lost nodes; every word compared. newest, "
+            "older: which checkpoint came back.",
+            f"{result.versions()}; {result.all['date']}, {short(result.all['machine'])}, {cores[1] if cores else '?'} cores, "
+            "other work beside."]):
         svg.text(MARGIN, end + 26 + 20 * index, words, 13.6, fill=PALE)
     about = "Blocking time of a checkpoint and what survives: Backstay beside SCR, FTI and VeloC"
     return svg.whole(end + 80, about)
@@ -324,8 +324,11 @@ def called(trial: dict[str, Any]) -> str:
 
 def write_tables(result: Result, page: Path) -> None:
     text = page.read_text()
-    head = (f"Machine: {result.all['machine']}; commit {result.all['commit']}; {result.all['date']}; "
-            f"{result.all['mpi'].replace('mpirun.openmpi ', '')}; "
+    loads = [load for one in result.all["figures"] for load in one.get("load", [])]
+    trials = result.all.get("commits", {}).get("kill", result.all["commit"])
+    head = (f"Machine: {result.all['machine']}, load average {min(loads):.0f} to {max(loads):.0f} with other work; commit "
+            f"{result.all['commit']}, trials {trials}; {result.all['date']}; "
+            f"Open MPI {result.all['mpi'].split()[-1]}; "
             + ", ".join(f"{NAMES[one]} {version}" for one, version in result.all["versions"].items())
             + f"; all of it in `benchmarks/results/{result.path.name}`.")
     for name, words in {"machine": head, "times": table_of_times(result), "nodes": table_behind(result, "nodes"),
@@ -340,9 +343,9 @@ def write_tables(result: Result, page: Path) -> None:
 def main() -> None:
     result, docs = Result(Path(sys.argv[1])), Path(sys.argv[2])
     picture = docs / "figures/peers.svg"
-    picture.write_text(draw(result))
+    picture.write_bytes(draw(result).encode("ascii", "xmlcharrefreplace"))
     if shutil.which("rsvg-convert"):
-        subprocess.run(["rsvg-convert", "--width", "1520", "-o", picture.with_suffix(".png"), picture], check=True)
+        subprocess.run(["rsvg-convert", "--width", "1140", "-o", picture.with_suffix(".png"), picture], check=True)
     write_tables(result, docs / "performance.md")
 
 

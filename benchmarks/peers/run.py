@@ -233,7 +233,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mib", type=int, help="MiB a rank for times")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--trials", type=int)
-    parser.add_argument("--into", type=Path, help="a result of the same commit, of which the parts that run are replaced")
+    parser.add_argument("--into", type=Path, help="a result of which the parts that run are replaced")
     parser.add_argument("parts", nargs="*", help="parts to run")
     chosen = parser.parse_args()
     unknown = set(chosen.parts) - set(TIMES) - set(TRIALS)
@@ -253,12 +253,14 @@ def main() -> int:
         "machine": machine(), "commit": commit(), "date": datetime.date.today().isoformat(), "versions": versions,
         "mpi": subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True,
                               check=True).stdout.splitlines()[0],
-        "figures": [], "trials": []}
+        "nice": os.nice(0), "commits": {}, "figures": [], "trials": []}
     if chosen.into and chosen.into.exists():
         former = json.loads(chosen.into.read_text())
+        result["commits"] = former.get("commits", {})
         result["figures"] = [one for one in former["figures"] if one["id"].split(".")[0] not in parts]
         result["trials"] = [one for one in former["trials"] if part_of(one["id"]) not in parts]
     for part in parts:
+        result["commits"][part] = result["commit"]
         begun = time.monotonic()
         if part in TIMES:
             result["figures"] += measure(part, chosen, programs, set(versions))
