@@ -46,7 +46,8 @@ HURTS: list[tuple[str, str, dict[str, tuple[str, str, list[tuple[str, str]]]]]] 
         "veloc": ("flip.veloc.chksum", "checksums", [("flip.veloc.local", "no checks")])}),
     ("the same, with", "parity (XOR, RS)", {
         "backstay": ("flip_redundant.backstay.xor", "", []), "scr": ("flip_redundant.scr.xor", "no checks", []),
-        "fti": ("flip_redundant.fti.rs", "", []), "veloc": ("flip_redundant.veloc.xor_chksum", "checksums", [("flip_redundant.veloc.xor", "no checks")])}),
+        "fti": ("flip_redundant.fti.rs", "", []),
+        "veloc": ("flip_redundant.veloc.xor_chksum", "checksums", [("flip_redundant.veloc.xor", "no checks")])}),
     ("memory full in", "a checkpoint", {
         "backstay": ("full.backstay.hash", "", []), "scr": ("full.scr.single", "", []),
         "fti": ("full.fti.l1", "", []), "veloc": ("full.veloc.chksum", "", [])}),
@@ -189,7 +190,7 @@ def counted(trial: dict[str, Any]) -> tuple[str, int]:
     return f"{outcomes[most]}/{trial['trials']} {WORDS[most]}", max(GRADE[name] for name in outcomes)
 
 
-def cell(result: Result, hurt: str, system: str, id: str, note: str, others: list[tuple[str, str]]) -> tuple[str, str, int]:
+def cell(result: Result, id: str, note: str, others: list[tuple[str, str]]) -> tuple[str, str, int]:
     """Its words, a smaller line below, and how bad it is."""
     if not id:
         return "not offered", "", 5
@@ -224,7 +225,7 @@ def survival(svg: Svg, result: Result, top: float) -> float:
         svg.text(MARGIN, y + 47, second, 18.5)
         for index, system in enumerate(SYSTEMS):
             id, note, others = cells[system]
-            word, note, grade = cell(result, first, system, id, note, others)
+            word, note, grade = cell(result, id, note, others)
             x = column + wide * index
             svg.rectangle(x + 2, y + 2, wide - 4, height - 4, FILLS[grade])
             ink = "#ffffff" if grade == 4 else INK
@@ -308,7 +309,8 @@ def table_of_trials(result: Result) -> str:
     for label in dict.fromkeys(one["label"] for one in result.all["trials"]):
         row = []
         for part in parts:
-            trial = next((one for one in result.all["trials"] if one["label"] == label and one["id"].startswith(f"{part}.")), None)
+            trial = next((one for one in result.all["trials"]
+                          if one["label"] == label and one["id"].startswith(f"{part}.")), None)
             row.append(", ".join(f"{many} {WORDS[name]}" for name, many in trial["outcomes"].items()) + called(trial)
                        if trial else "")
         lines.append(f"| {label} | {' | '.join(row)} |")

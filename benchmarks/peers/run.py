@@ -22,6 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,10 @@ def figures_of(run: Run, part: str, way: Way) -> Iterator[dict[str, Any]]:
     """For each share the blocking time and what goes on behind it, beside what the same round's baselines took."""
     took: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     shares: dict[float, list[int]] = defaultdict(list)
-    for name, step, share, wall, cpu in (event for event in run.events if len(event) == 5):
-        took[name][int(step)] = (float(wall), float(cpu))
+    for name, step, changed, seconds, cpu in (event for event in run.events if len(event) == 5):
+        took[name][int(step)] = (float(seconds), float(cpu))
         if name == "begin" and int(step) > 3:
-            shares[float(share)].append(int(step))
+            shares[float(changed)].append(int(step))
     for share, steps in shares.items():
         good = [step for step in steps if step in took["done"]]
         wall = [took["done"][step][0] for step in good]
@@ -187,7 +188,7 @@ def hurt(part: str, chosen: argparse.Namespace, programs: Path, systems: set[str
                 if way.id.endswith((".none", "_head", "_async")):
                     continue
                 for nodes in (1, 2):
-                    found.append(trials(f"lost{nodes}", place, way, programs, count, lambda one, n=nodes: one.lose(n)))
+                    found.append(trials(f"lost{nodes}", place, way, programs, count, partial(Trial.lose, nodes=nodes)))
                 found.append(trials("flip_redundant", place, way, programs, count, Trial.flip))
         return found
     with Place(1, "1g") as place:

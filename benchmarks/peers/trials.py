@@ -49,7 +49,7 @@ def word_of(rank: int, place: int, step: int) -> bytes:
 def granules_of(rank: int, step: int, share: float) -> list[int]:
     count = (MIB << 20) // GRANULE
     wanted = int(count * share / 100 + 0.5)
-    seed, chosen = mixed((step * 4099 + rank) & MASK), {}
+    seed, chosen = mixed((step * 4099 + rank) & MASK), dict[int, bool]()
     while len(chosen) < wanted:
         seed = mixed(seed)
         chosen[seed % count] = True

@@ -7,7 +7,6 @@ Node-local levels lie in NODE on each node's own tmpfs; SHARED stands for the pa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 NODE = "/dev/shm/peer"
 CHANGED = [0, 3, 10, 100]
@@ -100,7 +99,8 @@ lustre_striping_offset = -1
 def veloc(id: str, label: str, shared: str, **settings: str) -> Way:
     # With persistent_interval = -1 it does not read back what it wrote to scratch.
     lines = {"scratch": f"{NODE}/scratch", "persistent": f"{shared}/persistent", "mode": "sync",
-             "meta": f"{shared}/meta", "scratch_versions": "2", "ec_interval": "-1", "persistent_interval": "1000000000", **settings}
+             "meta": f"{shared}/meta", "scratch_versions": "2", "ec_interval": "-1",
+             "persistent_interval": "1000000000", **settings}
     text = "".join(f"{key} = {value}\n" for key, value in lines.items())
     return Way(id, "veloc", label, {}, [f"config={shared}/veloc.cfg"], {"veloc.cfg": text},
                [f"{NODE}/scratch", f"{shared}/persistent", f"{shared}/meta"])
