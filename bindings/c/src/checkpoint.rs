@@ -61,7 +61,7 @@ pub struct Report {
     pub blocking_seconds: f64,
     /// Of these, seconds for finding and copying changed blocks.
     pub capture_seconds: f64,
-    /// Seconds until durable at node level.
+    /// Seconds from the capture until durable at node level.
     pub commit_seconds: f64,
     /// Seconds waited after that until protected across nodes.
     pub protect_seconds: f64,

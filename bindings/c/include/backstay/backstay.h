@@ -335,7 +335,7 @@ typedef struct backstay_report {
     double blocking_seconds;
     /// Of these, seconds for finding and copying changed blocks.
     double capture_seconds;
-    /// Seconds until durable at node level.
+    /// Seconds from the capture until durable at node level.
     double commit_seconds;
     /// Seconds waited after that until protected across nodes.
     double protect_seconds;
