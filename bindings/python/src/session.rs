@@ -640,6 +640,10 @@ impl Session {
         self.engine(py, |engine| engine.unpin(number))
     }
 
+    fn pins_left(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |open| Ok(open.engine.pins_left()))
+    }
+
     fn protection<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let status = self.engine(py, |engine| Ok(engine.protection()))?;
         let fields = PyDict::new(py);

@@ -52,6 +52,28 @@ def test_an_older_checkpoint_is_restored_by_its_number():
             session.restore(77)
 
 
+def test_so_many_checkpoints_can_be_pinned_as_it_says():
+    cells = numpy.zeros(10)
+    with backstay.open(retained=32) as session:
+        session.protect("cells", cells)
+        left = session.pins_left
+        assert left == 27
+        for number in range(1, left + 1):
+            session.checkpoint()
+            session.pin(number)
+            session.pin(number)
+            assert session.pins_left == left - number
+        session.checkpoint()
+        with pytest.raises(backstay.StoreFull, match="cannot be pinned"):
+            session.pin(left + 1)
+        session.unpin(1)
+        assert session.pins_left == 1
+    with backstay.open(retained=32) as session:
+        assert session.pins_left == 1
+        session.pin(left + 1)
+        assert session.pins_left == 0
+
+
 def test_a_finished_job_begins_anew_and_can_be_gone_back_to():
     cells = numpy.arange(1000, dtype=float)
     session = backstay.open()

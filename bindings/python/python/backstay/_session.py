@@ -361,6 +361,11 @@ class Session(Block):
         """Lets a checkpoint go as others do. Collective."""
         self._native.unpin(number)
 
+    @property
+    def pins_left(self) -> int:
+        """How many more checkpoints can be pinned; the same on all ranks. Local."""
+        return self._native.pins_left()
+
     # ---- The session itself
 
     @property

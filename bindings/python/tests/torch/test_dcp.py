@@ -261,14 +261,13 @@ def test_saving_again_replaces():
 
 def test_at_the_limit_the_save_fails_and_nothing_is_dropped():
     with Writer(retained=32) as writer:
-        names = []
-        with pytest.raises(dcp.api.CheckpointException, match="cannot be pinned"):
-            for step in range(100):
-                save({"t": torch.full((4,), float(step))}, writer, f"s{step}")
-                names.append(f"s{step}")
-        assert len(names) > 10 and writer.checkpoint_ids() == names
+        names = [f"s{step}" for step in range(writer.session.pins_left)]
+        assert len(names) > 10
+        for step, name in enumerate(names):
+            save({"t": torch.full((4,), float(step))}, writer, name)
+        assert writer.checkpoint_ids() == names and writer.session.pins_left == 0
         before = writer.session.checkpoints
-        # It is known now: no checkpoint is taken for it.
+        # No checkpoint is taken for it.
         with pytest.raises(dcp.api.CheckpointException, match="cannot be kept beside"):
             save({"t": torch.zeros(4)}, writer, "more")
         with pytest.raises(dcp.api.CheckpointException, match="cannot be kept beside"):
@@ -284,20 +283,41 @@ def test_at_the_limit_the_save_fails_and_nothing_is_dropped():
         assert writer.checkpoint_ids() == [*names[1:], "more"]
 
 
-def test_an_async_save_beyond_the_limit_is_told_and_is_no_save():
+def test_an_async_save_beyond_the_limit_fails_at_once():
     def start(step):
         return dcp.async_save({"t": torch.full((4,), float(step))}, checkpoint_id=f"s{step}", storage_writer=writer)
 
     with Writer(retained=32) as writer:
-        with pytest.raises(backstay.StoreFull, match="cannot be pinned"):
-            for step in range(100):
-                start(step).result()
-                writer.settle()
-        names = [f"s{at}" for at in range(step)]
-        assert writer.checkpoint_ids() == names
+        count = writer.session.pins_left
+        for step in range(count):
+            started = start(step)
+        # The last one is neither waited for nor pinned yet.
         with pytest.raises(backstay.StoreFull, match="cannot be kept beside"):
-            start(step)
-        assert (load({"t": torch.zeros(4)}, writer)["t"] == step - 1).all()
+            start(count)
+        assert started.result() is not None
+        names = [f"s{at}" for at in range(count)]
+        assert writer.checkpoint_ids() == names
+        assert (load({"t": torch.zeros(4)}, writer)["t"] == count - 1).all()
+        # One without an id needs no room.
+        dcp.async_save({"t": torch.zeros(4)}, storage_writer=writer).result()
+        writer.delete("s0")
+        start(0).result()
+    with Writer(retained=32) as writer:
+        assert writer.checkpoint_ids() == [*names[1:], "s0"]
+
+
+def test_an_async_save_whose_room_the_program_took_is_told_and_is_no_save():
+    with Writer(retained=32) as writer:
+        for step in range(writer.session.pins_left - 1):
+            save({"t": torch.full((4,), float(step))}, writer, f"s{step}")
+        names = writer.checkpoint_ids()
+        save({"t": torch.zeros(4)}, writer)
+        other = writer.session.checkpoints[-1]
+        dcp.async_save({"t": torch.ones(4)}, checkpoint_id="late", storage_writer=writer).result()
+        writer.session.pin(other.number)
+        with pytest.raises(backstay.StoreFull, match="cannot be pinned"):
+            writer.settle()
+        assert writer.checkpoint_ids() == names
     with Writer(retained=32) as writer:
         assert writer.checkpoint_ids() == names
 

@@ -24,6 +24,17 @@ impl Session {
         self.change_pin(number, false)
     }
 
+    /// How many more checkpoints can be pinned: the same on all ranks between collective calls. Local.
+    #[must_use]
+    pub fn pins_left(&self) -> usize {
+        self.pins_max().saturating_sub(self.policy.pinned.len())
+    }
+
+    fn pins_max(&self) -> usize {
+        let retained = backstay_format::width::index(self.config.retained);
+        Policy::pins_max(retained.max(self.policy.retained))
+    }
+
     fn change_pin(&mut self, number: u64, pinned: bool) -> Result<()> {
         self.process.check()?;
         self.settle_underway()?;
@@ -34,8 +45,7 @@ impl Session {
             .find(|id| id.number == number)
             .copied();
         let before = self.policy.pinned.clone();
-        let retained = backstay_format::width::index(self.config.retained);
-        let most = Policy::pins_max(retained.max(self.policy.retained));
+        let (most, retained) = (self.pins_max(), self.config.retained);
         let changed = match found {
             None => Err(self.not_retained(number)),
             Some(id) if pinned => {

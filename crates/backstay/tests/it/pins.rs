@@ -22,10 +22,13 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
         for number in 1..=70_u64 {
             rank.compute();
             rank.session.checkpoint().unwrap();
+            let left = rank.session.pins_left();
             let pinned = rank.session.pin(number);
             if usize::try_from(number).unwrap() <= most {
                 pinned.unwrap();
+                assert_eq!(rank.session.pins_left(), left - 1);
             } else {
+                assert_eq!(left, 0);
                 let error = pinned.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::StoreFull, "{error}");
                 assert!(error.to_string().contains("unpin"), "{error}");
@@ -40,7 +43,9 @@ fn pins_that_are_refused_leave_a_store_that_opens_again() {
         rank.session.restore().unwrap();
         assert_eq!(rank.step, 70);
         rank.check();
+        assert_eq!(rank.session.pins_left(), 0);
         rank.session.unpin(1).unwrap();
+        assert_eq!(rank.session.pins_left(), 1);
         rank.session.pin(70).unwrap();
     });
     // A start that retains more finds all pins, and retains what there is room for.

@@ -20,7 +20,6 @@ class Kept:
         self._session, self._variables = session, variables
         self._saved: dict[str, CheckpointId] = {}
         self._former: list[tuple[str, CheckpointId]] = []
-        self._full_at: int | None = None
 
     def look(self) -> dict[str, tuple[CheckpointId, bool]]:
         """What is stored, and whether it is pinned. Local."""
@@ -53,11 +52,10 @@ class Kept:
         return [name for name, _ in sorted(self.retained().items(), key=lambda one: one[1])]
 
     def check_room(self, name: str | None) -> None:
-        """Raises StoreFull where it is known that no more can be kept. Local, the same on all ranks."""
-        count = len(self.retained())
-        if name is not None and self._full_at is not None and count >= self._full_at:
-            raise StoreFull(f"checkpoint_id {name!r} cannot be kept beside {count} others: delete some, or lower "
-                            "retained", "degrade")
+        """Raises StoreFull where no more can be kept. Local, the same on all ranks."""
+        if name is not None and self._session.pins_left == 0:
+            raise StoreFull(f"checkpoint_id {name!r} cannot be kept beside {len(self.retained())} others: delete some, "
+                            "or lower retained", "degrade")
 
     def keep(self, name: str | None, identity: CheckpointId) -> None:
         """Pins a checkpoint that is durable, and lets the one go that it replaces. Collective."""
@@ -67,7 +65,7 @@ class Kept:
         try:
             self._session.pin(identity.number)
         except StoreFull:
-            self._full_at = len(self.retained())
+            # The program pinned others since there was room.
             self._withdraw([], [identity])
             raise
         self._saved[name] = identity
@@ -82,7 +80,6 @@ class Kept:
             known = ", ".join(map(repr, self.names())) or "none"
             raise NotRetained(f"no checkpoint_id {name!r} is saved; there are {known}", "reconfigure")
         self._session.unpin(found.number)
-        self._full_at = None
         # It, or one that it replaced, may be retained for a while.
         there = set(self._session.all_checkpoints)
         self._former = [(one, replaced) for one, replaced in self._former if replaced in there]
