@@ -100,11 +100,54 @@ def killed(rank, until):
         return digest(model.parameters())
 
 
+def marked(wrap, rank, _until):
+    """A table of which a few rows change, that all processes have or have parts of; each marks what changes of the whole."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    rows, width = 8191, 64
+    whole = torch.arange(float(rows * width)).reshape(rows, width).clone()
+    model = wrap(nn.Embedding(rows, width))
+    weight = next(iter(model.parameters()))
+
+    def put():
+        with torch.no_grad():
+            is_part = isinstance(weight, DTensor)
+            weight.copy_(distribute_tensor(whole, weight.device_mesh, weight.placements) if is_part else whole)
+
+    def wrong():
+        """Rows that the newest checkpoint has otherwise."""
+        found = backstay.read(os.environ["BACKSTAY_STORE_PATH"]).newest["model/weight"][...]
+        return (torch.from_numpy(found) != whole).any(dim=1).nonzero().flatten().tolist()
+
+    with backstay.torch.Checkpointer(model=model, block_bytes=4096) as checkpointer:
+        restored = checkpointer.restore()
+        began = digest([weight]) if restored else None
+        if restored:
+            return {"began": began}
+        put()
+        checkpointer.checkpoint()
+        missed = []
+        for turn in range(6):
+            chosen = torch.randint(0, rows, (5,), generator=torch.Generator().manual_seed(turn))
+            chosen[0] = (0, rows // 2, rows // 2 + 1, rows // 2 - 1, rows - 1, 1)[turn]
+            whole[chosen] += 1
+            put()
+            checkpointer.mark_dirty(weight, chosen)
+            report = checkpointer.checkpoint()
+            if dist.get_rank() == 0:
+                missed += wrong()
+            dist.barrier()
+        slab = checkpointer._protected["model/weight"]
+        return {"wrong": missed, "changed": report.blocks_changed, "rows_stored": slab.local[0], "ended": digest([weight])}
+
+
 PROGRAMS = {
     "distributed": lambda rank, until: start(distributed, rank, until),
     "sharded": lambda rank, until: start(sharded, rank, until),
     "raises": raises,
     "killed": killed,
+    "marked-replicated": lambda rank, until: marked(distributed, rank, until),
+    "marked-sharded": lambda rank, until: marked(sharded, rank, until),
 }
 
 

@@ -24,12 +24,16 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.S)
 
 
-def run(*command, **environment):
+def completed(*command, **environment):
     environment = {**os.environ, "BACKSTAY_INTERVAL": "0.001", "BACKSTAY_LOG": "quiet", "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT_SECONDS,
                           check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
+
+
+def run(*command, **environment):
+    return completed(*command, **environment).stdout
 
 
 def test_the_commands_of_the_guide_are_those_that_are_tested():
@@ -38,10 +42,13 @@ def test_the_commands_of_the_guide_are_those_that_are_tested():
 
 
 def test_the_programs_of_the_guide_run(tmp_path):
-    short, dcp = blocks("python")
+    short, marks, dcp = blocks("python")
     (tmp_path / "short.py").write_text(short)
     assert run(sys.executable, tmp_path / "short.py") == "from the beginning\n"
     assert run(sys.executable, tmp_path / "short.py").startswith("restored checkpoint ")
+    (tmp_path / "marks.py").write_text(marks)
+    told = completed(sys.executable, tmp_path / "marks.py", BACKSTAY_LOG="warn").stderr
+    assert "nothing said so" not in told, "its marks name all that changes"
     (tmp_path / "dcp.py").write_text(dcp)
     # Of a million random numbers, and not of the zeros that were written after the save began.
     assert re.fullmatch(r"\['step-7', 'step-8'\] tensor\((0\.99|1\.00)\d+\)\n", run(sys.executable, tmp_path / "dcp.py"))

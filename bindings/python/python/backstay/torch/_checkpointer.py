@@ -18,6 +18,7 @@ from .._block import Block
 from .._errors import Error, InvalidArgument, NoCheckpoint, VariableMismatch
 from .._reports import CheckpointId, Finished, Report, Restored
 from . import _state, _trees
+from ._marks import Known, Rows, checked_rows, rows_here
 from ._slabs import Slab, slab_of, split
 from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local
 
@@ -94,6 +95,8 @@ class Checkpointer(Block):
         self._held: dict[str, Held] = {}
         self._protected: dict[str, Slab] = {}
         self._names: set[str] = set()
+        self._marked: set[str] = set()
+        self._known: Known | None = None
         is_distributed = dist.is_available() and dist.is_initialized()
         group = process_group if process_group is not None or not is_distributed else dist.group.WORLD
         self.session = _session.open(job=job, comm=group, **settings)
@@ -194,6 +197,45 @@ class Checkpointer(Block):
         self._protect_for_writing()
         return self.session.checkpoint()
 
+    def mark_dirty(self, tensor: str | Tensor, rows: Rows = None) -> None:
+        """Says that rows of a tensor changed: elements of its first dimension, or all of it. Local.
+
+        `tensor` is one that is saved, or its name; a parameter stands for what optimizers keep of it as well. `rows` are
+        a number, a slice, anything with numbers in it, or a sparse gradient, which has the rows that it changes:
+
+            checkpointer.mark_dirty(model.embed.weight, model.embed.weight.grad)
+
+        From its first mark on, which may be of no rows (``()``), a tensor is tracked by marks: the next two checkpoints
+        look at all of it, and if marks had named all that changed, later ones only at what was marked since the one
+        before. A part of the rest is looked at each time; what it finds changed unmarked is warned of, and from then
+        on all is looked at. Every process marks what changes of its copy: with DistributedDataParallel that is what
+        any process changes. Rows of a DTensor are counted in the whole.
+        """
+        if self._known is None:
+            self._known = Known(self._kept().values(), self._found(), self._optimizers)
+        own, *others = self._known.named(tensor)
+        shape = own.get().shape
+        numbers = checked_rows(own.name, rows, shape)
+        self._mark(own.name, numbers)
+        for other in others:
+            # What an optimizer keeps in another shape may change anywhere.
+            is_alike = other.get().shape[:1] == shape[:1]
+            self._mark(other.name, numbers if is_alike else checked_rows(other.name, None, other.get().shape))
+
+    def _mark(self, name: str, rows: range | Tensor) -> None:
+        if name not in self._marked:
+            self._marked.add(name)
+            # Protected anew, it is looked at whole.
+            self._protected.pop(name, None)
+        slab = self._protected.get(name)
+        if slab is None:
+            return
+        here = rows_here(rows, slab, self._held[name].order)
+        if isinstance(here, tuple):
+            self.session._native.mark_dirty(name, None, here)
+        else:
+            self.session._native.mark_dirty(name, here)
+
     def _protect_for_writing(self) -> None:
         wanted: dict[str, Slab | None] = {}
         for at, (name, found) in enumerate(self._kept().items()):
@@ -204,6 +246,10 @@ class Checkpointer(Block):
             else:
                 wanted[name] = slab if slab.is_written else None
         self._protect(wanted)
+        for name in self._marked & self._names:
+            if all(self._protected[name].local):
+                # Marks are believed once a checkpoint with some had all that changed: one row more is always marked.
+                self.session._native.mark_dirty(name, None, (0, 1))
         fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
 
     def _hold(self, found: _state.Found, order: Sequence[int] | None) -> Held:
@@ -218,6 +264,7 @@ class Checkpointer(Block):
 
     def _protect(self, wanted: Mapping[str, Slab | None]) -> None:
         """Has exactly these protected, each as the slab says; None is what another process writes."""
+        self._known = None
         for name in [name for name in self._held if name not in wanted]:
             del self._held[name]
         for name in [name for name in self._names if wanted.get(name) is None]:
@@ -229,7 +276,8 @@ class Checkpointer(Block):
                 continue
             held = self._held[name]
             held.rows = slab.rows
-            self.session.protect(name, held, global_shape=slab.shape, start=slab.start)
+            self.session.protect(name, held, global_shape=slab.shape, start=slab.start,
+                                 tracking="marked" if name in self._marked else None)
             self._protected[name] = slab
             self._names.add(name)
 

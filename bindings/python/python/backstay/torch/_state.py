@@ -132,6 +132,13 @@ class OptimizerState:
                     full = f"{self.key}/{name}/{key}"
                     yield Found(full, _entry(state, key, full), "state")
 
+    def tensors_of(self, parameter: Tensor) -> Iterator[str]:
+        """Names of its tensors for one parameter."""
+        state = self.optimizer.state.get(parameter)
+        if state:
+            name = next(name for name, one in self._parameters() if one is parameter)
+            yield from (f"{self.key}/{name}/{key}" for key, value in state.items() if self._is_variable(value))
+
     def tree(self) -> dict[str, Any]:
         """Settings of its groups, single values, and what tensors there are."""
         groups = []
