@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -118,62 +119,83 @@ def changed(bench: Bench, name: str, dtype: torch.dtype) -> None:
     adapted, changing = adapters(dtype, bench.small)
     copy, samples = Copy(adapted), Samples()
     for tracking in ("hash", "marked", "pages"):
-        _changes(bench, adapted, copy, samples, tracking, _adapter_changes(adapted, changing))
-    if name == "float32":
-        for peer in peers(bench.folder, adapted):
-            _peer_starts(bench, peer, copy, samples)
+        _changes(bench, adapted, copy, samples, tracking, _Adapters(adapted, changing))
+    for peer in peers(bench.folder, adapted):
+        _peer_starts(bench, peer, copy, samples)
     _take_changed(bench, f"adapters.{name}", samples)
     del adapted, copy
     table = embeddings(dtype, bench.small)
     copy, samples = Copy(table), Samples()
     for tracking in ("hash", "marked", "pages"):
-        _changes(bench, table, copy, samples, tracking, _row_changes(table))
+        _changes(bench, table, copy, samples, tracking, _Rows(table))
+    for peer in peers(bench.folder, table):
+        _peer_starts(bench, peer, copy, samples)
     _take_changed(bench, f"rows.{name}", samples)
 
 
 def _take_changed(bench: Bench, what: str, samples: Samples) -> None:
     for tracking, reach in (("hash", 0.6), ("marked", 0.1), ("pages", None)):
         bench.figures.take(f"torch.async.changed.{tracking}.{what}", samples, f"ours-{tracking}", reach=reach)
+    marking = [1000 * one for one in samples.seconds["marking"][WARM:]]
+    bench.figures.add(f"torch.async.changed.marked.{what}.marking", marking, unit="ms")
 
 
-_Changes = Callable[[Any, bool], None]
+class _Adapters:
+    """Some tensors change whole, the others never."""
+
+    def __init__(self, state: State, changing: list[str]) -> None:
+        self._state, self._changing = state, changing
+
+    def change(self) -> None:
+        for one in self._changing:
+            flip(self._state[one])
+
+    def begin(self, checkpointer: backstay.torch.Checkpointer) -> None:
+        for one in self._state.values():
+            checkpointer.mark_dirty(one, ())
+
+    def mark(self, checkpointer: backstay.torch.Checkpointer) -> None:
+        for one in self._changing:
+            checkpointer.mark_dirty(self._state[one])
 
 
-def _adapter_changes(state: State, changing: list[str]) -> _Changes:
-    def change(session: Any, first: bool) -> None:
-        for one in changing:
-            flip(state[one])
-            session.mark_dirty(f"extra/{one}")
-        if first:
-            # A variable that was never marked is hashed: one row says that marks are made.
-            for one in state:
-                session.mark_dirty(f"extra/{one}", 0)
+class _Rows:
+    """Each time other rows change, 1 % of them, in all tensors."""
 
-    return change
+    def __init__(self, state: State) -> None:
+        self._state, self._generator = state, torch.Generator().manual_seed(5)
+        self._rows = torch.empty(0)
 
+    def change(self) -> None:
+        count = next(iter(self._state.values())).shape[0]
+        self._rows = torch.randperm(count, generator=self._generator)[:max(1, count // 100)]
+        for one in self._state.values():
+            flip(one, self._rows)
 
-def _row_changes(state: State) -> _Changes:
-    generator = torch.Generator().manual_seed(5)
+    def begin(self, checkpointer: backstay.torch.Checkpointer) -> None:
+        """A table is tracked by marks from its first mark on."""
 
-    def change(session: Any, first: bool) -> None:
-        count = next(iter(state.values())).shape[0]
-        rows = torch.randperm(count, generator=generator)[:max(1, count // 100)].sort().values
-        for name, one in state.items():
-            flip(one, rows)
-            session.mark_dirty(f"extra/{name}", rows)
-
-    return change
+    def mark(self, checkpointer: backstay.torch.Checkpointer) -> None:
+        for one in self._state.values():
+            checkpointer.mark_dirty(one, self._rows)
 
 
 def _changes(
-    bench: Bench, state: State, copy: Copy, samples: Samples, tracking: str, change: _Changes,
+    bench: Bench, state: State, copy: Copy, samples: Samples, tracking: str, workload: _Adapters | _Rows,
 ) -> None:
     wait_quiet(2)
-    with bench.settings(state, tracking=tracking) as settings, backstay.torch.Checkpointer(
-            extra=state, **settings) as checkpointer:
+    # Marks need no setting: a tensor is tracked by them once it has one.
+    with bench.settings(state, tracking="hash" if tracking == "marked" else tracking) as settings, (
+            backstay.torch.Checkpointer(extra=state, **settings)) as checkpointer:
+        if tracking == "marked":
+            workload.begin(checkpointer)
         for turn in range(WARM + bench.runs):
             if turn:
-                change(checkpointer.session, turn == 1)
+                workload.change()
+                if tracking == "marked":
+                    with span() as marking:
+                        workload.mark(checkpointer)
+                    samples.seconds["marking"].append(marking.wall)
             calm()
             baseline = copy.memcpy()
             with span() as found:
@@ -181,6 +203,17 @@ def _changes(
             started.wait()
             if turn >= WARM:
                 samples.take(f"ours-{tracking}", found, baseline)
+        _is_stored(checkpointer, state)
+
+
+def _is_stored(checkpointer: backstay.torch.Checkpointer, state: State) -> None:
+    """Whether what the last checkpoint has is what there is."""
+    saved = {name: one.clone() for name, one in state.items()}
+    for one in state.values():
+        one.zero_()
+    checkpointer.restore()
+    if not all(torch.equal(one.view(torch.uint8), saved[name].view(torch.uint8)) for name, one in state.items()):
+        raise ValueError("what came back differs")
 
 
 # ---- Whole saves and loads
@@ -352,13 +385,15 @@ def _window(
 # ---- The whole
 
 PARTS = {"blocking": blocking, "changed": changed, "saves": saves, "steps": steps}
+ONCE = {"bytes": "bfloat16", "harm": "float32", "ranks": "float32"}
+"""Parts that are measured for one type."""
 
 
 def main() -> None:
     """Measures what is asked for, each part in a process of its own: what was freed before would serve the next."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", nargs="*", default=[*PARTS, "bytes"], help="of blocking, changed, saves, steps, bytes")
+        "--only", nargs="*", default=[*PARTS, *ONCE], help="of blocking, changed, saves, steps, bytes, harm, ranks")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--small", action="store_true", help="small states, to try the benchmark")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
@@ -376,8 +411,9 @@ def main() -> None:
         for name in DTYPES:
             for what in [one for one in PARTS if one in chosen.only]:
                 _run_part(chosen, what, name, folder, figures)
-        if "bytes" in chosen.only:
-            _run_part(chosen, "bytes", "bfloat16", folder, figures)
+        for what, name in ONCE.items():
+            if what in chosen.only:
+                _run_part(chosen, what, name, folder, figures)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     _worst(figures)
@@ -398,11 +434,9 @@ def _measure_part(chosen: argparse.Namespace, what: str, name: str, folder: str)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     figures = Figures("torch", state={})
     bench = Bench(figures, Path(folder), chosen.small, chosen.runs)
-    if what == "bytes":
-        bench.say("bytes in the archive")
-        import torch_bytes
-
-        torch_bytes.measure(figures, bench.folder, bench.small)
+    if what in ONCE:
+        bench.say({"bytes": "bytes in the archive", "harm": "flips and kills", "ranks": "another number of ranks"}[what])
+        importlib.import_module(f"torch_{what}").measure(figures, bench.folder, bench.small)
     else:
         PARTS[what](bench, name, DTYPES[name])
     (bench.folder / "part.json").write_text(json.dumps({"figures": figures.found, "state": figures.head["state"]}))
