@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,17 +128,17 @@ class Checkpointer(Block):
         for name in self._loose:
             yield _state.Found(name, _state._entry(self._loose, name, name), "buffer")
 
-    def _kept(self) -> dict[str, _state.Found]:
-        """All tensors that are stored, each once however many names it has."""
-        kept: dict[str, _state.Found] = {}
+    def _kept(self) -> dict[str, tuple[_state.Found, Tensor]]:
+        """All tensors that are stored, each once however many names it has, and this process's part."""
+        kept: dict[str, tuple[_state.Found, Tensor]] = {}
         places: dict[int, list[Tensor]] = {}
         for found in self._found():
             tensor = local(checked(found.name, found.get()))
             others = places.setdefault(tensor.data_ptr(), [])
-            if tensor.numel() and any(is_same_memory(tensor, other) for other in others):
+            if others and tensor.numel() and any(is_same_memory(tensor, other) for other in others):
                 continue
             others.append(tensor)
-            kept[found.name] = found
+            kept[found.name] = (found, tensor)
         return kept
 
     def _is_replicated(self, found: _state.Found) -> bool:
@@ -189,13 +190,13 @@ class Checkpointer(Block):
 
     def checkpoint_start(self) -> _session.Checkpoint:
         """Captures a checkpoint and returns; it becomes durable in the background. Collective."""
-        self._protect_for_writing()
-        return self.session.checkpoint_start()
+        with self._protected_for_writing():
+            return self.session.checkpoint_start()
 
     def checkpoint(self) -> Report:
         """Takes a checkpoint; it is durable in the store of every node when this returns. Collective."""
-        self._protect_for_writing()
-        return self.session.checkpoint()
+        with self._protected_for_writing():
+            return self.session.checkpoint()
 
     def mark_dirty(self, tensor: str | Tensor, rows: Rows = None) -> None:
         """Says that rows of a tensor changed: elements of its first dimension, or all of it. Local.
@@ -212,7 +213,8 @@ class Checkpointer(Block):
         any process changes. Rows of a DTensor are counted in the whole.
         """
         if self._known is None:
-            self._known = Known(self._kept().values(), self._found(), self._optimizers)
+            kept = [found for found, _ in self._kept().values()]
+            self._known = Known(kept, self._found(), self._optimizers)
         own, *others = self._known.named(tensor)
         shape = own.get().shape
         numbers = checked_rows(own.name, rows, shape)
@@ -236,21 +238,29 @@ class Checkpointer(Block):
         else:
             self.session._native.mark_dirty(name, here)
 
-    def _protect_for_writing(self) -> None:
+    @contextlib.contextmanager
+    def _protected_for_writing(self) -> Iterator[None]:
+        """While all that this process writes is protected, and its buffers are up to date."""
         wanted: dict[str, Slab | None] = {}
-        for at, (name, found) in enumerate(self._kept().items()):
-            held = self._hold(found, None)
-            slab = slab_of(name, found.get(), held.order)
-            if self._is_replicated(found):
-                wanted[name] = split(slab, self.session.rank, self.session.size, at)
-            else:
-                wanted[name] = slab if slab.is_written else None
-        self._protect(wanted)
-        for name in self._marked & self._names:
-            if all(self._protected[name].local):
-                # Marks are believed once a checkpoint with some had all that changed: one row more is always marked.
-                self.session._native.mark_dirty(name, None, (0, 1))
-        fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
+        try:
+            for at, (name, (found, tensor)) in enumerate(self._kept().items()):
+                held = self._hold(found, None)
+                held.begin(tensor)
+                slab = slab_of(name, found.get(), held.order)
+                if self._is_replicated(found):
+                    wanted[name] = split(slab, self.session.rank, self.session.size, at)
+                else:
+                    wanted[name] = slab if slab.is_written else None
+            self._protect(wanted)
+            for name in self._marked & self._names:
+                if all(self._protected[name].local):
+                    # Marks are believed once a checkpoint with some had all that changed: one row more is always marked.
+                    self.session._native.mark_dirty(name, None, (0, 1))
+            fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
+            yield
+        finally:
+            for held in self._held.values():
+                held.end()
 
     def _hold(self, found: _state.Found, order: Sequence[int] | None) -> Held:
         """The tensor as it is protected, in the order that is given, or in its own."""
@@ -342,7 +352,7 @@ class Checkpointer(Block):
             if optimizer.key in stored["optimizers"]:
                 optimizer.make(stored["optimizers"][optimizer.key])
         wanted: dict[str, Slab | None] = {}
-        for name, found in self._kept().items():
+        for name, (found, _) in self._kept().items():
             order = stored["orders"].get(name)
             held = self._hold(found, None if order is None else tuple(order))
             wanted[name] = slab_of(name, found.get(), held.order)
@@ -433,8 +443,8 @@ class Checkpointer(Block):
 
         The next start begins anew; the setting `restore_checkpoint` still takes this one.
         """
-        self._protect_for_writing()
-        return self.session.finish()
+        with self._protected_for_writing():
+            return self.session.finish()
 
     def abandon(self) -> None:
         """Ends it on this process alone, as if it had been killed. Local."""

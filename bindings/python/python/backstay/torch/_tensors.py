@@ -62,6 +62,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
+def _address(tensor: Tensor) -> int:
+    """Where its first element is."""
+    return (local(tensor) if hasattr(tensor, "to_local") else tensor).data_ptr()
+
+
 def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
     """The dimensions from the slowest to the fastest in memory; None where elements have gaps or overlap.
 
@@ -99,6 +104,9 @@ class Held:
 
     In memory's order, its dimensions are `order` of the tensor's own. `order` may be given, as that in which a
     checkpoint has it; then a tensor of another order goes through a buffer.
+
+    What was found may be told to it for the time of a call (`begin`, `end`): then it does not look again, unless the
+    tensor is another or elsewhere.
     """
 
     def __init__(
@@ -111,37 +119,76 @@ class Held:
     ) -> None:
         self.name, self.get, self._staging = name, get, staging
         self.wanted = tuple(order) if order is not None else None
-        self.rows: tuple[int, int] | None = None
-        """Of the first dimension in memory: only these, first and how many."""
+        self._rows: tuple[int, int] | None = None
         self._buffer: Tensor | None = None
+        self._form: tuple[torch.Size, tuple[int, ...]] | None = None
+        self._order: tuple[int, ...] = ()
+        self._is_permuted = False
+        self._found: Tensor | None = None
+        self._ready: tuple[Tensor, int, Tensor] | None = None
+
+    @property
+    def rows(self) -> tuple[int, int] | None:
+        """Of the first dimension in memory: only these, first and how many."""
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: tuple[int, int] | None) -> None:
+        self._rows, self._ready = rows, None
+
+    def begin(self, found: Tensor) -> None:
+        """Says what its tensor is, as `tensor` would find it, until `end`."""
+        self._found, self._ready = found, None
+
+    def end(self) -> None:
+        """What was found is kept alive no longer."""
+        self._found = self._ready = None
 
     def tensor(self) -> Tensor:
         """The tensor, as it is now."""
-        return local(checked(self.name, self.get()))
+        return self._found if self._found is not None else local(checked(self.name, self.get()))
 
     @property
     def order(self) -> tuple[int, ...]:
         """Its dimensions in memory's order."""
-        found = self.tensor()
-        if self.wanted is not None and len(self.wanted) == found.dim():
-            return self.wanted
-        return memory_order(found) or tuple(range(found.dim()))
+        return self._order_of(self.tensor())
+
+    def _order_of(self, found: Tensor) -> tuple[int, ...]:
+        form = (found.shape, found.stride())
+        if form != self._form:
+            own = tuple(range(found.dim()))
+            is_given = self.wanted is not None and len(self.wanted) == found.dim()
+            order = self.wanted if is_given else memory_order(found)
+            self._form, self._order = form, own if order is None else order
+            self._is_permuted = self._order != own
+        return self._order
 
     def _part(self) -> Tensor:
         """What is stored of the tensor, in memory's order."""
-        ordered = self.tensor().permute(self.order)
-        return ordered if self.rows is None else ordered.narrow(0, *self.rows)
+        found = self.tensor()
+        order = self._order_of(found)
+        ordered = found.permute(order) if self._is_permuted else found
+        return ordered if self._rows is None else ordered.narrow(0, *self._rows)
 
     def _place(self) -> Tensor:
         """Row-major memory of the host that has it, or will."""
+        raw = self.get()
+        if self._ready is not None and self._ready[0] is raw and self._ready[1] == _address(raw):
+            return self._ready[2]
+        if self._found is not None and self._ready is not None:
+            # It is another one since, or elsewhere.
+            self._found = None
         part = self._part()
-        if not self._staging.is_needed(part):
-            self._buffer = None
-            return part
         buffer = self._buffer
-        if buffer is None or (buffer.shape, buffer.dtype) != (part.shape, part.dtype):
-            self._buffer = buffer = self._staging.buffer(part.shape, part)
-        return buffer
+        if not self._staging.is_needed(part):
+            self._buffer, place = None, part
+        elif buffer is None or (buffer.shape, buffer.dtype) != (part.shape, part.dtype):
+            self._buffer = place = self._staging.buffer(part.shape, part)
+        else:
+            place = buffer
+        if self._found is not None:
+            self._ready = (raw, _address(raw), place)
+        return place
 
     def fill(self) -> None:
         """Brings the buffer up to date, if there is one; to be followed by the staging's `settle`."""
@@ -161,7 +208,7 @@ class Held:
         place = self._place()
         if place.dtype == torch.bool:
             place = place.view(torch.uint8)
-        return place.__dlpack__(**how)
+        return torch.to_dlpack(place)  # type: ignore[attr-defined]
 
 
 def fill_all(held: Iterable[Held], staging: Staging) -> None:

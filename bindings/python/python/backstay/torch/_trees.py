@@ -8,11 +8,12 @@ word for is an object with one key that begins with ``$``. A value of another ty
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +22,17 @@ from .._errors import InvalidArgument, VariableMismatch
 
 MAGIC = b"BSTREE01"
 _PREFIX = len(MAGIC) + 8
+_PLAIN = frozenset((type(None), bool, int, str))
+"""Types whose values JSON has as they are."""
+
+_Path = tuple[Any, ...]
+"""Where a value is: the path of what it is in, and its place there as it is said in an error."""
 
 
 def pack(tree: Any, *, pickled: bool = False) -> bytearray:
     """The bytes of a tree; with `pickled`, what is of another type is a pickle."""
     packer = _Packer(pickled)
-    header = json.dumps({"tree": packer.word(tree, ""), "blobs": packer.lengths}, separators=(",", ":")).encode()
+    header = json.dumps({"tree": packer.word(tree, ()), "blobs": packer.lengths}, separators=(",", ":")).encode()
     return bytearray(MAGIC + len(header).to_bytes(8, "little") + header + b"".join(packer.blobs))
 
 
@@ -62,55 +68,78 @@ class _Packer:
         self.lengths.append(len(data))
         return len(self.blobs) - 1
 
-    def word(self, value: Any, path: str) -> Any:
+    def word(self, value: Any, path: _Path) -> Any:
         """What JSON says for a value."""
-        if value is None or type(value) in (bool, int, str):
+        kind = type(value)
+        if kind in _PLAIN:
             return value
-        if type(value) is float:
+        if kind is dict:
+            return self._mapping(value, path)
+        if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
         if isinstance(value, torch.Tensor):
             return {"$tensor": self._tensor(value, path)}
         if isinstance(value, (bytes, bytearray)):
             return {"$bytes": self._blob(bytes(value))}
-        if type(value) is list:
-            return [self.word(one, f"{path}[{at}]") for at, one in enumerate(value)]
+        if kind is list:
+            return self._words(value, path)
         if isinstance(value, torch.Size):
             return {"$size": list(value)}
-        if type(value) is tuple:
-            return {"$tuple": [self.word(one, f"{path}[{at}]") for at, one in enumerate(value)]}
-        if isinstance(value, (torch.dtype, torch.device)):
-            kind = "$dtype" if isinstance(value, torch.dtype) else "$device"
-            return {kind: str(value).removeprefix("torch.")}
+        if kind is tuple:
+            return {"$tuple": self._words(value, path)}
+        if isinstance(value, torch.dtype):
+            return {"$dtype": _name(value)}
+        if isinstance(value, torch.device):
+            return {"$device": str(value)}
         if isinstance(value, Mapping):
             return self._mapping(value, path)
         return self._other(value, path)
 
-    def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
-        is_plain = all(type(key) is str and not key.startswith("$") for key in value)
-        if type(value) is dict and is_plain:
-            return {key: self.word(one, f"{path}.{key}") for key, one in value.items()}
-        pairs = [[self.word(key, path), self.word(one, f"{path}[{key!r}]")] for key, one in value.items()]
+    def _words(self, values: Sequence[Any], path: _Path) -> list[Any]:
+        return [one if type(one) in _PLAIN else self.word(one, (path, "[{}]", at)) for at, one in enumerate(values)]
+
+    def _mapping(self, value: Mapping[Any, Any], path: _Path) -> Any:
+        is_plain = type(value) is dict and all(type(key) is str and key[:1] != "$" for key in value)
+        if is_plain:
+            return {key: one if type(one) in _PLAIN else self.word(one, (path, ".{}", key)) for key, one in value.items()}
+        pairs = [[self.word(key, path), self.word(one, (path, "[{!r}]", key))] for key, one in value.items()]
         return {"$ordered" if isinstance(value, OrderedDict) else "$map": pairs}
 
-    def _tensor(self, value: torch.Tensor, path: str) -> list[Any]:
+    def _tensor(self, value: torch.Tensor, path: _Path) -> list[Any]:
         if value.layout != torch.strided or value.is_meta or value.is_quantized:
-            raise InvalidArgument(f"{path or 'the value'} is a tensor of {value.layout} on {value.device}, which has no "
-                                  "plain elements")
-        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return [self._blob(raw), str(value.dtype).removeprefix("torch."), list(value.shape)]
+            raise InvalidArgument(f"{_said(path) or 'the value'} is a tensor of {value.layout} on {value.device}, which "
+                                  "has no plain elements")
+        plain = value.detach()
+        if plain.device.type != "cpu" or plain.is_conj() or plain.is_neg() or not plain.is_contiguous():
+            plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
+        raw = plain.view(-1).view(torch.uint8).numpy().tobytes()
+        return [self._blob(raw), _name(value.dtype), list(value.shape)]
 
-    def _other(self, value: Any, path: str) -> Any:
+    def _other(self, value: Any, path: _Path) -> Any:
         if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
             if value.dtype.hasobject:
-                raise InvalidArgument(f"{path or 'the value'} is an array of objects")
+                raise InvalidArgument(f"{_said(path) or 'the value'} is an array of objects")
             kind = "$array" if type(value).__name__ == "ndarray" else "$scalar"
             return {kind: [self._blob(value.tobytes()), value.dtype.str, list(value.shape)]}
         if self._pickled:
             return {"$pickle": self._blob(pickle.dumps(value, protocol=5))}
         raise InvalidArgument(
-            f"{path.lstrip('.') or 'the value'} is {type(value).__qualname__}, which is no plain value; give it as "
-            "numbers, text, lists, dicts and tensors, or allow a pickle (pickled=True), which runs code when it is read")
+            f"{_said(path) or 'the value'} is {type(value).__qualname__}, which is no plain value; give it as numbers, "
+            "text, lists, dicts and tensors, or allow a pickle (pickled=True), which runs code when it is read")
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _said(path: _Path) -> str:
+    """A path as an error says it."""
+    words: list[str] = []
+    while path:
+        path, form, key = path
+        words.append(form.format(key))
+    return "".join(reversed(words)).removeprefix(".")
 
 
 class _Unpacker:
