@@ -352,11 +352,14 @@ class Checkpointer(Block):
             if optimizer.key in stored["optimizers"]:
                 optimizer.make(stored["optimizers"][optimizer.key])
         wanted: dict[str, Slab | None] = {}
-        for name, (found, _) in self._kept().items():
+        for name, (found, tensor) in self._kept().items():
             order = stored["orders"].get(name)
             held = self._hold(found, None if order is None else tuple(order))
+            held.begin(tensor)
             wanted[name] = slab_of(name, found.get(), held.order)
         self._protect(wanted)
+        for held in self._held.values():
+            held.end()
 
     def _hand_over(self, tree: dict[str, Any]) -> None:
         self._stored = tree

@@ -220,13 +220,14 @@ def _made(former: Any, told: Mapping[str, Any], parameter: Tensor) -> Any:
     if not told["is_variable"]:
         value = told["value"]
         return value.to(device) if isinstance(value, Tensor) else value
+    shape = parameter.shape if told["like"] else torch.Size(told["shape"])
+    is_sharded = told["like"] and hasattr(parameter, "to_local")
+    if isinstance(former, Tensor) and hasattr(former, "to_local") == is_sharded and (
+            former.shape, former.dtype, former.device) == (shape, told["dtype"], device):
+        return former
     if told["like"]:
-        made = torch.empty_like(parameter, dtype=told["dtype"], device=device, requires_grad=False)
-    else:
-        made = torch.empty(told["shape"], dtype=told["dtype"], device=device)
-    is_it = isinstance(former, Tensor) and (former.shape, former.dtype, former.device) == (
-        made.shape, made.dtype, made.device)
-    return former if is_it else made
+        return torch.empty_like(parameter, dtype=told["dtype"], device=device, requires_grad=False)
+    return torch.empty(shape, dtype=told["dtype"], device=device)
 
 
 def random_states() -> dict[str, Any]:
