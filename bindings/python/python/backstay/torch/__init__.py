@@ -2,8 +2,8 @@
 """PyTorch: training that is saved and resumed, `torch.distributed.checkpoint`, and what builds on them.
 
 The guide is docs/guide/pytorch.md. This package is imported by itself (``import backstay.torch``) and needs torch.
-What belongs to other packages is in modules of their own: `backstay.torch.lightning`, `backstay.torch.hugging_face`, and
-`backstay.torch.storage` for torch_checkpointing.
+What belongs to other packages is in modules of their own: `backstay.torch.lightning`, `backstay.torch.lightning_sharded`,
+`backstay.torch.hugging_face`, and `backstay.torch.storage` for torch_checkpointing.
 """
 
 from ._checkpointer import Checkpointer
