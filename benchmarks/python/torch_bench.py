@@ -404,7 +404,7 @@ def main() -> None:
         return
     folder = Path("/dev/shm") / f"backstay-bench-torch-{os.getpid()}"
     folder.mkdir()
-    begun = time.monotonic()
+    begun, load = time.monotonic(), os.getloadavg()
     figures = Figures("torch", torch=torch.__version__, capture_threads=2, tracking="hash unless an id says otherwise",
                       state={})
     try:
@@ -418,6 +418,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     _worst(figures)
     figures.head["seconds"] = round(time.monotonic() - begun)
+    figures.head["load_average"] = {"before": load, "after": os.getloadavg()}
     print(f"written to {figures.write()}")
 
 
