@@ -182,8 +182,8 @@ def _used(folder: Path) -> list[tuple[Path, int]]:
     return found
 
 
-def _flip(folder: Path, draw: random.Random) -> None:
-    path, page = draw.choice(_used(folder))
+def _flip(places: list[tuple[Path, int]], draw: random.Random) -> None:
+    path, page = draw.choice(places)
     at = page * PAGE + draw.randrange(min(PAGE, path.stat().st_size - page * PAGE))
     with open(path, "r+b") as file:
         file.seek(at)
@@ -219,6 +219,7 @@ def _flips(kind: type[Way], folder: Path, bytes_each: int) -> Counter[str]:
     way.save()
     way.close()
     _copy(work, kept)
+    places = _used(work)
     if _loaded(way, saved) != "harmless":
         raise ValueError(f"{way.name} does not load what it saved")
     found: Counter[str] = Counter()
@@ -227,7 +228,7 @@ def _flips(kind: type[Way], folder: Path, bytes_each: int) -> Counter[str]:
         if found["found"] + found["wrong"] == FLIPS:
             break
         _copy(kept, work)
-        _flip(work, draw)
+        _flip(places, draw)
         found[_loaded(way, saved)] += 1
     shutil.rmtree(folder)
     return found
