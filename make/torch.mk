@@ -9,7 +9,7 @@ test-torch: $(TORCH_VENV)/ready wheel ## PyTorch: Checkpointer, torch.distribute
 	@$(TORCH_PIP) install --force-reinstall --no-deps target/wheels/backstay-*.whl
 	@$(CARGO) build --release --locked --package backstay-cli
 	@$(TORCH_VENV)/bin/python -m mypy --config-file bindings/python/pyproject.toml -p backstay.torch --follow-imports=silent
-	@cd bindings/python && BACKSTAY_SITE_COMMAND=$(abspath target/release/backstay) OMP_NUM_THREADS=1 ../../$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/torch $(TORCH_ARGUMENTS)
+	@cd bindings/python && BACKSTAY_SITE_COMMAND=$(abspath target/release/backstay) OMP_NUM_THREADS=1 $(abspath $(TORCH_VENV))/bin/python -m pytest -q -p no:cacheprovider tests/torch $(TORCH_ARGUMENTS)
 
 $(TORCH_VENV)/ready: bindings/python/tests/torch/requirements.txt | setup
 	@echo "test-torch: packages into $(TORCH_VENV), several GB"

@@ -16,6 +16,8 @@ from safetensors.torch import load_file  # noqa: E402
 
 from backstay.torch import Checkpointer, Shelf, Writer  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
+
 COMMAND = os.environ.get("BACKSTAY_SITE_COMMAND", "backstay")
 
 

@@ -161,6 +161,47 @@ fn what_a_shelf_says_of_types_and_small_tensors_is_followed() {
 }
 
 #[test]
+fn elements_that_are_stored_as_bytes_are_of_the_type_that_a_writer_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let said =
+        br#"{"format":1,"items":[{"fqn":"f8","dtype":"float8_e4m3fn"},{"fqn":"one","dtype":"bool"},
+        {"fqn":"across","dtype":"bool","order":[1,0]},{"fqn":"other"}]}"#;
+    let length = u64::try_from(said.len()).unwrap();
+    let variables: [(&str, ElementType, &[u64], &[u8]); 5] = [
+        ("f8", ElementType::Bytes, &[2, 2, 1], &[1, 2, 3, 4]),
+        ("one", ElementType::Bytes, &[1], &[1]),
+        (
+            "across",
+            ElementType::Bytes,
+            &[2, 3, 1],
+            &[0, 2, 4, 1, 3, 5],
+        ),
+        ("other", ElementType::Bytes, &[3], b"obj"),
+        (
+            "backstay.torch.dcp.items",
+            ElementType::Bytes,
+            &[length],
+            said,
+        ),
+    ];
+    stored(folder.path(), &variables);
+    let file = folder.path().join("saved.safetensors");
+    let ran = export(&[], &file, folder.path());
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let tensors = read(&file);
+    assert_eq!(
+        tensors["f8"],
+        ("F8_E4M3".to_owned(), vec![2, 2], vec![1, 2, 3, 4])
+    );
+    assert_eq!(tensors["one"], ("BOOL".to_owned(), vec![], vec![1]));
+    assert_eq!(
+        tensors["across"],
+        ("BOOL".to_owned(), vec![3, 2], (0..6).collect())
+    );
+    assert_eq!(tensors.len(), 3);
+}
+
+#[test]
 fn a_tree_that_is_none_is_an_error_and_no_file() {
     for said in [
         &b"BSTREE01"[..],

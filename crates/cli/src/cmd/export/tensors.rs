@@ -9,7 +9,7 @@ use crate::safetensors::{Content, Tensor, shape_of, type_of, type_of_torch, writ
 use crate::select;
 use crate::torch::{self, Told};
 use crate::view::{CheckpointView, short};
-use backstay::ErrorKind;
+use backstay::{ElementType, ErrorKind};
 use backstay_inspect::{Array, Checkpoint, StoredVariable, Stores};
 use std::collections::BTreeSet;
 
@@ -130,17 +130,10 @@ fn tensor_of<'a>(piece: Piece<'a>, name: String, told: &Told) -> Result<Tensor<'
         let kind = told.types.get(variable).map_or(element.name(), |name| &**name);
         wrong(format!("is {kind}, which safetensors has no type for: export others with --variable, or all as .npz"))
     })?;
-    let Some(order) = told.orders.get(variable) else {
-        let shape = piece.array.shape().to_vec();
-        let content = Content::Array(piece.array);
-        return Ok(Tensor {
-            name,
-            r#type,
-            shape,
-            content,
-        });
-    };
-    let stored = piece.array.shape();
+    let order = told.orders.get(variable);
+    let stored = stored_shape(&piece.array, told.types.contains_key(variable), order);
+    let identity: Vec<usize> = (0..stored.len()).collect();
+    let order = order.unwrap_or(&identity);
     let shape = shape_of(stored, order).ok_or_else(|| {
         let dimensions = stored.len();
         wrong(format!(
@@ -158,6 +151,20 @@ fn tensor_of<'a>(piece: Piece<'a>, name: String, told: &Told) -> Result<Tensor<'
         shape,
         content,
     })
+}
+
+/// The tensor's dimensions as they are stored: elements that Backstay has no type for are bytes, which have one more.
+fn stored_shape<'a>(array: &'a Array<'_>, is_told: bool, order: Option<&Vec<usize>>) -> &'a [u64] {
+    let shape = array.shape();
+    match shape.split_last() {
+        Some((&1, tensor))
+            if array.element() == ElementType::Bytes
+                && order.map_or(is_told, |order| order.len() == tensor.len()) =>
+        {
+            tensor
+        }
+        _ => shape,
+    }
 }
 
 fn small_tensor(name: String, small: torch::Small) -> Result<Tensor<'static>, Failure> {
