@@ -67,6 +67,18 @@ fn with_blocking(machine: Machine, blocking: bool) -> Machine {
     }
 }
 
+/// A line of a case, with its marker; only the solid one of a pair is named.
+fn line_of(points: Vec<(f64, f64)>, (colour, dash): (usize, Dash), name: Option<String>) -> Line {
+    Line {
+        points,
+        colour,
+        dash,
+        marker: Some(MARKERS[colour]),
+        label: name.map_or(Label::None, Label::End),
+        ..Line::default()
+    }
+}
+
 pub(super) fn figure_13(folder: &Path) -> Result<(), String> {
     let mut lines = Vec::new();
     for (colour, cost) in [1.0, 2.0, 10.0].into_iter().enumerate() {
@@ -76,18 +88,10 @@ pub(super) fn figure_13(folder: &Path) -> Result<(), String> {
                 (failures, machine.efficiency())
             };
             let name = format!("cost {cost}\u{d7}");
+            let name = (!blocking).then_some(name);
             lines.push(Line {
-                points: factors().map(at).collect(),
-                colour,
-                dash,
-                marker: Some(MARKERS[colour]),
                 marked_every: 24,
-                label: if blocking {
-                    Label::None
-                } else {
-                    Label::End(name)
-                },
-                ..Line::default()
+                ..line_of(factors().map(at).collect(), (colour, dash), name)
             });
         }
     }
@@ -125,18 +129,14 @@ pub(super) fn figure_14(folder: &Path) -> Result<(), String> {
                 (slowdown_share, machine.efficiency())
             };
             let name = format!("failures {failures}\u{d7},\ncost {cost}\u{d7}");
+            let name = (!blocking).then_some(name);
             lines.push(Line {
-                points: (0..=DECADES * TO_A_DECADE).map(at).collect(),
-                colour,
-                dash,
-                marker: Some(MARKERS[colour]),
                 marked_every: 12,
-                label: if blocking {
-                    Label::None
-                } else {
-                    Label::End(name)
-                },
-                ..Line::default()
+                ..line_of(
+                    (0..=DECADES * TO_A_DECADE).map(at).collect(),
+                    (colour, dash),
+                    name,
+                )
             });
         }
     }
