@@ -12,7 +12,7 @@ lint: ## Formatting, clippy, tidiness
 
 test-rust: ## Unit, property, crash and simulation tests
 	$(CARGO) test --workspace --locked
-	$(CARGO) test --package backstay --no-default-features --locked --test without_archive
+	$(CARGO) test --package backstay --no-default-features --features libfabric --locked --test without_archive
 	@! $(CARGO) tree --locked --package backstay-c --no-default-features --edges normal | \
 	    grep -E 'zstd|pco|lz4_flex|backstay-(codec|archive)' || \
 	    { echo "without archives nothing of their compression is linked" >&2; exit 1; }

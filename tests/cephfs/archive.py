@@ -32,10 +32,10 @@ def checkpoints_ask_the_metadata_server_nothing(settings):
 
 
 def files_get_their_layout(settings):
-    """The archive's tests of layouts, which only do something where there is a CephFS."""
+    """The archive's tests of layouts, which only do something where there is a CephFS. Of the workspace, as built before."""
     cargo = os.environ.get("CARGO", "cargo")
     with CephFs(mounts=1) as pfs:
-        said = run_on(pfs, [cargo, "test", "--quiet", "--locked", "--package", "backstay-archive", "--test", "it", "cephfs_"],
+        said = run_on(pfs, [cargo, "test", "--quiet", "--locked", "--workspace", "--test", "it", "cephfs_"],
                       limit=1800)
     expect("2 passed" in said, said[-1000:])
 

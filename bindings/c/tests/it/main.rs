@@ -72,11 +72,12 @@ fn declared(header: &str) -> BTreeSet<String> {
     names
 }
 
-/// The shared library. Cargo builds none for tests, since nothing in Rust can link it, so ask for it.
+/// The shared library. Cargo builds none for tests, since nothing in Rust can link it, so ask for the one that is installed.
 fn library() -> Option<PathBuf> {
     let output = Command::new(env!("CARGO"))
         .args([
             "build",
+            "--release",
             "--quiet",
             "--message-format=json",
             "--package=backstay-c",

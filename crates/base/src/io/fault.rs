@@ -2,18 +2,19 @@
 //! Purpose: a test's hold on the files of devices: what is done to one may be held up, fail, or be cut
 //! short; and on processes that are none, but threads of the test.
 //! In from: tests, by `watch`. Out to: every device that is a file, before each operation.
-//! Invariants: without the feature `faults` nothing of this is compiled in, and no operation is looked at;
+//! Invariants: in release builds nothing of this is compiled in, unless the feature `faults` says so, and no operation
+//! is looked at;
 //! what a mapping lends is read without being asked about.
 
-#[cfg(not(feature = "faults"))]
+#[cfg(not(any(debug_assertions, feature = "faults")))]
 pub use off::ends;
-#[cfg(not(feature = "faults"))]
+#[cfg(not(any(debug_assertions, feature = "faults")))]
 pub(super) use off::{check, cut_short};
-#[cfg(feature = "faults")]
+#[cfg(any(debug_assertions, feature = "faults"))]
 pub use on::ends;
-#[cfg(feature = "faults")]
+#[cfg(any(debug_assertions, feature = "faults"))]
 pub use on::{Attempt, Fault, Watch, end_processes_by, under_way, watch};
-#[cfg(feature = "faults")]
+#[cfg(any(debug_assertions, feature = "faults"))]
 pub(super) use on::{check, cut_short};
 
 /// What is done to a file.
@@ -29,7 +30,7 @@ pub enum Access {
     Reserve,
 }
 
-#[cfg(not(feature = "faults"))]
+#[cfg(not(any(debug_assertions, feature = "faults")))]
 mod off {
     use super::Access;
     use std::io::Result;
@@ -61,7 +62,7 @@ mod off {
     }
 }
 
-#[cfg(feature = "faults")]
+#[cfg(any(debug_assertions, feature = "faults"))]
 mod on {
     use super::Access;
     use backstay_format::width::{to_u64, to_usize};
