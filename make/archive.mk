@@ -4,7 +4,7 @@
 ARCHIVE_ARGUMENTS ?=
 ARCHIVE_SOAK = $(if $(filter command environment,$(firstword $(origin SOAK))),$(SOAK),3600)
 
-test: test-archive
+TESTS += test-archive
 
 .PHONY: test-archive soak-archive
 test-archive: cluster-programs ## Faults of jobs with an archive: kills in drains, full, hanging, damaged

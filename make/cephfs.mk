@@ -4,7 +4,7 @@ CEPHFS_ARGUMENTS ?=
 CEPHFS := tests/cephfs/cephfs
 BENCH_CEPHFS_STORE ?= bluestore
 
-test: test-cephfs
+TESTS += test-cephfs
 
 .PHONY: cephfs-programs test-cephfs bench-cephfs
 cephfs-programs: setup

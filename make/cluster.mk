@@ -3,7 +3,7 @@
 CLUSTER := $(or $(CARGO_TARGET_DIR),target)/cluster
 CLUSTER_ARGUMENTS ?=
 
-test: test-cluster
+TESTS += test-cluster
 
 .PHONY: cluster-programs test-cluster
 cluster-programs: multiprocess-programs

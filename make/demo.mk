@@ -11,7 +11,7 @@ DEMO_ARGUMENTS ?=
 test-demo: ## The demo kills as often as it was asked to, or fails
 	@python3 examples/demo/selftest.py
 
-test: test-demo
+TESTS += test-demo
 
 # Nothing is installed where there is an MPI, whichever, and Python can make virtual environments.
 setup-demo:

@@ -5,4 +5,4 @@ test-deploy: ## Slurm prolog and epilog: agent and application meet, and what is
 	$(CARGO) build --release --package backstay-cli --package backstay-example
 	@tests/deploy/run.sh $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/counting
 
-test: test-deploy
+TESTS += test-deploy

@@ -7,4 +7,4 @@ test-docs: setup library program ## Every code block of README and guides is run
 	@python3 tests/docs/selftest.py
 	@python3 tests/docs/run.py $(DOCS_ARGUMENTS)
 
-test: test-docs
+TESTS += test-docs

@@ -3,7 +3,7 @@
 FORTRAN_VENV := target/fortran-venv
 FORTRAN_ARGUMENTS ?=
 
-test: test-fortran
+TESTS += test-fortran
 
 .PHONY: test-fortran
 test-fortran: setup library $(FORTRAN_VENV)/ready ## Fortran: types, errors, parts, kill -9 and restart, its guide

@@ -63,4 +63,4 @@ uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR
 test-install: setup ## Build and run programs against an installed library
 	tests/install/run.sh
 
-test: test-install
+TESTS += test-install

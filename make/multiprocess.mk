@@ -6,7 +6,7 @@ MULTIPROCESS_ARGUMENTS ?=
 MULTIPROCESS := $(or $(CARGO_TARGET_DIR),target)/multiprocess
 MULTIPROCESS_MPI := openmpi mpich
 
-test: test-multiprocess
+TESTS += test-multiprocess
 
 .PHONY: multiprocess-programs test-multiprocess soak
 # A library that is written over in place is a bus error in what runs from it.

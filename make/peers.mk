@@ -6,7 +6,7 @@
 PEERS ?=
 PEERS_OURS := $(or $(CARGO_TARGET_DIR),target)/peers/ours
 
-test: test-peers
+TESTS += test-peers
 
 .PHONY: bench-peers peers-ours test-peers
 peers-ours: setup library program

@@ -4,7 +4,7 @@ PYTHON_VENV := target/python-venv
 PYTHON_ARGUMENTS ?=
 PYTHON_PIP := $(PYTHON_VENV)/bin/pip --quiet --disable-pip-version-check
 
-test: test-python
+TESTS += test-python
 
 .PHONY: test-python python-package wheel
 test-python: setup python-package ## Python: sessions, memory, reading, kill -9 under MPI, types, wheel, guide

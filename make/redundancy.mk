@@ -4,7 +4,7 @@
 SOAK ?= 3
 REDUNDANCY_ARGUMENTS ?=
 
-test: test-redundancy
+TESTS += test-redundancy
 
 .PHONY: test-redundancy soak-redundancy
 test-redundancy: cluster-programs ## Losses of jobs with redundancy: nodes, agents, network, bit flips

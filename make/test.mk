@@ -1,6 +1,10 @@
-# Tests: one target each, all of them in `test`.
+# Tests: one target each, which adds itself to TESTS; `test` runs all of them, TEST_JOBS at a time, since many wait for
+# time to pass: each has its own stores, and clusters do not see each other. MORE_TESTS: what CI runs beside them.
 .PHONY: test test-rust lint soak-simulation
 
+TESTS := test-rust
+TEST_JOBS ?= 2
+MORE_TESTS ?=
 SEEDS ?= 10000
 SEEDS_FROM ?= 1
 
@@ -17,7 +21,8 @@ test-rust: ## Unit, property, crash and simulation tests
 	    grep -E 'zstd|pco|lz4_flex|backstay-(codec|archive)' || \
 	    { echo "without archives nothing of their compression is linked" >&2; exit 1; }
 
-test: setup lint test-rust ## All tests; installs what they need
+test: setup lint ## All tests; installs what they need
+	@$(MAKE) --no-print-directory -j$(TEST_JOBS) --output-sync=target $(TESTS) $(MORE_TESTS)
 
 soak-simulation: ## SEEDS simulated jobs from SEEDS_FROM on, every restored word checked; some hours for 10,000
 	@BACKSTAY_SIM_SEEDS=$(SEEDS) BACKSTAY_SIM_FROM=$(SEEDS_FROM) \
