@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What tests/docs finds: pages that are wrong fail, and those that are right do not."""
+"""What tests/docs finds: pages and lists of messages that are wrong fail, and those that are right do not."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 import unittest
 
+import messages
 import pages
 import run
 from job import Failure
@@ -61,6 +62,29 @@ class Pages(unittest.TestCase):
 
     def test_lines_that_belong_to_a_list_are_no_block(self):
         self.assertEqual(pages.blocks("- one\n\n    and more of it\n"), [])
+
+
+class Messages(unittest.TestCase):
+    SOURCE = ('notice::warn(&format!("segment {segment} is damaged; it is \\\n    mended: {error}"));\n'
+              'let context = format!("no place for {what}; set store_path");\nnotice::warn(&error.to_string());\n')
+
+    def findings(self, page):
+        return [line for line in messages.findings(page, [messages.code(self.SOURCE)]) if not line.startswith("only")]
+
+    def test_what_both_have(self):
+        self.assertEqual(self.findings("| `segment ... is damaged; it is mended: ...` | look |\n"
+                                       "| `no place for ...; ...` | do so |\n"), [])
+
+    def test_a_message_that_no_source_has(self):
+        found = self.findings("| `segment ... is damaged; it is mended: ...` | look |\n| `no room for ...; ...` | do so |\n")
+        self.assertEqual(found, ["the sources have no 'no room for ...; ...'"])
+
+    def test_a_warning_that_the_page_has_not_with_all_of_its_words(self):
+        for page in ("", "| `segment ...: ...` | look |\n", "| `segment ... is damaged; ...` | look |\n"):
+            self.assertIn("the page has not the warning 'segment ... is damaged; it is mended: ...'", self.findings(page))
+
+    def test_words_of_a_comment_are_no_message(self):
+        self.assertEqual(messages.code('// warn("one two three")\n').strip(), "")
 
 
 if __name__ == "__main__":
