@@ -1,5 +1,6 @@
 # make install [PREFIX=/usr/local] [DESTDIR=]: library, headers, Fortran sources, pkg-config and CMake files, the command
-# `backstay` with its manual pages and completions. `make uninstall` with the same words removes them.
+# `backstay`, manual pages and completions. Pages of sections 3 and 7 are made by bindings/c/reference.py, and committed.
+# `make uninstall` with the same words removes them.
 # The version is that of Cargo.toml; the ABI's major number is also in bindings/c/build.rs.
 
 PREFIX ?= /usr/local
@@ -25,7 +26,8 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
 	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; include="$$prefix/include/backstay"; \
 	fortran="$$prefix/share/backstay/fortran"; \
-	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran" "$$prefix/bin" "$$prefix/share/man/man1"; \
+	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran" "$$prefix/bin" \
+	    "$$prefix"/share/man/man{1,3,7}; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_VERSION) "$$lib/libbackstay.so.$(BACKSTAY_ABI)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
@@ -42,6 +44,9 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	        "bindings/c/$${file%%:*}.in" > "$$lib/$${file#*:}"; \
 	done; \
 	"$(BACKSTAY_RELEASE)/backstay" man "$$prefix/share/man/man1"; \
+	for section in 3 7; do \
+	    install -m 644 bindings/c/man/man$$section/*.$$section "$$prefix/share/man/man$$section/"; \
+	done; \
 	for shell in $(COMPLETIONS); do \
 	    install -d "$$(dirname "$$prefix/$${shell#*:}")"; \
 	    "$(BACKSTAY_RELEASE)/backstay" completions "$${shell%%:*}" > "$$prefix/$${shell#*:}"; \
@@ -54,7 +59,8 @@ uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR
 	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; \
 	rm -f "$$lib"/libbackstay.so "$$lib"/libbackstay.so.* "$$lib"/libbackstay.a "$$lib"/.debug/libbackstay.so.* \
 	    "$$lib/pkgconfig/backstay.pc" "$$prefix/bin/backstay" "$$prefix/bin/.debug/backstay.debug" \
-	    "$$prefix"/share/man/man1/backstay.1 "$$prefix"/share/man/man1/backstay-*.1; \
+	    "$$prefix"/share/man/man1/backstay.1 "$$prefix"/share/man/man1/backstay-*.1 \
+	    $(patsubst bindings/c/man/%,"$$prefix"/share/man/%,$(sort $(wildcard bindings/c/man/man*/*))); \
 	rm -f $(foreach shell,$(COMPLETIONS),"$$prefix/$(lastword $(subst :, ,$(shell)))"); \
 	rm -rf "$$lib/cmake/backstay" "$$prefix/include/backstay" "$$prefix/share/backstay/fortran"; \
 	rmdir "$$lib/.debug" "$$prefix/bin/.debug" "$$prefix/share/backstay" 2>/dev/null || true; \

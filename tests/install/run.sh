@@ -239,6 +239,22 @@ command_line() {
     grep -q "backstay.*ls(1)" "$prefix/share/man/man1/backstay.1"
 }
 
+# Every call of the headers has a page that groff finds nothing wrong with; so has the overview, with every setting.
+manual_pages() {
+    local man="$prefix/share/man" name
+    for name in $(sed -n 's/^\(int32_t\|const char \*\)\s*\(backstay_[a-z_]*\)(.*/\2/p' "$prefix/include/backstay/backstay.h"); do
+        grep -q "^\.SH SYNOPSIS" "$man/man3/$name.3" || { echo "no page of $name"; return 1; }
+    done
+    for name in $(sed -n 's/^| `[a-z_]*` .*| `\(BACKSTAY_[A-Z_]*\)` | \(the same\|may differ\) |$/\1/p' docs/reference/config.md); do
+        grep -q "^\.B $name, " "$man/man7/backstay.7" || { echo "backstay(7) has not $name"; return 1; }
+    done
+    local page said
+    for page in "$man"/man[37]/*; do
+        said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
+        [ -z "$said" ] || { echo "$page: $said"; return 1; }
+    done
+}
+
 uninstall() {
     make --no-print-directory uninstall PREFIX=/opt DESTDIR="$work/whole" && ! find "$work/whole" -type f -o -type l | grep .
 }
@@ -246,6 +262,7 @@ uninstall() {
 check "sizes, and debug information apart" sizes
 check "libbackstay.a gives out its interface only" only_its_own_symbols
 check "the command, its pages and completions" command_line
+check "pages of the library and the overview" manual_pages
 check "uninstall leaves no file" uninstall
 check "soname is libbackstay.so.0" soname
 check "the library needs no MPI" no_mpi_inside
