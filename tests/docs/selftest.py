@@ -4,9 +4,12 @@
 import contextlib
 import os
 import pathlib
+import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "make"))
+import book
 import messages
 import pages
 import run
@@ -85,6 +88,35 @@ class Messages(unittest.TestCase):
 
     def test_words_of_a_comment_are_no_message(self):
         self.assertEqual(messages.code('// warn("one two three")\n').strip(), "")
+
+
+class Site(unittest.TestCase):
+    KNOWN = {"README.md": "index.md", "docs/guide/a.md": "guide/a.md", "docs/format/README.md": "format/index.md"}
+
+    def rewritten(self, source, text):
+        return book.rewritten(source, text, self.KNOWN, "https://host/x")
+
+    def test_links_lead_to_where_pages_stand_in_the_book(self):
+        self.assertEqual(self.rewritten("README.md", "[a](docs/guide/a.md#b) [f](docs/format/README.md)"),
+                         "[a](guide/a.md#b) [f](format/index.md)")
+        self.assertEqual(self.rewritten("docs/guide/a.md", "[r](../../README.md) ![p](../figures/p.svg)"),
+                         "[r](../index.md) ![p](../figures/p.svg)")
+
+    def test_what_is_not_in_the_book_is_in_the_repository(self):
+        self.assertEqual(self.rewritten("docs/guide/a.md", "[m](../../Makefile) [t](../../tests/docs)"),
+                         "[m](https://host/x/blob/main/Makefile) [t](https://host/x/tree/main/tests/docs)")
+
+    def test_code_and_other_sites_are_left_alone(self):
+        text = "`[a](docs/guide/a.md)` [o](https://other) [h](#here)\n```c\nx[1](README.md)\n```\n"
+        self.assertEqual(self.rewritten("README.md", text), text)
+
+    def test_links_and_anchors_of_what_was_built(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder).resolve()
+            (out / "a.html").write_text('<a href="b.html#there"></a><a href="b.html#not"></a><img src="c.svg">')
+            (out / "b.html").write_text('<h2 id="there"></h2>')
+            wrong, count = book.built(out)
+        self.assertEqual((wrong, count), (["a.html: b.html#not: there is no such heading", "a.html: c.svg leads nowhere"], 2))
 
 
 if __name__ == "__main__":
