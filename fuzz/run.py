@@ -21,6 +21,7 @@ sys.path.append(str(HERE.parent / "tests" / "multiprocess"))
 from record import Record  # noqa: E402
 
 SEEDS = HERE.parent / "crates" / "format" / "fixtures" / "v1"
+FILES = HERE.parent / "crates" / "hdf5" / "tests" / "fixtures"
 LIMITS = ["-rss_limit_mb=512", "-malloc_limit_mb=128", "-print_final_stats=1"]
 
 
@@ -35,6 +36,8 @@ def run(target, seconds):
     corpus.mkdir(parents=True, exist_ok=True)
     for fixture in [*SEEDS.glob(f"{target.split('_')[0]}_*.bin"), *SEEDS.glob(f"{target}.bin")]:
         shutil.copy(fixture, corpus)
+    for file in [*FILES.glob("*.h5"), *FILES.glob("*.nc")] if target == "hdf5" else []:
+        shutil.copy(file, corpus)
     with open(log, "wb") as output:
         done = cargo_fuzz("run", target, "--", f"-max_total_time={seconds}", *LIMITS, stdout=output, stderr=output)
     text = log.read_text(errors="replace")

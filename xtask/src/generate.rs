@@ -120,8 +120,8 @@ fn rust_example(tree: &Tree) -> Result<String, String> {
 }
 
 /// The crates in the order of a block's path, and which of the others each one may use.
-const CRATES: [&str; 12] = [
-    "backstay", "store", "net", "parity", "codec", "archive", "inspect", "metrics", "base",
+const CRATES: [&str; 13] = [
+    "backstay", "store", "net", "parity", "codec", "hdf5", "archive", "inspect", "metrics", "base",
     "format", "model", "service",
 ];
 
