@@ -12,9 +12,10 @@
 //! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
 //! servers they lie, [`catalog`] records what is whole (`placed`: its lists), [`retention`] says what goes. Backward: `head`
 //! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps
-//! them. [`fence`] says who may write, `heir` who goes on from a file, [`private`] whose it is.
+//! them. [`typed`] tells what the bytes of files are. [`fence`] says who may write, `heir` who goes on from a file, [`private`] whose it is.
 
 pub mod aggregate;
+pub mod typed;
 pub mod drain;
 pub mod write;
 mod make;

@@ -51,6 +51,8 @@ enum Command {
     Verify(cmd::verify::VerifyArgs),
     /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
     Export(cmd::export::ExportArgs),
+    /// Take checkpoints that programs wrote as files into an archive: HDF5, netCDF-4, npy, other bytes.
+    Import(Box<cmd::import::ImportArgs>),
     /// Take checkpoints out of an archive, and files that nothing refers to any more.
     Prune(cmd::prune::PruneArgs),
     /// Remove what a job left: its stores on this node, and its archive.
@@ -91,6 +93,7 @@ fn run(command: Command) -> ExitCode {
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
+        Command::Import(args) => cmd::import::run(&args),
         Command::Prune(args) => cmd::prune::run(&args),
         Command::Rm(args) => cmd::rm::run(&args),
         Command::Status(args) => cmd::status::run(&args),

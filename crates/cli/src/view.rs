@@ -10,8 +10,8 @@ use serde::Serialize;
 /// Which checkpoint.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct IdView {
-    number: u64,
-    incarnation: u64,
+    pub(crate) number: u64,
+    pub(crate) incarnation: u64,
 }
 
 impl From<CheckpointId> for IdView {

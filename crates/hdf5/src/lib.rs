@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: the structure of HDF5 files, and so of netCDF-4 ones: which dataset's values stand where in the file.
+//! Purpose: the structure of HDF5 files, and so of netCDF-4 ones, and of numpy's: which dataset's values stand where in the file.
 //! In: the bytes of a file, as they are asked for. Out: datasets: path, type, shape, layout, filters, extents.
 //! Invariants: it reads, and nothing else; every number is checked before it is trusted; work, memory and depth are
 //! bounded, whatever the bytes say; what is not understood is left out and named, so that whoever stores the file
@@ -15,6 +15,7 @@
 //! | `group` | the links of a group; `heap`, `btree2`: what they are kept in |
 //! | `dataset` | what a dataset is; `datatype`: what its items are |
 //! | `chunks` | where chunks are; `array`: indexes that are arrays |
+//! | `npy` | files of numpy, which have one array |
 //! | `plain` | which stretches of the file are numbers |
 
 mod array;
@@ -25,6 +26,7 @@ mod datatype;
 mod group;
 mod header;
 mod heap;
+mod npy;
 mod plain;
 mod read;
 mod superblock;
@@ -46,10 +48,31 @@ const PATH_BYTES_MAX: usize = 1024;
 /// Reasons that are kept.
 const LEFT_OUT_MAX: usize = 64;
 
+/// Kinds of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// HDF5, netCDF-4 among it.
+    Hdf5,
+    /// numpy's.
+    Npy,
+}
+
+impl Format {
+    /// Its name in listings and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hdf5 => "HDF5",
+            Self::Npy => "npy",
+        }
+    }
+}
+
 /// What a file has in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Structure {
-    /// The version of its superblock.
+    /// What kind of file it is.
+    pub format: Format,
+    /// The version of its superblock, or of its header.
     pub version: u8,
     /// Its datasets, in the order of their paths; one that has several under the first.
     pub datasets: Vec<Dataset>,
@@ -57,13 +80,24 @@ pub struct Structure {
     pub left_out: Vec<(String, &'static str)>,
 }
 
-/// The structure of a file; `None` if it is no HDF5 file.
+/// The structure of a file; `None` if it is of no known kind.
 pub fn describe(source: &dyn Source) -> Option<Structure> {
     let mut reader = Reader::new(source);
+    if let Some(version) = npy::version(&reader) {
+        let found = npy::dataset(&reader, version);
+        let why = found.as_ref().err().map(|&Stop(why)| ("/".to_owned(), why));
+        return Some(Structure {
+            format: Format::Npy,
+            version,
+            datasets: found.into_iter().collect(),
+            left_out: why.into_iter().collect(),
+        });
+    }
     let place = superblock::find(&reader)?;
     let mut walk = Walk {
         seen: BTreeSet::new(),
         found: Structure {
+            format: Format::Hdf5,
             version: 0,
             datasets: Vec::new(),
             left_out: Vec::new(),

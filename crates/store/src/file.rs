@@ -10,7 +10,7 @@ mod layout;
 mod sink;
 mod source;
 
-pub use layout::FileMap;
+pub use layout::{FileMap, FilePlaces};
 pub use sink::{Beside, FileSink, check_below, is_beside};
 pub use source::{FileSource, StoredAs, await_tick};
 

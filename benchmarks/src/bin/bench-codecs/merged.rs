@@ -104,6 +104,7 @@ fn of<'a>(
     blocks: &'a Vec<Block>,
 ) -> VariableBlocks<'a> {
     VariableBlocks {
+        part: None,
         descriptor,
         block_bytes: BLOCK_BYTES_DEFAULT,
         blocks,

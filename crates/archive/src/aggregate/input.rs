@@ -5,7 +5,7 @@
 
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::to_u64;
-use backstay_format::{Merge, VariableDescriptor, limits};
+use backstay_format::{ElementType, Merge, VariableDescriptor, limits};
 
 /// A block that is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,11 +16,24 @@ pub struct Block {
     pub length: u32,
 }
 
+/// What some blocks of a variable are: those of a file that are numbers of one of its datasets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its name, which is no variable's.
+    pub name: String,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// How its elements follow each other: the shape of an array, or of its chunks.
+    pub shape: Vec<u64>,
+}
+
 /// A variable of a rank, and which of its blocks are to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct VariableBlocks<'a> {
     /// What the variable is.
     pub descriptor: &'a VariableDescriptor,
+    /// What of it this is, where it is not all the same.
+    pub part: Option<&'a Part>,
     /// Bytes of a whole block.
     pub block_bytes: u32,
     /// Its blocks to be written, in ascending order.
@@ -30,7 +43,7 @@ pub struct VariableBlocks<'a> {
 /// A rank, and which of its blocks are to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct RankBlocks<'a> {
-    /// Its variables, in ascending order of their names.
+    /// Its variables, in ascending order of their names; of one that has parts, each by itself.
     pub variables: &'a [VariableBlocks<'a>],
 }
 
@@ -90,7 +103,11 @@ pub(super) fn check(ranks: &[RankBlocks<'_>]) -> Result<()> {
         for variable in rank.variables {
             check_blocks(variable).map_err(|error| error.within(&format!("rank {number}")))?;
         }
-        let names = rank.variables.iter().map(|found| &found.descriptor.name);
+        let name = |found: &VariableBlocks<'_>| {
+            let part = found.part.map(|part| part.name.clone());
+            (found.descriptor.name.clone(), part)
+        };
+        let names = rank.variables.iter().map(name);
         if !names.is_sorted_by(|one, next| one < next) {
             return wrong(format!("rank {number}: names of variables do not ascend"));
         }

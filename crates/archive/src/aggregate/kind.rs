@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what makes variables of several ranks similar: name, element type and class.
-//! In: descriptors. Out: kinds, in the order in which a plan takes them.
+//! In: descriptors, parts. Out: kinds, in the order in which a plan takes them.
 //! Invariants: sizes and shapes do not matter, so ranks of different sizes merge.
 
-use backstay_format::{ElementType, VariableDescriptor};
+use super::input::VariableBlocks;
+use backstay_format::ElementType;
 use std::cmp::Ordering;
 
 /// Whether a variable is one element or many.
@@ -27,8 +28,16 @@ pub struct Kind<'a> {
 }
 
 impl<'a> Kind<'a> {
-    /// The kind of a variable.
-    pub fn of(descriptor: &'a VariableDescriptor) -> Self {
+    /// The kind of a variable, or of a part of one.
+    pub fn of(variable: &VariableBlocks<'a>) -> Self {
+        let descriptor = variable.descriptor;
+        if let Some(part) = variable.part {
+            return Self {
+                name: &part.name,
+                element: part.element,
+                class: Class::Array,
+            };
+        }
         let class = match descriptor.element_count() {
             Some(1) => Class::Atomic,
             _ => Class::Array,

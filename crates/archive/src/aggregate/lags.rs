@@ -44,7 +44,10 @@ fn strides(segment: &Segment<'_>, ranks: &[RankBlocks<'_>]) -> Vec<u64> {
             .get(index(piece.rank))
             .and_then(|rank| rank.variables.get(index(piece.variable)));
         if let Some(variable) = variable {
-            let inner = variable.descriptor.shape.get(1..).unwrap_or_default();
+            let shape = variable
+                .part
+                .map_or(&variable.descriptor.shape, |part| &part.shape);
+            let inner = shape.get(1..).unwrap_or_default();
             *shapes.entry(inner).or_default() += u64::from(piece.block.length);
         }
     }

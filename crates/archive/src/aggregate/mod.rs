@@ -25,7 +25,7 @@ mod order;
 pub mod lags;
 
 pub use backstay_format::Merge;
-pub use input::{Block, Options, RankBlocks, VariableBlocks};
+pub use input::{Block, Options, Part, RankBlocks, VariableBlocks};
 pub use kind::{Class, Kind};
 pub use lags::lags;
 pub use plan::{Content, Piece, Plan, Segment, plan};

@@ -145,7 +145,7 @@ impl<'a> Plan<'a> {
                     continue;
                 }
                 let lengths = variable.blocks.iter().map(|block| u64::from(block.length));
-                let (bytes, members) = kinds.entry(Kind::of(variable.descriptor)).or_default();
+                let (bytes, members) = kinds.entry(Kind::of(variable)).or_default();
                 *bytes = bytes.saturating_add(lengths.sum());
                 members.push_back(RankVariable {
                     rank: narrow(rank),

@@ -33,6 +33,15 @@ pub(super) struct Changed {
 }
 
 impl NodeTree {
+    /// Of what stands in no store.
+    pub(super) fn nowhere(root: &StreamRoot) -> Self {
+        Self {
+            store: StoreId::default(),
+            root: *root,
+            levels: Vec::new(),
+        }
+    }
+
     /// Walks the tree under `root` on a node beside `former`, its pages of the last drain, and the
     /// archive's `tree`. Returns its pages and the blocks that the archive does not have.
     pub(super) fn compare(

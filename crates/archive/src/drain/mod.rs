@@ -26,6 +26,7 @@
 //! | `clean` | thinly filled segments |
 //! | `sweep` | files that takeovers left behind and nothing needs |
 //! | `prune` | what goes while no job runs |
+//! | `import`, `files` | files that are archived without a job: as one drain of one aggregator, of files |
 //! | `fetch` | the way back: what the archive has for a restart |
 
 mod changes;
@@ -34,8 +35,10 @@ mod coordinate;
 mod encode;
 mod equal;
 pub mod fetch;
+mod files;
 mod follow;
 mod history;
+pub mod import;
 mod ledger;
 mod open;
 mod pack;

@@ -105,7 +105,7 @@ fn identity(job: &DrainJob) -> Identity {
 }
 
 /// The epoch of an aggregator's file, by its name.
-fn epoch_of(file: &str) -> u32 {
+pub(super) fn epoch_of(file: &str) -> u32 {
     let number = file
         .strip_suffix(".backstay")
         .and_then(|name| name.rsplit('-').next());

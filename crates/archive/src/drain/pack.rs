@@ -10,7 +10,7 @@ use super::sources::{Source, Wanted};
 use super::state::State;
 use super::work::{Drain, Placed, RankWork, Write};
 use super::{PARALLEL_MAX, lock, parallel};
-use crate::aggregate::{Block, Piece, Plan, RankBlocks, Segment, VariableBlocks, lags, plan};
+use crate::aggregate::{Block, Part, Piece, Plan, RankBlocks, Segment, VariableBlocks, lags, plan};
 use crate::{Commit, Payload};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::{index, to_u64};
@@ -24,6 +24,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 const WINDOW_BYTES_HERE: u64 = 8 << 20;
 /// and where some are asked over the network, a few questions for each window.
 const WINDOW_BYTES_FAR: u64 = 32 << 20;
+
+/// Of a file of which fewer bytes are written nobody asks what they are.
+const TYPED_BYTES_MIN: u64 = 64 << 10;
 
 /// What a plan is packed from.
 pub(super) struct Packing<'a> {
@@ -45,12 +48,14 @@ pub(super) fn pack(
     state: &State,
     placed: &mut Placed,
 ) -> Result<Vec<(SegmentId, u64)>> {
-    let blocks: Vec<Vec<Vec<Block>>> = packing.works.iter().map(blocks_of).collect();
+    let parted = parallel(packing.works, PARALLEL_MAX, |work| {
+        Ok(Parted::of(packing.sources, work))
+    })?;
     let variables: Vec<Vec<VariableBlocks<'_>>> = packing
         .works
         .iter()
-        .zip(&blocks)
-        .map(|(work, blocks)| variables_of(work, blocks))
+        .zip(&parted)
+        .map(|(work, parted)| parted.variables(work))
         .collect();
     let ranks: Vec<RankBlocks<'_>> = variables
         .iter()
@@ -59,8 +64,8 @@ pub(super) fn pack(
     let mut plan = plan(&ranks, packing.drain.settings.options())?;
     let (sender, receiver) = sync_channel(1);
     std::thread::scope(|scope| {
-        let ranks = &ranks;
-        let gather = move || gather_all(packing, ranks, &mut plan, &sender);
+        let planned = (&*ranks, &*parted);
+        let gather = move || gather_all(packing, planned, &mut plan, &sender);
         let gathering = std::thread::Builder::new()
             .name("backstay-gather".to_owned())
             .spawn_scoped(scope, gather)
@@ -75,37 +80,80 @@ pub(super) fn pack(
     })
 }
 
-fn blocks_of(work: &RankWork) -> Vec<Vec<Block>> {
-    let of = |write: &Write| Block {
-        index: to_u64(write.at),
-        length: u32::try_from(write.length).unwrap_or(u32::MAX),
-    };
-    let variables = work.variables.iter();
-    variables
-        .map(|variable| variable.writes.iter().map(of).collect())
-        .collect()
+/// The blocks of a rank, by what they are.
+struct Parted {
+    /// Of which variable by its place, of which part of it, and the blocks; in the order of the names.
+    all: Vec<(usize, Option<Part>, Vec<Block>)>,
 }
 
-fn variables_of<'a>(work: &'a RankWork, blocks: &'a [Vec<Block>]) -> Vec<VariableBlocks<'a>> {
-    let parts = work
-        .part
-        .descriptors
-        .iter()
-        .zip(&work.part.streams)
-        .zip(blocks);
-    parts
-        .map(|((descriptor, stream), blocks)| VariableBlocks {
-            descriptor,
-            block_bytes: stream.block_bytes,
-            blocks,
-        })
-        .collect()
+impl Parted {
+    fn of(sources: &[Source], work: &RankWork) -> Self {
+        let mut all = Vec::new();
+        let parts = work.part.descriptors.iter().zip(&work.part.streams);
+        for (place, ((descriptor, stream), variable)) in parts.zip(&work.variables).enumerate() {
+            let blocks: Vec<Block> = variable.writes.iter().map(block_of).collect();
+            let bytes: u64 = blocks.iter().map(|block| u64::from(block.length)).sum();
+            let source = &sources[work.source];
+            let typed = (descriptor.file.is_some() && bytes >= TYPED_BYTES_MIN)
+                .then(|| source.typed((work.rank, place), descriptor, stream))
+                .flatten();
+            let Some(typed) = typed else {
+                all.push((place, None, blocks));
+                continue;
+            };
+            let mut others = Vec::new();
+            let mut of_parts: Vec<Vec<Block>> = vec![Vec::new(); typed.parts.len()];
+            for block in blocks {
+                let start = block.index * u64::from(stream.block_bytes);
+                match typed.part_of(start, u64::from(block.length)) {
+                    Some(part) => of_parts[part].push(block),
+                    None => others.push(block),
+                }
+            }
+            all.push((place, None, others));
+            let some = typed.parts.into_iter().zip(of_parts);
+            let some = some.filter(|(_, blocks)| !blocks.is_empty());
+            all.extend(some.map(|(part, blocks)| (place, Some(part), blocks)));
+        }
+        Self { all }
+    }
+
+    fn variables<'a>(&'a self, work: &'a RankWork) -> Vec<VariableBlocks<'a>> {
+        let variable = |(place, part, blocks): &'a (usize, Option<Part>, Vec<Block>)| {
+            let part = part.as_ref();
+            VariableBlocks {
+                descriptor: &work.part.descriptors[*place],
+                part,
+                block_bytes: work.part.streams[*place].block_bytes,
+                blocks,
+            }
+        };
+        self.all.iter().map(variable).collect()
+    }
+}
+
+fn block_of(write: &Write) -> Block {
+    Block {
+        index: to_u64(write.at),
+        length: u32::try_from(write.length).unwrap_or(u32::MAX),
+    }
+}
+
+/// Pieces name variables again, not what of them they are.
+fn of_variables(segment: &mut Segment<'_>, parted: &[Parted]) {
+    for piece in &mut segment.pieces {
+        let parts = parted.get(index(piece.rank)).map(|parted| &parted.all);
+        let found = parts.and_then(|parts| parts.get(index(piece.variable)));
+        if let Some((place, ..)) = found {
+            piece.variable = u32::try_from(*place).unwrap_or(u32::MAX);
+        }
+    }
 }
 
 /// Gathers window after window until the plan is at its end, or nobody wants more.
 fn gather_all(
     packing: &Packing<'_>,
-    ranks: &[RankBlocks<'_>],
+    (ranks, parted): (&[RankBlocks<'_>], &[Parted]),
     plan: &mut Plan<'_>,
     out: &SyncSender<Window>,
 ) -> Result<()> {
@@ -122,10 +170,13 @@ fn gather_all(
         let mut wanted: Vec<Vec<Wanted>> = vec![Vec::new(); packing.sources.len()];
         let mut moved = Vec::new();
         while length < window_bytes {
-            let Some(segment) = plan.next() else { break };
+            let Some(mut segment) = plan.next() else {
+                break;
+            };
+            let lags = lags(&segment, ranks);
+            of_variables(&mut segment, parted);
             packing.want(segments.len(), &segment, &mut wanted, &mut moved)?;
             length += u64::from(segment.length);
-            let lags = lags(&segment, ranks);
             let planned = Planned::new(store.next_segment(), &segment, lags);
             let room = store.room(raw_header_bytes(&planned), index(segment.length));
             bytes.push(Mutex::new(room));

@@ -9,7 +9,7 @@
 use super::encode::{Encoders, Means};
 use super::source::NodeSource;
 use super::state::State;
-use super::work::Drain;
+use super::work::{Drain, From};
 use super::{DrainSettings, PARALLEL_MAX, lock, open, parallel};
 use crate::ArchiveStore;
 use backstay_base::clock::{Deadline, Pulse};
@@ -512,9 +512,11 @@ impl DrainRun {
         }
         let before = own.store.stats().growths;
         let drain = Drain {
-            endpoint: &self.endpoint,
-            name: &self.name,
-            own: self.own.as_deref(),
+            from: From::Nodes {
+                endpoint: &self.endpoint,
+                name: &self.name,
+                own: self.own.as_deref(),
+            },
             job: &self.job,
             settings: &self.settings,
             store: &own.store,

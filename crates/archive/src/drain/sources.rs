@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: an aggregator's way to the blocks of a checkpoint on its nodes: through the store where it is
-//! in this process or on this host, over the network otherwise.
+//! in this process or on this host, over the network otherwise; or to files that are imported.
 //! In from: nodes' offers. Out to: `work`, which asks for blocks by where they stand.
 //! Invariants: every block that is handed on has the digest that its tree gives; pulls are of 1 MiB or
 //! more where there is as much to pull.
 
+use super::changes::{Changed, NodeTree};
+use super::files::FileSet;
 use super::source::{NodeSource, PIECES_MAX, host};
+use super::tree::ArchiveTree;
 use crate::Payload;
+use crate::typed::{self, TypedStream};
 use backstay_base::clock::Pulse;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::Device;
@@ -14,9 +18,12 @@ use backstay_base::io::file::FileDevice;
 use backstay_format::agent::Seat;
 use backstay_format::drain::{DrainAnswer, DrainRequest, GatherPiece, Offered};
 use backstay_format::width::to_u64;
-use backstay_format::{BlockRef, CheckpointId, Digest, FormatError};
+use backstay_format::{
+    BlockRef, CheckpointId, Digest, FormatError, RankEntry, StreamRoot, VariableDescriptor,
+};
 use backstay_net::{Endpoint, ExposureId, Peer, RemoteDevice, file_exposure};
 use backstay_store::reader::StoreReader;
+use backstay_store::revision::{ReadPart, read_part};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -25,14 +32,23 @@ use std::time::Duration;
 /// Bytes of one pull.
 const PULL_BYTES: usize = 4 << 20;
 
+/// Where blocks come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A node of the job.
+    Node(NodeBlocks),
+    /// Files, which are imported.
+    Files(Arc<FileSet>),
+}
+
 /// A node whose blocks are drained.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct NodeBlocks {
     peer: Peer,
     checkpoint: CheckpointId,
-    pub(super) offered: Offered,
+    offered: Offered,
     /// Its store, for pages; and for blocks where it is on this host.
-    pub(super) reader: Arc<StoreReader>,
+    reader: Arc<StoreReader>,
     is_here: bool,
     endpoint: Arc<dyn Endpoint>,
     within: Duration,
@@ -63,6 +79,78 @@ pub(super) fn ask(
 }
 
 impl Source {
+    /// What there is of the checkpoint.
+    pub(super) fn offered(&self) -> &Offered {
+        match self {
+            Self::Node(node) => &node.offered,
+            Self::Files(files) => files.offered(),
+        }
+    }
+
+    /// The part of a rank.
+    pub(super) fn part(&self, entry: &RankEntry) -> Result<ReadPart> {
+        match self {
+            Self::Node(node) => read_part(&node.reader, &entry.root),
+            Self::Files(files) => files.part(entry.rank),
+        }
+    }
+
+    /// The blocks of a variable of `rank` that the archive does not have in `tree`.
+    pub(super) fn compare(
+        &self,
+        (rank, place): (u32, usize),
+        stream: &StreamRoot,
+        former: Option<&NodeTree>,
+        tree: &ArchiveTree,
+        pulse: &Pulse,
+    ) -> Result<(NodeTree, Vec<Changed>)> {
+        match self {
+            Self::Node(node) => NodeTree::compare(&node.reader, stream, former, tree, pulse),
+            Self::Files(files) => {
+                let changed = files.changed(rank, place, tree);
+                Ok((NodeTree::nowhere(stream), changed))
+            }
+        }
+    }
+
+    /// Which blocks of a file are numbers of its datasets.
+    pub(super) fn typed(
+        &self,
+        (rank, place): (u32, usize),
+        descriptor: &VariableDescriptor,
+        stream: &StreamRoot,
+    ) -> Option<TypedStream> {
+        let file = descriptor.file.as_ref()?;
+        let found = match self {
+            Self::Node(node) => typed::structure(&node.reader, file, *stream),
+            Self::Files(files) => files.structure(rank, place).cloned(),
+        };
+        Some(TypedStream::of(&descriptor.name, file, &found?))
+    }
+
+    /// Whether its blocks are read without asking it.
+    pub(super) fn is_here(&self) -> bool {
+        match self {
+            Self::Node(node) => node.is_here,
+            Self::Files(_) => true,
+        }
+    }
+
+    /// Fills the segments with `wanted` of its blocks.
+    pub(super) fn fill(
+        &self,
+        wanted: &[Wanted],
+        segments: &[Mutex<Payload>],
+        pulse: &Pulse,
+    ) -> Result<()> {
+        match self {
+            Self::Node(node) => node.fill(wanted, segments, pulse),
+            Self::Files(files) => files.fill(wanted, segments, pulse),
+        }
+    }
+}
+
+impl NodeBlocks {
     /// The node at `seat`, once it has committed the checkpoint. `own` is the source of this process.
     pub(super) fn open(
         seat: &Seat,
@@ -121,18 +209,8 @@ impl Source {
         })
     }
 
-    /// Whether its blocks are read without asking it.
-    pub(super) fn is_here(&self) -> bool {
-        self.is_here
-    }
-
     /// Fills the segments with `wanted` of this node's blocks.
-    pub(super) fn fill(
-        &self,
-        wanted: &[Wanted],
-        segments: &[Mutex<Payload>],
-        pulse: &Pulse,
-    ) -> Result<()> {
+    fn fill(&self, wanted: &[Wanted], segments: &[Mutex<Payload>], pulse: &Pulse) -> Result<()> {
         if self.is_here {
             for one in wanted {
                 let mut segment = super::lock(&segments[one.segment]);

@@ -9,11 +9,12 @@
 use super::changes::{Changed, NodeTree};
 use super::encode::{Encoders, Means};
 use super::equal::{self, Key, Spot};
+use super::files::FileSet;
 use super::history::{Found, History};
 use super::pack::{self, Packing};
 use super::parts::{self, NewParts, PartWriter};
 use super::source::NodeSource;
-use super::sources::Source;
+use super::sources::{NodeBlocks, Source};
 use super::state::{RankState, State};
 use super::tree::ArchiveTree;
 use super::{DrainSettings, PARALLEL_MAX, lock, parallel};
@@ -24,7 +25,7 @@ use backstay_format::drain::{DrainJob, DrainProgress};
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{Address, BlockRef, RankRange, RevisionEntry, SegmentId};
 use backstay_net::Endpoint;
-use backstay_store::revision::{ReadPart, read_part};
+use backstay_store::revision::ReadPart;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,12 +34,22 @@ use std::time::Duration;
 /// Most bytes that cleaning moves in one drain.
 const CLEAN_BYTES_MAX: u64 = 1 << 30;
 
+/// Whom a drain asks for blocks.
+pub(super) enum From<'a> {
+    /// The nodes that the request names.
+    Nodes {
+        endpoint: &'a Arc<dyn Endpoint>,
+        /// Name of this node.
+        name: &'a str,
+        own: Option<&'a NodeSource>,
+    },
+    /// Files, which are imported.
+    Files(&'a Arc<FileSet>),
+}
+
 /// What a drain needs.
 pub(super) struct Drain<'a> {
-    pub(super) endpoint: &'a Arc<dyn Endpoint>,
-    /// Name of this node.
-    pub(super) name: &'a str,
-    pub(super) own: Option<&'a NodeSource>,
+    pub(super) from: From<'a>,
     pub(super) job: &'a DrainJob,
     pub(super) settings: &'a DrainSettings,
     pub(super) store: &'a ArchiveStore,
@@ -130,13 +141,21 @@ impl Drain<'_> {
     }
 
     fn sources(&self) -> Result<Vec<Source>> {
+        let (endpoint, name, own) = match &self.from {
+            From::Nodes {
+                endpoint,
+                name,
+                own,
+            } => (*endpoint, *name, *own),
+            From::Files(files) => return Ok(vec![Source::Files(Arc::clone(files))]),
+        };
         let open = |seat: &backstay_format::agent::Seat| {
-            let own = (self.own, self.name);
             let limits = (self.within(), self.cancel);
-            Source::open(seat, self.job.checkpoint, own, self.endpoint, limits)
+            NodeBlocks::open(seat, self.job.checkpoint, (own, name), endpoint, limits)
+                .map(Source::Node)
         };
         let sources: Vec<Source> = parallel(&self.job.sources, PARALLEL_MAX, open)?;
-        let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered.world_size).collect();
+        let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered().world_size).collect();
         if sizes.len() > 1 {
             let context = format!(
                 "nodes disagree on the ranks of {}: {sizes:?}",
@@ -152,9 +171,9 @@ impl Drain<'_> {
         let places: Vec<usize> = (0..sources.len()).collect();
         let of_sources = parallel(&places, PARALLEL_MAX, |&at| {
             let source = &sources[at];
-            let entries = source.offered.ranks.iter();
+            let entries = source.offered().ranks.iter();
             let works = entries.map(|entry| {
-                let part = read_part(&source.reader, &entry.root)?;
+                let part = source.part(entry)?;
                 let known = state.ranks.get(&entry.rank);
                 compare_rank(source, at, entry.rank, part, known, self.pulse)
             });
@@ -170,7 +189,7 @@ impl Drain<'_> {
         let mut progress = lock(self.progress);
         progress.world_size = sources
             .first()
-            .map_or(0, |source| source.offered.world_size);
+            .map_or(0, |source| source.offered().world_size);
         progress.bytes_total = works.iter().map(|work| work.part.root.bytes_total).sum();
         let writes = works
             .iter()
@@ -241,7 +260,7 @@ impl Drain<'_> {
         revisions.retain(|r| self.job.retain.contains(&r.checkpoint) && r.checkpoint < id);
         let times = sources
             .iter()
-            .map(|source| source.offered.committed_unix_ns);
+            .map(|source| source.offered().committed_unix_ns);
         let progress = lock(self.progress).clone();
         revisions.push(RevisionEntry {
             checkpoint: id,
@@ -249,7 +268,7 @@ impl Drain<'_> {
             complete: true,
             world_size: sources
                 .first()
-                .map_or(0, |source| source.offered.world_size),
+                .map_or(0, |source| source.offered().world_size),
             committed_unix_ns: times.max().unwrap_or(0),
             bytes_total: progress.bytes_total,
             bytes_changed: progress.bytes_changed,
@@ -281,7 +300,7 @@ fn compare_rank(
     pulse: &Pulse,
 ) -> Result<RankWork> {
     let mut variables = Vec::with_capacity(part.descriptors.len());
-    for (descriptor, stream) in part.descriptors.iter().zip(&part.streams) {
+    for (place, (descriptor, stream)) in part.descriptors.iter().zip(&part.streams).enumerate() {
         let stands = known.and_then(|rank| rank.variables.get(&descriptor.name));
         let empty;
         let tree = if let Some(stands) = stands {
@@ -291,7 +310,7 @@ fn compare_rank(
             &empty
         };
         let former = stands.and_then(|stands| stands.node.as_ref());
-        let (node, changed) = NodeTree::compare(&source.reader, stream, former, tree, pulse)?;
+        let (node, changed) = source.compare((rank, place), stream, former, tree, pulse)?;
         let write = |changed: Changed| Write {
             at: changed.at,
             length: changed.length,

@@ -60,6 +60,7 @@ fn planned<T>(job: &Job, with: impl FnOnce(&[RankBlocks<'_>]) -> T) -> T {
 
 fn blocks_of(variable: &Variable) -> VariableBlocks<'_> {
     VariableBlocks {
+        part: None,
         descriptor: &variable.descriptor,
         block_bytes: variable.block_bytes,
         blocks: &variable.blocks,

@@ -169,7 +169,7 @@ impl FileView {
             mode: format!("{:04o}", file.mode),
             modified: utc(modified),
             length_bytes: file.length_bytes,
-            has_holes: file.stretches.is_some(),
+            has_holes: part.stream.length_bytes < file.length_bytes,
         })
     }
 }

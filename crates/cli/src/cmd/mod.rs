@@ -4,6 +4,7 @@
 pub(crate) mod agent;
 pub(crate) mod export;
 pub(crate) mod generate;
+pub(crate) mod import;
 pub(crate) mod inspect;
 mod job;
 pub(crate) mod ls;

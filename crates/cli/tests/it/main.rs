@@ -11,6 +11,7 @@ mod archives;
 mod damage;
 mod exporting;
 mod files;
+mod importing;
 mod job;
 mod listing;
 mod live;

@@ -222,6 +222,49 @@ fn stretches_of_numbers_share_nothing_and_leave_out_what_is_filtered() {
 }
 
 #[test]
+fn a_file_of_numpy_has_one_array() {
+    let file = |header: &str, values: &[u8]| {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend(u16::try_from(header.len()).unwrap().to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(values);
+        bytes
+    };
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n";
+    let found = structure(&file(header, &[1; 24]));
+    assert_eq!((found.format.name(), found.left_out.len()), ("npy", 0));
+    let array = &found.datasets[0];
+    assert_eq!(
+        (&*array.item.name, &*array.shape, array.is_plain()),
+        ("f32", &[2, 3][..], true)
+    );
+    let start = 10 + header.len() as u64;
+    assert_eq!(
+        (array.extents[0].offset, array.extents[0].length),
+        (start, 24)
+    );
+    let turned = header.replace("False", "True").replace("<f4", ">i2");
+    let found = structure(&file(&turned, &[1; 12]));
+    assert_eq!(&*found.datasets[0].shape, [3, 2]);
+    assert_eq!(found.datasets[0].item.name, "i16, big-endian");
+    for wrong in [
+        "",
+        "{}",
+        "{'descr': '<f4', 'shape': (9999999999999999999999,)",
+        "{'descr': 'f'}",
+    ] {
+        let found = structure(&file(wrong, &[1; 24]));
+        assert_eq!(
+            (found.datasets.len(), found.left_out.len()),
+            (0, 1),
+            "{wrong}"
+        );
+    }
+    // Fewer values than its shape says.
+    assert!(structure(&file(header, &[1; 23])).datasets.is_empty());
+}
+
+#[test]
 fn what_is_no_hdf5_file_is_none() {
     assert_eq!(describe(&&b"CDF\x01 netCDF of old"[..]), None);
     assert_eq!(describe(&&[][..]), None);

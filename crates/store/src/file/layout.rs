@@ -2,8 +2,8 @@
 //! Purpose: which bytes of a file stand where in its stream: holes are left out, and what was stored stays
 //! where it was, so that a hole that fills does not move all that follows.
 //! In: where a file has data, how it was stored last. Out: its stretches, and pieces of it.
-//! Invariants: stretches begin and end at blocks, but for the file's end, which is stored last; so a block
-//! of the stream is a block of the file.
+//! Invariants: stretches that are made here begin and end at blocks, but for the file's end, which is stored last; so
+//! a block of the stream is a block of the file. Those of files that were imported may stand in any order.
 
 use backstay_format::limits::FILE_STRETCHES_MAX;
 use backstay_format::width::{to_u64, to_usize};
@@ -44,6 +44,15 @@ impl FileMap {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// The way from the file to its stream.
+    pub fn places(&self) -> FilePlaces {
+        let pairs = self.stretches.iter().zip(&self.ends);
+        let places = pairs.map(|(stretch, &end)| (*stretch, end - stretch.length));
+        let mut places: Vec<(Stretch, u64)> = places.collect();
+        places.sort_unstable_by_key(|(stretch, _)| stretch.start);
+        FilePlaces { places }
+    }
+
     /// Calls `visit` for each piece of the file that is stored as bytes `from` to `from + length`, in their
     /// order: where it begins in the file, and which of these bytes it has.
     pub fn pieces(
@@ -65,6 +74,32 @@ impl FileMap {
             visit(stretch.start + (low - at), bytes)?;
         }
         Ok(())
+    }
+}
+
+/// Where the bytes of a file are in its stream.
+#[derive(Debug)]
+pub struct FilePlaces {
+    /// By where they begin in the file; and where each begins in the stream.
+    places: Vec<(Stretch, u64)>,
+}
+
+impl FilePlaces {
+    /// Calls `visit` for each piece of bytes `from` to `from + length` of the file that is stored, in the order of the
+    /// file: where it begins in the stream, and which of these bytes it has. The others are zeros.
+    pub fn pieces(&self, from: u64, length: u64, visit: &mut dyn FnMut(u64, Range<u64>)) {
+        let end = from.saturating_add(length);
+        let first = self
+            .places
+            .partition_point(|(stretch, _)| stretch.start + stretch.length <= from);
+        for (stretch, at) in &self.places[first..] {
+            let low = from.max(stretch.start);
+            let high = end.min(stretch.start + stretch.length);
+            if low >= high {
+                break;
+            }
+            visit(at + (low - stretch.start), low - from..high - from);
+        }
     }
 }
 
@@ -213,6 +248,30 @@ mod tests {
         let data: Vec<Range<u64>> = (0..70_000).map(|at| at * 40..at * 40 + 10).collect();
         let placed = stretches(70_000 * 40, &data, 10, &[]).unwrap();
         assert_eq!(placed, vec![stretch(0, 70_000 * 40 - 30)]);
+    }
+
+    #[test]
+    fn the_way_to_the_stream_is_the_way_back_reversed() {
+        let file = StoredFile {
+            path: b"name".to_vec(),
+            routed: false,
+            mode: 0,
+            modified_s: 0,
+            modified_ns: 0,
+            length_bytes: 100,
+            stretches: Some(vec![stretch(50, 20), stretch(0, 10), stretch(80, 5)]),
+        };
+        let places = FileMap::of(&file).places();
+        let found = |from, length| {
+            let mut found = Vec::new();
+            places.pieces(from, length, &mut |at, bytes| found.push((at, bytes)));
+            found
+        };
+        assert_eq!(found(0, 100), vec![(20, 0..10), (0, 50..70), (30, 80..85)]);
+        assert_eq!(found(55, 5), vec![(5, 0..5)]);
+        assert_eq!(found(5, 50), vec![(25, 0..5), (0, 45..50)]);
+        assert_eq!(found(10, 40), vec![]);
+        assert_eq!(found(90, 1000), vec![]);
     }
 
     proptest! {

@@ -115,6 +115,16 @@ impl FileSource {
         })
     }
 
+    /// The same, with its bytes in another order; one that has holes stays as it is.
+    #[must_use]
+    pub fn in_order(mut self, stretches: Vec<Stretch>) -> Self {
+        if self.stored.stretches.is_none() {
+            self.stored.stretches = Some(stretches);
+            self.map = FileMap::of(&self.stored);
+        }
+        self
+    }
+
     /// What it is, beside its bytes.
     pub fn stored(&self) -> &StoredFile {
         &self.stored

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what the bytes of a stored file are: which stretches of its stream are numbers of which dataset.
+//! In: the file as it is stored, or as it lies there. Out: its structure; parts for `aggregate`; an order in which its
+//! numbers stand at multiples of their width.
+//! Invariants: it says how bytes may be compressed, never what they are: whatever it says, the file comes back as it was.
+
+use crate::aggregate::Part;
+use backstay_base::error::Result;
+use backstay_format::limits::{FILE_STRETCHES_MAX, NAME_BYTES_MAX};
+use backstay_format::width::{to_u64, to_usize};
+use backstay_format::{Digest, StoredFile, StreamRoot, Stretch};
+use backstay_hdf5::{Dataset, Plain, Source, Structure, describe, plain};
+use backstay_store::file::{FileMap, FilePlaces};
+use backstay_store::ranges::BlockCache;
+use backstay_store::reader::StoreReader;
+use backstay_store::region::Sink;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// A stored file, read by its own offsets.
+#[derive(Debug)]
+pub struct StoredContent<'a> {
+    blocks: RefCell<BlockCache<'a>>,
+    places: FilePlaces,
+    length: u64,
+}
+
+impl<'a> StoredContent<'a> {
+    /// The file that is stored as `stream`.
+    pub fn new(reader: &'a StoreReader, file: &StoredFile, stream: StreamRoot) -> Result<Self> {
+        Ok(Self {
+            blocks: RefCell::new(BlockCache::new(reader, stream)?),
+            places: FileMap::of(file).places(),
+            length: file.length_bytes,
+        })
+    }
+
+    /// Fills `buffer` with the bytes of the file from `offset` on; what it has no bytes for is zeros.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        buffer.fill(0);
+        let mut pieces = Vec::new();
+        let length = to_u64(buffer.len());
+        self.places
+            .pieces(offset, length, &mut |at, bytes| pieces.push((at, bytes)));
+        let mut blocks = self.blocks.borrow_mut();
+        for (at, bytes) in pieces {
+            let length = bytes.end - bytes.start;
+            let mut into = Slice(&mut buffer[to_usize(bytes.start)..to_usize(bytes.end)]);
+            blocks.copy(at, 0, length, &mut into)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes to be filled.
+#[derive(Debug)]
+struct Slice<'a>(&'a mut [u8]);
+
+impl Sink for Slice<'_> {
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) {
+        let start = to_usize(offset);
+        self.0[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Source for StoredContent<'_> {
+    fn length_bytes(&self) -> u64 {
+        self.length
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        let read = self.read(offset, buffer);
+        read.map_err(|error| std::io::Error::other(error.to_string()))
+    }
+}
+
+/// The structure of the file that is stored as `stream`; `None` of one that has none, or that cannot be read.
+pub fn structure(reader: &StoreReader, file: &StoredFile, stream: StreamRoot) -> Option<Structure> {
+    let content = StoredContent::new(reader, file, stream).ok()?;
+    describe(&content)
+}
+
+/// Which blocks of a file's stream are parts.
+#[derive(Debug, Default)]
+pub struct TypedStream {
+    /// The parts, in the order of their names.
+    pub parts: Vec<Part>,
+    /// Stretches of the stream, ascending, and whose part each is.
+    ranges: Vec<(Range<u64>, usize)>,
+}
+
+impl TypedStream {
+    /// The parts of `variable`, a file of this structure that is stored as `file` says.
+    pub fn of(variable: &str, file: &StoredFile, structure: &Structure) -> Self {
+        let places = FileMap::of(file).places();
+        let mut named: Vec<(Part, usize)> = Vec::new();
+        for (at, dataset) in structure.datasets.iter().enumerate() {
+            if dataset.is_plain() {
+                named.push((part(variable, dataset), at));
+            }
+        }
+        named.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+        named.dedup_by(|(one, _), (other, _)| one.name == other.name);
+        let mut place = vec![None; structure.datasets.len()];
+        for (number, (_, at)) in named.iter().enumerate() {
+            place[*at] = Some(number);
+        }
+        let mut ranges = Vec::new();
+        for one in plain(structure) {
+            let Some(number) = place[one.dataset] else {
+                continue;
+            };
+            places.pieces(one.start, one.length, &mut |at, bytes| {
+                ranges.push((at..at + (bytes.end - bytes.start), number));
+            });
+        }
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Self {
+            parts: named.into_iter().map(|(part, _)| part).collect(),
+            ranges,
+        }
+    }
+
+    /// The part that has at least half of bytes `start` to `start + length` of the stream.
+    pub fn part_of(&self, start: u64, length: u64) -> Option<usize> {
+        let end = start + length;
+        let first = self.ranges.partition_point(|(range, _)| range.end <= start);
+        let mut shares: Vec<(usize, u64)> = Vec::new();
+        for (range, part) in self.ranges[first..]
+            .iter()
+            .take_while(|(range, _)| range.start < end)
+        {
+            let share = range.end.min(end) - range.start.max(start);
+            match shares.iter_mut().find(|(known, _)| known == part) {
+                Some((_, sum)) => *sum += share,
+                None => shares.push((*part, share)),
+            }
+        }
+        let most = shares.into_iter().max_by_key(|&(_, share)| share)?;
+        (most.1 * 2 >= length).then_some(most.0)
+    }
+}
+
+fn part(variable: &str, dataset: &Dataset) -> Part {
+    let element = dataset.stored_element();
+    let chunked = !dataset.chunk_shape.is_empty();
+    let mut shape = if chunked {
+        &dataset.chunk_shape
+    } else {
+        &dataset.shape
+    }
+    .clone();
+    let inner = dataset.item.bytes / element.width_bytes();
+    if inner > 1 {
+        shape.push(inner);
+    }
+    Part {
+        name: part_name(variable, &dataset.path),
+        element,
+        shape,
+    }
+}
+
+/// A name that fits where names of variables do: what does not is its digest.
+fn part_name(variable: &str, path: &str) -> String {
+    let name = format!("{variable}:/{path}");
+    if name.len() <= NAME_BYTES_MAX {
+        return name;
+    }
+    let Digest(digest) = Digest::of(name.as_bytes());
+    let words: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("file:/{}", words.concat())
+}
+
+/// The order in which the bytes of a file of `length` are stored so that numbers stand at multiples of their width,
+/// and whole blocks have numbers of one dataset: whole blocks of datasets, what is left of them, all else. `None`
+/// where it has no numbers, or they are in too many pieces.
+pub fn aligned(structure: &Structure, length: u64, block_bytes: u32) -> Option<Vec<Stretch>> {
+    let all = plain(structure);
+    let width = |one: &Plain| {
+        structure.datasets[one.dataset]
+            .stored_element()
+            .width_bytes()
+    };
+    let mut by_dataset = all.clone();
+    by_dataset.sort_by_key(|one| (std::cmp::Reverse(width(one)), one.dataset, one.start));
+    let (mut whole, mut rest) = (Vec::new(), Vec::new());
+    for pieces in by_dataset.chunk_by(|one, next| one.dataset == next.dataset) {
+        let bytes: u64 = pieces.iter().map(|one| one.length).sum();
+        let mut left = bytes - bytes % u64::from(block_bytes);
+        for one in pieces {
+            let head = one.length.min(left);
+            left -= head;
+            append(&mut whole, one.start, head);
+            append(&mut rest, one.start + head, one.length - head);
+        }
+    }
+    if whole.is_empty() && rest.is_empty() {
+        return None;
+    }
+    let mut at = 0;
+    let mut others = Vec::new();
+    for one in &all {
+        append(&mut others, at, one.start - at);
+        at = one.start + one.length;
+    }
+    append(&mut others, at, length.saturating_sub(at));
+    let mut stretches = Vec::new();
+    for stretch in whole.into_iter().chain(rest).chain(others) {
+        append(&mut stretches, stretch.start, stretch.length);
+    }
+    (stretches.len() <= FILE_STRETCHES_MAX).then_some(stretches)
+}
+
+fn append(stretches: &mut Vec<Stretch>, start: u64, length: u64) {
+    if length == 0 {
+        return;
+    }
+    match stretches.last_mut() {
+        Some(last) if last.start + last.length == start => last.length += length,
+        _ => stretches.push(Stretch { start, length }),
+    }
+}
