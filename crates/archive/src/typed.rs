@@ -220,3 +220,131 @@ fn append(stretches: &mut Vec<Stretch>, start: u64, length: u64) {
         _ => stretches.push(Stretch { start, length }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backstay_format::ElementType;
+    use proptest::prelude::*;
+
+    const BLOCK: u32 = 64;
+
+    fn fixture(name: &str) -> (Vec<u8>, Structure) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../hdf5/tests/fixtures");
+        let bytes = std::fs::read(std::path::Path::new(folder).join(name)).unwrap();
+        let found = describe(&&*bytes).unwrap();
+        (bytes, found)
+    }
+
+    fn stored(length: u64, stretches: Option<Vec<Stretch>>) -> StoredFile {
+        StoredFile {
+            path: b"name".to_vec(),
+            routed: true,
+            mode: 0o600,
+            modified_s: 0,
+            modified_ns: 0,
+            length_bytes: length,
+            stretches,
+        }
+    }
+
+    #[test]
+    fn numbers_stand_at_multiples_of_their_width_and_blocks_have_one_dataset() {
+        for name in [
+            "grid.h5",
+            "latest.h5",
+            "earliest.h5",
+            "netcdf.nc",
+            "large_latest.h5",
+        ] {
+            let (bytes, structure) = fixture(name);
+            let length = to_u64(bytes.len());
+            let stretches = aligned(&structure, length, BLOCK).unwrap();
+            let file = stored(length, Some(stretches));
+            file.validate(length).unwrap();
+            let places = FileMap::of(&file).places();
+            for one in plain(&structure) {
+                let width = structure.datasets[one.dataset]
+                    .stored_element()
+                    .width_bytes();
+                places.pieces(one.start, one.length, &mut |at, piece| {
+                    assert_eq!((at % width, piece.start % width), (0, 0), "{name} {one:?}");
+                });
+            }
+            // Every whole block of a dataset is a part, of its type.
+            let typed = TypedStream::of("file", &file, &structure);
+            let whole: u64 = structure
+                .datasets
+                .iter()
+                .filter(|dataset| dataset.is_plain())
+                .map(|dataset| dataset.stored_bytes() / u64::from(BLOCK))
+                .sum();
+            for block in 0..whole {
+                assert!(
+                    typed
+                        .part_of(block * u64::from(BLOCK), BLOCK.into())
+                        .is_some(),
+                    "{name} {block}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_named_by_file_and_dataset_and_have_its_shape() {
+        let (bytes, structure) = fixture("grid.h5");
+        let file = stored(to_u64(bytes.len()), None);
+        let typed = TypedStream::of("file", &file, &structure);
+        let parts: Vec<(&str, ElementType, &[u64])> = typed
+            .parts
+            .iter()
+            .map(|part| (&*part.name, part.element, &*part.shape))
+            .collect();
+        let wanted: [(&str, ElementType, &[u64]); 3] = [
+            ("file:/a_odd", ElementType::U8, &[13]),
+            ("file:/density", ElementType::F32, &[32, 128]),
+            ("file:/heat", ElementType::F64, &[64, 256]),
+        ];
+        assert_eq!(parts, wanted);
+        let heat = structure
+            .datasets
+            .iter()
+            .find(|one| one.path == "heat")
+            .unwrap()
+            .extents[0];
+        assert_eq!(typed.part_of(heat.offset, heat.length), Some(2));
+        assert_eq!(typed.part_of(heat.offset - 10, 20), Some(2), "half of it");
+        assert_eq!(
+            typed.part_of(heat.offset - 11, 20),
+            Some(1),
+            "it follows the other one"
+        );
+        assert_eq!(typed.part_of(0, 64), None, "the superblock");
+        let long = part_name("file", &"x".repeat(300));
+        assert!(long.len() <= NAME_BYTES_MAX && long != part_name("other", &"x".repeat(300)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_stored_once_whatever_the_file_says(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        ) {
+            let (mut bytes, _) = fixture("latest.h5");
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let length = to_u64(bytes.len());
+            if let Some(structure) = describe(&&*bytes) {
+                let stretches = aligned(&structure, length, BLOCK);
+                let file = stored(length, stretches);
+                prop_assert!(file.validate(length).is_ok());
+                let typed = TypedStream::of("file", &file, &structure);
+                for start in (0..length).step_by(64) {
+                    let part = typed.part_of(start, 64.min(length - start));
+                    prop_assert!(part.is_none_or(|part| part < typed.parts.len()));
+                }
+            }
+        }
+    }
+}

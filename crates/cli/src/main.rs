@@ -47,6 +47,8 @@ enum Command {
     Ls(cmd::ls::LsArgs),
     /// Show what is in a checkpoint: variables, types, shapes, ranks, sizes, what changed.
     Inspect(cmd::inspect::InspectArgs),
+    /// Show what changed between two checkpoints: by variable, and of files by dataset.
+    Diff(cmd::diff::DiffArgs),
     /// Read and check every byte of every retained checkpoint, each shared block once.
     Verify(cmd::verify::VerifyArgs),
     /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
@@ -91,6 +93,7 @@ fn run(command: Command) -> ExitCode {
     match command {
         Command::Ls(args) => cmd::ls::run(&args),
         Command::Inspect(args) => cmd::inspect::run(&args),
+        Command::Diff(args) => cmd::diff::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
         Command::Import(args) => cmd::import::run(&args),

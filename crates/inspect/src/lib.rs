@@ -7,6 +7,8 @@
 
 mod archive;
 mod array;
+mod compare;
+mod diff;
 mod files;
 mod find;
 mod glance;
@@ -21,7 +23,10 @@ mod verify;
 use archive::ArchivedPart;
 pub use archive::{Archive, ArchiveGlance, Archived, glance_archives};
 pub use array::Array;
+pub use backstay_hdf5::{Dataset, Format, Structure};
 pub use backstay_store::control::ControlGlance;
+pub use compare::{BINS, Differences};
+pub use diff::{ArrayDiff, Outcome, Unit, shares};
 pub use files::file_name;
 pub use find::{DEPTH_MAX, default_places};
 pub use glance::{StoreGlance, glance_stores};

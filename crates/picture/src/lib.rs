@@ -15,6 +15,7 @@ mod font;
 mod panels;
 mod plot;
 mod raster;
+mod strips;
 mod svg;
 
 pub use axis::{Axis, Scale};
@@ -23,6 +24,7 @@ pub use chart::{Chart, Mark};
 pub use dots::Dots;
 pub use panels::Panels;
 pub use plot::{Heading, Key, Label, Line, Side, Swatch};
+pub use strips::Strips;
 
 use std::path::{Path, PathBuf};
 

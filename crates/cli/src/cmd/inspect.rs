@@ -12,7 +12,7 @@ use crate::view::{CheckpointView, ratio, short, utc};
 use backstay::ErrorKind;
 use backstay_format::width::to_u64;
 use backstay_inspect::{
-    Checkpoint, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted,
+    Checkpoint, Dataset, Safety, StoredAs, StoredCodec, StoredPart, StoredVariable, Stores, Wanted,
     file_name, share,
 };
 use serde::Serialize;
@@ -155,11 +155,49 @@ struct FileView {
     modified: String,
     length_bytes: u64,
     has_holes: bool,
+    /// What kind of file it is, where it has datasets.
+    format: Option<&'static str>,
+    datasets: Vec<DatasetView>,
+    /// What of its structure is not understood, and why.
+    left_out: Vec<String>,
+}
+
+/// A dataset of a file.
+#[derive(Debug, Serialize)]
+struct DatasetView {
+    path: String,
+    r#type: String,
+    shape: Vec<u64>,
+    layout: &'static str,
+    chunk_shape: Vec<u64>,
+    filters: Vec<u16>,
+    bytes: u64,
+    bytes_in_file: u64,
+    /// Whether its values are compressed as what they are, merged with those of other ranks.
+    typed: bool,
+}
+
+impl From<&Dataset> for DatasetView {
+    fn from(dataset: &Dataset) -> Self {
+        Self {
+            path: dataset.path.clone(),
+            r#type: dataset.item.name.clone(),
+            shape: dataset.shape.clone(),
+            layout: dataset.layout.name(),
+            chunk_shape: dataset.chunk_shape.clone(),
+            filters: dataset.filters.clone(),
+            bytes: dataset.bytes().unwrap_or(0),
+            bytes_in_file: dataset.stored_bytes(),
+            typed: dataset.is_plain(),
+        }
+    }
 }
 
 impl FileView {
-    fn new(part: &StoredPart) -> Option<Self> {
+    fn new(stores: &Stores, part: &StoredPart) -> Option<Self> {
         let file = part.descriptor.file.as_ref()?;
+        let structure = stores.structure(part);
+        let structure = structure.as_ref();
         let seconds = u64::try_from(file.modified_s).unwrap_or(0);
         let modified = seconds.saturating_mul(1_000_000_000) + u64::from(file.modified_ns);
         Some(Self {
@@ -170,6 +208,14 @@ impl FileView {
             modified: utc(modified),
             length_bytes: file.length_bytes,
             has_holes: part.stream.length_bytes < file.length_bytes,
+            format: structure.map(|found| found.format.name()),
+            datasets: structure.map_or_else(Vec::new, |found| {
+                found.datasets.iter().map(DatasetView::from).collect()
+            }),
+            left_out: structure.map_or_else(Vec::new, |found| {
+                let reason = |(path, why): &(String, &'static str)| format!("{path}: {why}");
+                found.left_out.iter().map(reason).collect()
+            }),
         })
     }
 }
@@ -220,10 +266,53 @@ fn show(args: &InspectArgs) -> Result<(), Failure> {
         (Some(_), [variable]) => show_parts(&stores, variable),
         _ => show_variables(&variables),
     }
+    show_datasets(&stores, &variables);
     if stored.iter().any(Option::is_some) {
         show_stored(&variables, &stored);
     }
     Ok(())
+}
+
+/// The datasets of files, as the first rank that has the file has them.
+fn show_datasets(stores: &Stores, variables: &[StoredVariable]) {
+    let mut rows = Vec::new();
+    for variable in variables {
+        let first = variable.parts.first();
+        let Some(structure) = first.and_then(|part| stores.structure(part)) else {
+            continue;
+        };
+        for dataset in &structure.datasets {
+            let filters: Vec<String> = dataset.filters.iter().map(ToString::to_string).collect();
+            let layout = match &*filters {
+                [] => dataset.layout.name().to_owned(),
+                some => format!("{}, filters {}", dataset.layout.name(), some.join(",")),
+            };
+            rows.push(vec![
+                variable.name.clone(),
+                dataset.path.clone(),
+                dataset.item.name.clone(),
+                format!("{:?}", dataset.shape),
+                human_bytes(dataset.stored_bytes()),
+                layout,
+            ]);
+        }
+        for (path, why) in &structure.left_out {
+            complain(&format!(
+                "{}: {path} is stored as bytes: {why}",
+                variable.name
+            ));
+        }
+    }
+    if rows.is_empty() {
+        return;
+    }
+    result("");
+    let table = Table {
+        head: &["VARIABLE", "DATASET", "TYPE", "SHAPE", "SIZE", "LAYOUT"],
+        right: &[4],
+        less: &[5],
+    };
+    print_table(table, &rows);
 }
 
 /// How the variables are stored, of a checkpoint in an archive.
@@ -394,7 +483,8 @@ fn show_variables(variables: &[StoredVariable]) {
 fn show_parts(stores: &Stores, variable: &StoredVariable) {
     let (kind, shape) = (type_of(variable), shape_of(variable));
     result(&format!("{}: {kind} {shape}", variable.name));
-    for file in variable.parts.iter().filter_map(FileView::new) {
+    let view = |part| FileView::new(stores, part);
+    for file in variable.parts.iter().filter_map(view) {
         result(&format!(
             "  {}: {}, mode {}, modified {}",
             file.path,
@@ -498,7 +588,7 @@ impl PartView {
             blocks: to_u64(part.stream.block_count()),
             blocks_changed: part.changed.map(|changed| changed.blocks),
             bytes_changed: part.changed.map(|changed| changed.bytes),
-            file: FileView::new(part),
+            file: FileView::new(stores, part),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! The subcommands, one file each.
 
 pub(crate) mod agent;
+pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod import;

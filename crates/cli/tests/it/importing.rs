@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files that are imported come back byte for byte, merged by what they hold; what does not fit is refused.
 
-use crate::archives::{archived_job, folder as archive_of};
-use crate::job::{Ran, backstay};
+use crate::archives::{archived_job, archiving, folder as archive_of};
+use crate::job::{RANKS, Ran, backstay};
+use backstay::{Communicator, Level, Session};
+use backstay_archive::drain::fetch::open_device;
+use backstay_archive::store_file;
+use backstay_testkit::comm::{ThreadComm, run_ranks};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hdf5/tests/fixtures");
@@ -160,6 +165,93 @@ fn imported_files_come_back_as_they_were() {
         "{}",
         again.err
     );
+}
+
+/// Of the newest store of an archive what its segments hold, and the most ranks' pieces in one.
+fn segments(folder: &Path) -> BTreeMap<String, usize> {
+    let device = open_device(folder, &store_file(0, 1)).unwrap();
+    let mut found = BTreeMap::new();
+    for entry in device.entries() {
+        let header = device.header(entry.segment).unwrap();
+        let pieces = found.entry(header.variable).or_insert(0);
+        *pieces = (*pieces).max(header.pieces.len());
+    }
+    found
+}
+
+/// A file of HDF5 with values of its own.
+fn grid(rank: usize) -> Vec<u8> {
+    let mut bytes = std::fs::read(Path::new(FIXTURES).join("grid.h5")).unwrap();
+    let heat = bytes.len() - 64 * 256 * 8;
+    for (place, value) in bytes[heat..].chunks_exact_mut(8).enumerate() {
+        let place = u32::try_from(place + rank * 100_000).unwrap();
+        value.copy_from_slice(&(f64::from(place) * 1e-3).sin().to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn datasets_of_imported_files_are_merged_over_ranks() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("run");
+    for rank in 0..4 {
+        write(&folder.join(format!("r.{rank}.h5")), &grid(rank));
+    }
+    let archive = root.path().join("archive");
+    json(&[
+        "import",
+        folder.to_str().unwrap(),
+        "--archive",
+        archive.to_str().unwrap(),
+        "--json",
+    ]);
+    let held = segments(&archive.join("run"));
+    // 8 blocks of 16 KiB a rank, all of them in one segment; 4 of chunks that are the same on all ranks.
+    assert_eq!(
+        (held["r.#.h#:/heat"], held["r.#.h#:/density"]),
+        (32, 4),
+        "{held:?}"
+    );
+}
+
+#[test]
+fn datasets_of_protected_files_are_merged_over_ranks_when_they_are_drained() {
+    let root = tempfile::tempdir().unwrap();
+    let files = root.path().join("files");
+    std::fs::create_dir(&files).unwrap();
+    run_ranks(ThreadComm::new(RANKS), |comm| {
+        let rank = usize::try_from(comm.rank()).unwrap();
+        let path = files.join(format!("state.{rank}.h5"));
+        std::fs::write(&path, grid(rank)).unwrap();
+        let mut session = Session::open(Box::new(comm), archiving(root.path(), rank, 2)).unwrap();
+        session.protect_file("state", &path).unwrap();
+        let handle = session.checkpoint_start().unwrap();
+        session.wait(handle, Level::Archive).unwrap();
+        session.close().unwrap();
+    });
+    let of_job = archive_of(root.path());
+    // Two nodes drain for themselves: two ranks are merged. The file is stored in its order, in which arrays begin
+    // within blocks: a block is of the one that has most of it.
+    let held = segments(&of_job);
+    assert_eq!(
+        (held["state:/heat"], held["state:/density"]),
+        (18, 4),
+        "{held:?}"
+    );
+    let out = root.path().join("out");
+    let words = [
+        "export",
+        of_job.to_str().unwrap(),
+        "--files",
+        "-o",
+        out.to_str().unwrap(),
+        "--json",
+    ];
+    json(&words);
+    for rank in 0..RANKS {
+        let back = std::fs::read(out.join(format!("state.rank{rank}"))).unwrap();
+        assert!(back == grid(rank), "rank {rank}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 mod archives;
 mod damage;
+mod differing;
 mod exporting;
 mod files;
 mod importing;

@@ -5,7 +5,8 @@ use backstay_hdf5::{Dataset, Structure, describe, plain};
 use serde_json::Value;
 use std::path::PathBuf;
 
-pub(crate) const FILES: [&str; 5] = [
+pub(crate) const FILES: [&str; 6] = [
+    "grid.h5",
     "earliest.h5",
     "v110.h5",
     "latest.h5",

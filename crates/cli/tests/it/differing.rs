@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What changed between two checkpoints, of a job's variables and of files, is told element by element.
+
+use crate::job::{RANKS, WORDS, backstay, run_job};
+use serde_json::Value;
+use std::path::Path;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hdf5/tests/fixtures");
+
+fn array<'a>(view: &'a Value, variable: &str, dataset: Option<&str>) -> &'a Value {
+    let mut arrays = view["arrays"].as_array().unwrap().iter();
+    let found =
+        arrays.find(|one| one["variable"] == variable && one["dataset"].as_str() == dataset);
+    found.unwrap_or_else(|| panic!("{variable} {dataset:?} in {view}"))
+}
+
+#[test]
+fn variables_of_a_job_are_compared_element_by_element() {
+    let root = tempfile::tempdir().unwrap();
+    run_job(root.path(), 2, 3);
+    let ran = backstay(&["diff", "2", "3", "--json"], &[root.path()]);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let view = ran.json();
+    assert_eq!(
+        (&view["from"]["number"], &view["to"]["number"]),
+        (&2.into(), &3.into())
+    );
+    let step = array(&view, "step", None);
+    assert_eq!(
+        (&step["ranks"], &step["elements"], &step["changed"]),
+        (&RANKS.into(), &4.into(), &4.into())
+    );
+    assert_eq!(step["largest"], 1.0);
+    // One word of each rank's 40,000 changes at a step, and one element of the global array by a quarter.
+    let big = array(&view, "big", None);
+    assert_eq!(big["elements"], WORDS * RANKS as u64);
+    assert_eq!(
+        (&big["changed"], &big["first_changed"]),
+        (&RANKS.into(), &5.into())
+    );
+    let field = array(&view, "field", None);
+    assert_eq!(
+        (&field["changed"], &field["largest"]),
+        (&1.into(), &0.25.into())
+    );
+    assert_eq!(array(&view, "raw", None)["changed"], 0);
+    // The same the other way round, and of itself.
+    let back = backstay(&["diff", "3", "2", "--json", "-v", "field"], &[root.path()]).json();
+    assert_eq!(
+        (
+            back["arrays"].as_array().unwrap().len(),
+            &back["arrays"][0]["changed"]
+        ),
+        (1, &1.into())
+    );
+    let none = backstay(&["diff", "3", "3", "--json"], &[root.path()]).json();
+    assert!(
+        none["arrays"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| one["changed"] == 0)
+    );
+    for (words, text) in [
+        (&["diff", "2", "9"][..], "checkpoint 9 is not retained"),
+        (&["diff", "2", "3", "-v", "nothing"], "\"nothing\""),
+        (&["diff", "2"], "a checkpoint is a number"),
+    ] {
+        let ran = backstay(words, &[root.path()]);
+        assert_ne!(ran.status, 0);
+        assert!(ran.err.contains(text), "{words:?}: {}", ran.err);
+    }
+}
+
+/// Changes bytes of a file.
+fn change(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+#[test]
+fn datasets_of_files_are_compared_and_drawn() {
+    let root = tempfile::tempdir().unwrap();
+    let file = std::fs::read(Path::new(FIXTURES).join("latest.h5")).unwrap();
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(Path::new(FIXTURES).join("expected.json")).unwrap())
+            .unwrap();
+    let place = |name: &str, extent: usize| {
+        let offset = &expected["latest.h5"][name]["extents"][extent][0];
+        usize::try_from(offset.as_u64().unwrap()).unwrap()
+    };
+    let folder = root.path().join("run");
+    std::fs::create_dir(&folder).unwrap();
+    for rank in 0..2 {
+        let mut later = file.clone();
+        if rank == 1 {
+            // Element 10 of `again`, which is `temperature`, is 37: it becomes 39.5. The second of one chunk of
+            // `density`, in row 0 and column 17, is 58: it becomes -58. A byte of a packed chunk is another one.
+            change(&mut later, place("again", 0) + 80, &39.5_f64.to_le_bytes());
+            change(
+                &mut later,
+                place("blast/level0/density", 1) + 4,
+                &(-58.0_f32).to_le_bytes(),
+            );
+            let packed = place("blast/level0/packed", 1);
+            later[packed + 3] ^= 1;
+        }
+        std::fs::write(folder.join(format!("s.1.{rank}")), &file).unwrap();
+        std::fs::write(folder.join(format!("s.2.{rank}")), &later).unwrap();
+    }
+    let archive = root.path().join("archive");
+    let words = [
+        "import",
+        "-p",
+        "s.{step}.{rank}",
+        "--json",
+        "--archive",
+        archive.to_str().unwrap(),
+    ];
+    let ran = backstay(&words, &[&folder]);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let picture = root.path().join("diff.svg");
+    let words = [
+        "diff",
+        "1",
+        "2",
+        "--json",
+        "--svg",
+        picture.to_str().unwrap(),
+    ];
+    let ran = backstay(&words, &[&archive]);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let (view, name) = (ran.json(), "s.{step}.{rank}");
+    let temperature = array(&view, name, Some("again"));
+    assert_eq!(
+        (&temperature["elements"], &temperature["changed"]),
+        (&2000.into(), &1.into())
+    );
+    assert_eq!(
+        (&temperature["first_changed"], &temperature["largest"]),
+        (&1010.into(), &2.5.into())
+    );
+    let density = array(&view, name, Some("blast/level0/density"));
+    assert_eq!(
+        (&density["elements"], &density["changed"]),
+        (&2400.into(), &1.into())
+    );
+    assert_eq!(
+        (&density["first_changed"], &density["largest"]),
+        (&(1200 + 17).into(), &116.0.into())
+    );
+    assert_eq!(density["largest_relative"], 2.0);
+    let packed = array(&view, name, Some("blast/level0/packed"));
+    assert_eq!(
+        (&packed["unit"], &packed["elements"], &packed["changed"]),
+        (&"chunks".into(), &4.into(), &1.into())
+    );
+    let whole = array(&view, name, None);
+    assert_eq!(
+        (&whole["unit"], &whole["elements"]),
+        (&"bytes".into(), &(2 * file.len()).into())
+    );
+    let svg = std::fs::read_to_string(picture).unwrap();
+    assert!(
+        svg.contains("aria-label=\"blast/level0/density\""),
+        "its strips have names"
+    );
+
+    // Datasets are shown, with their types, and which are compressed by them.
+    let shown = backstay(&["inspect", "--json", "-c", "1"], &[&archive]).json();
+    let datasets = shown["variables"][0]["parts"][0]["file"]["datasets"]
+        .as_array()
+        .unwrap();
+    let of = |path: &str| datasets.iter().find(|one| one["path"] == path).unwrap();
+    assert_eq!(
+        (&of("again")["type"], &of("again")["typed"]),
+        (&"f64".into(), &true.into())
+    );
+    assert_eq!(of("blast/level0/packed")["typed"], false);
+    let text = backstay(&["inspect"], &[&archive]).out;
+    let line = text
+        .lines()
+        .find(|line| line.contains("blast/level0/density"));
+    assert!(
+        line.is_some_and(|line| line.contains("f32") && line.contains("chunked")),
+        "{text}"
+    );
+}
