@@ -9,15 +9,20 @@ OBJCOPY ?= objcopy
 BACKSTAY_RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 BACKSTAY_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 BACKSTAY_ABI := 0
+# From LIBDIR back to PREFIX: `..` for each of its parts, as in lib/x86_64-linux-gnu.
+BACKSTAY_UP := $(shell echo "$(LIBDIR)" | sed 's|[^/][^/]*|..|g')
 # What a static program needs besides; rustc --print native-static-libs has the list.
 BACKSTAY_STATIC_LIBS := -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
 # Completions, relative to PREFIX, where each shell looks by itself.
 COMPLETIONS := bash:share/bash-completion/completions/backstay zsh:share/zsh/site-functions/_backstay \
     fish:share/fish/vendor_completions.d/backstay.fish
 
-.PHONY: install uninstall library program test-install
+# Features of the library, as cargo takes them: `--no-default-features` is one without archives.
+LIBRARY_FEATURES ?=
+
+.PHONY: install uninstall library program modulefile test-install
 library: ## libbackstay, shared and static
-	$(CARGO) build --release --package backstay-c
+	$(CARGO) build --release --package backstay-c $(LIBRARY_FEATURES)
 
 program: ## The command backstay
 	$(CARGO) build --release --package backstay-cli
@@ -28,7 +33,9 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	fortran="$$prefix/share/backstay/fortran"; \
 	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran" "$$prefix/bin" \
 	    "$$prefix"/share/man/man{1,3,7}; \
-	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/libbackstay.so" "$$lib/libbackstay.so.$(BACKSTAY_VERSION)"; \
+	OBJCOPY="$(OBJCOPY)" CC="$(CC)" make/strip.sh versioned "$(BACKSTAY_RELEASE)/libbackstay.a" \
+	    "$$lib/libbackstay.so.$(BACKSTAY_VERSION)" bindings/c/backstay.map libbackstay.so.$(BACKSTAY_ABI) \
+	    $(BACKSTAY_STATIC_LIBS); \
 	ln -sf libbackstay.so.$(BACKSTAY_VERSION) "$$lib/libbackstay.so.$(BACKSTAY_ABI)"; \
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh static "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/libbackstay.a"; \
@@ -40,7 +47,7 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	    cmake/backstay-config.cmake:cmake/backstay/backstay-config.cmake \
 	    cmake/backstay-config-version.cmake:cmake/backstay/backstay-config-version.cmake; do \
 	    sed -e 's|@VERSION@|$(BACKSTAY_VERSION)|g' -e 's|@ABI@|$(BACKSTAY_ABI)|g' \
-	        -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@STATIC_LIBS@|$(BACKSTAY_STATIC_LIBS)|g' \
+	        -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@UP@|$(BACKSTAY_UP)|g' -e 's|@STATIC_LIBS@|$(BACKSTAY_STATIC_LIBS)|g' \
 	        "bindings/c/$${file%%:*}.in" > "$$lib/$${file#*:}"; \
 	done; \
 	"$(BACKSTAY_RELEASE)/backstay" man "$$prefix/share/man/man1"; \
@@ -52,6 +59,11 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	    "$(BACKSTAY_RELEASE)/backstay" completions "$${shell%%:*}" > "$$prefix/$${shell#*:}"; \
 	done; \
 	echo "installed backstay $(BACKSTAY_VERSION) under $$prefix"
+
+MODULEFILE ?= $(BACKSTAY_VERSION)
+modulefile: ## An environment module of what PREFIX has, as MODULEFILE=FILE
+	@sed -e 's|@VERSION@|$(BACKSTAY_VERSION)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@PREFIX@|$(PREFIX)|g' \
+	    packaging/modules/backstay.in > "$(MODULEFILE)"
 
 # Folders that others may use too are left.
 uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR

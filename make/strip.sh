@@ -1,7 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # strip.sh shared FROM TO: installs a program or shared library; its debug information goes to .debug/ beside
-# it, where debuggers look. strip.sh static FROM TO: an archive of one object that gives out only the
+# it, where debuggers look. strip.sh versioned FROM TO MAP SONAME LIBRARIES: the same, of a shared library linked from
+# the archive FROM, with the symbols of MAP under their versions; rustc's own link of it gives them none, and linkers take
+# no second map beside the one that rustc has. strip.sh static FROM TO: an archive of one object that gives out only the
 # interface: what it contains of other libraries cannot meet the program's own copies of them.
 set -eu
 
@@ -19,6 +21,17 @@ shared)
     "$objcopy" --strip-unneeded --add-gnu-debuglink="$debug/$name" "$from" "$debug/.new"
     chmod 755 "$debug/.new"
     mv -f "$debug/.new" "$to"
+    ;;
+versioned)
+    map=$4 soname=$5
+    shift 5
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    # Nothing of an archive is taken that nobody asks for.
+    asked=$(sed -n 's/^ *\(backstay_[a-z_0-9]*\);$/-Wl,-u,\1/p' "$map")
+    "${CC:-cc}" -shared -o "$work/$soname" -Wl,-soname,"$soname" -Wl,--version-script="$map" -Wl,--gc-sections -Wl,-O1 \
+        -Wl,-z,relro,-z,now -Wl,--no-undefined -Wl,--as-needed ${LDFLAGS:-} $asked "$from" "$@"
+    "$0" shared "$work/$soname" "$to"
     ;;
 static)
     work=$(mktemp -d)

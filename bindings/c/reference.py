@@ -3,8 +3,11 @@
 """The reference of the C interface, from its headers: manual pages, and a page of the site.
 
     bindings/c/reference.py             writes bindings/c/man: section 3, and backstay(7)
-    bindings/c/reference.py --check     fails where bindings/c/man is not what would be written
+    bindings/c/reference.py --check     fails where bindings/c/man is not what would be written, or
+                                        backstay.map has other calls than the header
     bindings/c/reference.py --markdown  prints the page of the site
+    bindings/c/reference.py --layout    prints a program of C that says where members of structures lie, and how large
+                                        they are: tests/install compares with bindings/c/layout.txt
 
 In: backstay.h and backstay_mpi.h; for backstay(7) the template in bindings/c/man.in, and the tables of docs/reference.
 The same headers give the same bytes.
@@ -262,11 +265,46 @@ def markdown():
     return "\n".join(text) + "\n"
 
 
+# ---- What programs rely on ---------------------------------------------------------------------------
+
+
+def members(declaration):
+    """Names of a structure's members, in order."""
+    body = re.sub(r"^\s*///.*$", "", declaration[declaration.index("{") + 1:declaration.rindex("}")], flags=re.M)
+    for member in body.split(";"):
+        if member.strip():
+            yield (re.search(r"\(\*(\w+)\)", member) or re.search(r"(\w+)(?:\[[^\]]*\])?\s*$", member))[1]
+
+
+def layout():
+    """A program that prints a line for each structure and member: bytes, and from which byte on."""
+    lines = ["#include <backstay/backstay.h>", "#include <stdio.h>", "", "int main(void)", "{"]
+    for entry in read()[0]:
+        if entry.kind != "struct" or "{" not in entry.declaration:
+            continue
+        lines.append(f'    printf("{entry.name} %zu\\n", sizeof({entry.name}));')
+        for name in members(entry.declaration):
+            lines.append(f'    printf("{entry.name}.{name} %zu at %zu\\n", sizeof((({entry.name} *)0)->{name}), '
+                         f"offsetof({entry.name}, {name}));")
+    return "\n".join([*lines, "    return 0;", "}"]) + "\n"
+
+
+def unversioned():
+    """Calls of the header that backstay.map does not have, and the other way round."""
+    mapped = re.findall(r"^ *(backstay_\w+);$", (HERE / "backstay.map").read_text(), re.M)
+    calls = [entry.name for entry in entries((HERE / HEADER).read_text()) if entry.kind == "call"]
+    return sorted(set(mapped) ^ set(calls)) + sorted(name for name in set(mapped) if mapped.count(name) > 1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is not current")
     parser.add_argument("--markdown", action="store_true", help="print the page of the site")
+    parser.add_argument("--layout", action="store_true", help="print a program that says how structures are laid out")
     wanted = parser.parse_args()
+    if wanted.layout:
+        print(layout(), end="")
+        return 0
     if wanted.markdown:
         print(markdown(), end="")
         return 0
@@ -276,7 +314,9 @@ def main():
         stale = [name for name, text in pages.items() if name not in there or there[name].read_text() != text]
         for name in sorted(set(stale) | there.keys() - pages.keys()):
             print(f"bindings/c/man/{name} is not current: run bindings/c/reference.py")
-        return 1 if stale or there.keys() - pages.keys() else 0
+        for name in unversioned():
+            print(f"bindings/c/backstay.map: {name} stands in it or in the header only, or twice")
+        return 1 if stale or there.keys() - pages.keys() or unversioned() else 0
     for name in there.keys() - pages.keys():
         there[name].unlink()
     for name, text in pages.items():

@@ -203,6 +203,20 @@ static_without_mpi() {
         BACKSTAY_STORE_PATH="$work" "$work/single"
 }
 
+# As distributions have it: libraries in a folder of the architecture.
+libraries_deeper() {
+    local deep="$work/deep/opt"
+    make --no-print-directory install CARGO=true PREFIX=/opt LIBDIR=lib/of-it DESTDIR="$work/deep" || return 1
+    eval "local flags=($(PKG_CONFIG_PATH="$deep/lib/of-it/pkgconfig" pkg-config --cflags --libs backstay))"
+    cc -std=c99 "${strict[@]}" -o "$work/deeper" tests/install/single.c "${flags[@]}" || return 1
+    cmake -S tests/install/plain -B "$work/deep-cmake" -Dbackstay_DIR="$deep/lib/of-it/cmake/backstay" \
+        -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DWITH_MPI=OFF && cmake --build "$work/deep-cmake" || return 1
+    local program
+    for program in "$work/deeper" "$work/deep-cmake/single"; do
+        BACKSTAY_STORE_PATH="$work/deep" LD_LIBRARY_PATH="$deep/lib/of-it" "$program" || return 1
+    done
+}
+
 soname() {
     readelf -d "$lib/libbackstay.so" | grep 'SONAME.*\[libbackstay\.so\.0\]' >/dev/null
 }
@@ -225,6 +239,19 @@ sizes() {
 only_its_own_symbols() {
     nm -g --defined-only "$lib/libbackstay.a" 2>/dev/null | awk 'NF == 3 {print $3}' >"$work/symbols"
     grep -qx backstay_checkpoint "$work/symbols" && ! grep -v '^backstay_' "$work/symbols"
+}
+
+# What programs rely on: each call under its version and no other symbol, and where members of structures lie.
+interface() {
+    local map=bindings/c/backstay.map
+    sed -n 's/^\(BACKSTAY_[0-9.]*\) {$/\1/p; s/^ *\(backstay_[a-z_0-9]*\);$/\1/p' "$map" |
+        awk '/^BACKSTAY_/ {version = $1; print version; next} {print $1 "@@" version}' | LC_ALL=C sort >"$work/wanted"
+    nm -D --defined-only "$lib/libbackstay.so" | awk '{print $3}' | LC_ALL=C sort >"$work/found"
+    diff "$work/wanted" "$work/found" || return 1
+    flags --cflags
+    python3 bindings/c/reference.py --layout >"$work/layout.c" &&
+        cc -std=c99 -O2 -Wall -Werror -o "$work/layout" "$work/layout.c" "${found[@]}" && "$work/layout" >"$work/layout.txt" &&
+        diff bindings/c/layout.txt "$work/layout.txt"
 }
 
 command_line() {
@@ -261,9 +288,11 @@ uninstall() {
 
 check "sizes, and debug information apart" sizes
 check "libbackstay.a gives out its interface only" only_its_own_symbols
+check "versions of symbols, layout of structures" interface
 check "the command, its pages and completions" command_line
 check "pages of the library and the overview" manual_pages
 check "uninstall leaves no file" uninstall
+check "libraries in a folder of the architecture" libraries_deeper
 check "soname is libbackstay.so.0" soname
 check "the library needs no MPI" no_mpi_inside
 check "static, one process, no MPI" static_without_mpi
