@@ -28,6 +28,7 @@ PLACES = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "deploy/README.md": "guide/sites.md",
+    "packaging/README.md": "guide/packaging.md",
     "bindings/c/include/backstay/backstay.h": "reference/c.md",
     "crates/backstay/src/lib.rs": "reference/rust.md",
 }
