@@ -91,23 +91,23 @@ class Messages(unittest.TestCase):
 
 
 class Site(unittest.TestCase):
-    KNOWN = {"README.md": "index.md", "docs/guide/a.md": "guide/a.md", "docs/format/README.md": "format/index.md"}
+    KNOWN = {"README.md": "index.md", "docs/guide/files.md": "guide/files.md", "docs/format/README.md": "format/index.md"}
 
     def rewritten(self, source, text):
         return book.rewritten(source, text, self.KNOWN, "https://host/x")
 
     def test_links_lead_to_where_pages_stand_in_the_book(self):
-        self.assertEqual(self.rewritten("README.md", "[a](docs/guide/a.md#b) [f](docs/format/README.md)"),
-                         "[a](guide/a.md#b) [f](format/index.md)")
-        self.assertEqual(self.rewritten("docs/guide/a.md", "[r](../../README.md) ![p](../figures/p.svg)"),
+        self.assertEqual(self.rewritten("README.md", "[a](docs/guide/files.md#b) [f](docs/format/README.md)"),
+                         "[a](guide/files.md#b) [f](format/index.md)")
+        self.assertEqual(self.rewritten("docs/guide/files.md", "[r](../../README.md) ![p](../figures/p.svg)"),
                          "[r](../index.md) ![p](../figures/p.svg)")
 
     def test_what_is_not_in_the_book_is_in_the_repository(self):
-        self.assertEqual(self.rewritten("docs/guide/a.md", "[m](../../Makefile) [t](../../tests/docs)"),
+        self.assertEqual(self.rewritten("docs/guide/files.md", "[m](../../Makefile) [t](../../tests/docs)"),
                          "[m](https://host/x/blob/main/Makefile) [t](https://host/x/tree/main/tests/docs)")
 
     def test_code_and_other_sites_are_left_alone(self):
-        text = "`[a](docs/guide/a.md)` [o](https://other) [h](#here)\n```c\nx[1](README.md)\n```\n"
+        text = "`[a](docs/guide/files.md)` [o](https://other) [h](#here)\n```c\nx[1](README.md)\n```\n"
         self.assertEqual(self.rewritten("README.md", text), text)
 
     def test_links_and_anchors_of_what_was_built(self):
