@@ -145,8 +145,8 @@ impl Differences {
     pub fn add(&mut self, other: &Self, at: u64) {
         self.elements += other.elements;
         self.changed += other.changed;
-        let least = |one: Option<u64>, next: Option<u64>| one.into_iter().chain(next).min();
-        self.first = least(self.first, other.first.map(|first| first + at));
+        let first = other.first.map(|first| first + at);
+        self.first = self.first.into_iter().chain(first).min();
         self.last = self.last.max(other.last.map(|last| last + at));
         let most =
             |one: Option<f64>, next: Option<f64>| one.into_iter().chain(next).reduce(f64::max);
@@ -154,8 +154,8 @@ impl Differences {
         self.largest_relative = most(self.largest_relative, other.largest_relative);
         self.not_finite += other.not_finite;
         for (bin, &(elements, changed)) in other.bins.iter().enumerate() {
-            let middle =
-                (other.bin_end(bin) + bin.checked_sub(1).map_or(0, |bin| other.bin_end(bin))) / 2;
+            let start = bin.checked_sub(1).map_or(0, |bin| other.bin_end(bin));
+            let middle = start.midpoint(other.bin_end(bin));
             let own = self.bin(at + middle);
             if let Some(own) = self.bins.get_mut(own) {
                 own.0 += elements;

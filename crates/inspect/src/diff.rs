@@ -195,16 +195,11 @@ impl<'a> Diff<'a> {
         });
         let outcome = match (&a.descriptor.file, &b.descriptor.file) {
             (Some(_), Some(_)) => return self.files(sides, found),
-            (None, None) if self.is_same_array(a, b) => self.blocks(sides)?,
+            (None, None) if is_same_array(a, b) => self.blocks(sides)?,
             _ => Outcome::Reshaped,
         };
         self.note(found, None, (kind_of(b), unit_of(b), outcome));
         Ok(())
-    }
-
-    fn is_same_array(&self, a: &StoredPart, b: &StoredPart) -> bool {
-        let (a, b) = (&a.descriptor, &b.descriptor);
-        (a.element, &a.shape, &a.slab) == (b.element, &b.shape, &b.slab)
     }
 
     fn note(&self, found: &mut Found, dataset: Option<String>, one: One) {
@@ -335,6 +330,11 @@ impl<'a> Diff<'a> {
         }
         Ok(())
     }
+}
+
+fn is_same_array(a: &StoredPart, b: &StoredPart) -> bool {
+    let (a, b) = (&a.descriptor, &b.descriptor);
+    (a.element, &a.shape, &a.slab) == (b.element, &b.shape, &b.slab)
 }
 
 fn kind_of(part: &StoredPart) -> String {

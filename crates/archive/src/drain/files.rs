@@ -217,7 +217,7 @@ impl FileSet {
             let start = (number - first) * u64::from(file.stream.block_bytes);
             file.source.copy_out(start, into);
             if Digest::of(into) != one.block.digest {
-                return Err(self.changed_since(file));
+                return Err(changed_since(file));
             }
             pulse.beat();
         }
@@ -248,15 +248,16 @@ impl FileSet {
         }
         Ok(())
     }
+}
 
-    fn changed_since(&self, file: &SetFile) -> Error {
-        let reason = file.source.end().err();
-        let context = format!(
-            "{}: it is not what it was when it was looked at: nobody may write files while they are imported",
-            file.path.display()
-        );
-        reason.unwrap_or_else(|| Error::new(ErrorKind::InvalidArgument, context))
-    }
+/// The error of a file whose bytes are not those that were hashed.
+fn changed_since(file: &SetFile) -> Error {
+    let reason = file.source.end().err();
+    let context = format!(
+        "{}: it is not what it was when it was looked at: nobody may write files while they are imported",
+        file.path.display()
+    );
+    reason.unwrap_or_else(|| Error::new(ErrorKind::InvalidArgument, context))
 }
 
 /// Looks at a file: what it is, and in which order its bytes are stored.

@@ -36,7 +36,7 @@ const PULL_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) enum Source {
     /// A node of the job.
-    Node(NodeBlocks),
+    Node(Box<NodeBlocks>),
     /// Files, which are imported.
     Files(Arc<FileSet>),
 }

@@ -152,7 +152,7 @@ impl Drain<'_> {
         let open = |seat: &backstay_format::agent::Seat| {
             let limits = (self.within(), self.cancel);
             NodeBlocks::open(seat, self.job.checkpoint, (own, name), endpoint, limits)
-                .map(Source::Node)
+                .map(|node| Source::Node(Box::new(node)))
         };
         let sources: Vec<Source> = parallel(&self.job.sources, PARALLEL_MAX, open)?;
         let sizes: BTreeSet<u32> = sources.iter().map(|s| s.offered().world_size).collect();

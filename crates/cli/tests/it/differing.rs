@@ -3,7 +3,7 @@
 
 use crate::job::{RANKS, WORDS, backstay, run_job};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hdf5/tests/fixtures");
 
@@ -77,47 +77,42 @@ fn change(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-#[test]
-fn datasets_of_files_are_compared_and_drawn() {
-    let root = tempfile::tempdir().unwrap();
-    let file = std::fs::read(Path::new(FIXTURES).join("latest.h5")).unwrap();
-    let expected: Value =
-        serde_json::from_slice(&std::fs::read(Path::new(FIXTURES).join("expected.json")).unwrap())
-            .unwrap();
+/// Two checkpoints of two ranks, of which the second rank's second file has a few other values.
+fn imported(root: &Path, file: &[u8]) -> PathBuf {
+    let expected = std::fs::read(Path::new(FIXTURES).join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
     let place = |name: &str, extent: usize| {
         let offset = &expected["latest.h5"][name]["extents"][extent][0];
         usize::try_from(offset.as_u64().unwrap()).unwrap()
     };
-    let folder = root.path().join("run");
+    let folder = root.join("run");
     std::fs::create_dir(&folder).unwrap();
     for rank in 0..2 {
-        let mut later = file.clone();
+        let mut later = file.to_vec();
         if rank == 1 {
             // Element 10 of `again`, which is `temperature`, is 37: it becomes 39.5. The second of one chunk of
             // `density`, in row 0 and column 17, is 58: it becomes -58. A byte of a packed chunk is another one.
             change(&mut later, place("again", 0) + 80, &39.5_f64.to_le_bytes());
-            change(
-                &mut later,
-                place("blast/level0/density", 1) + 4,
-                &(-58.0_f32).to_le_bytes(),
-            );
-            let packed = place("blast/level0/packed", 1);
-            later[packed + 3] ^= 1;
+            let density = place("blast/level0/density", 1) + 4;
+            change(&mut later, density, &(-58.0_f32).to_le_bytes());
+            later[place("blast/level0/packed", 1) + 3] ^= 1;
         }
-        std::fs::write(folder.join(format!("s.1.{rank}")), &file).unwrap();
+        std::fs::write(folder.join(format!("s.1.{rank}")), file).unwrap();
         std::fs::write(folder.join(format!("s.2.{rank}")), &later).unwrap();
     }
-    let archive = root.path().join("archive");
-    let words = [
-        "import",
-        "-p",
-        "s.{step}.{rank}",
-        "--json",
-        "--archive",
-        archive.to_str().unwrap(),
-    ];
+    let archive = root.join("archive");
+    let to = ["--archive", archive.to_str().unwrap()];
+    let words = [&["import", "-p", "s.{step}.{rank}", "--json"][..], &to].concat();
     let ran = backstay(&words, &[&folder]);
     assert_eq!(ran.status, 0, "{}", ran.err);
+    archive
+}
+
+#[test]
+fn datasets_of_files_are_compared_and_drawn() {
+    let root = tempfile::tempdir().unwrap();
+    let file = std::fs::read(Path::new(FIXTURES).join("latest.h5")).unwrap();
+    let archive = imported(root.path(), &file);
     let picture = root.path().join("diff.svg");
     let words = [
         "diff",
@@ -130,47 +125,58 @@ fn datasets_of_files_are_compared_and_drawn() {
     let ran = backstay(&words, &[&archive]);
     assert_eq!(ran.status, 0, "{}", ran.err);
     let (view, name) = (ran.json(), "s.{step}.{rank}");
-    let temperature = array(&view, name, Some("again"));
-    assert_eq!(
-        (&temperature["elements"], &temperature["changed"]),
-        (&2000.into(), &1.into())
+    let is = |dataset: Option<&str>, wanted: &[(&str, Value)]| {
+        let array = array(&view, name, dataset);
+        for (key, wanted) in wanted {
+            assert_eq!(array[key], *wanted, "{key} of {array}");
+        }
+    };
+    let changed = |elements: u64, at: u64, by: f64| {
+        [
+            ("elements", elements.into()),
+            ("changed", 1.into()),
+            ("first_changed", at.into()),
+            ("largest", by.into()),
+        ]
+    };
+    is(Some("again"), &changed(2000, 1010, 2.5));
+    is(Some("blast/level0/density"), &changed(2400, 1217, 116.0));
+    is(
+        Some("blast/level0/density"),
+        &[("largest_relative", 2.0.into())],
     );
-    assert_eq!(
-        (&temperature["first_changed"], &temperature["largest"]),
-        (&1010.into(), &2.5.into())
-    );
-    let density = array(&view, name, Some("blast/level0/density"));
-    assert_eq!(
-        (&density["elements"], &density["changed"]),
-        (&2400.into(), &1.into())
-    );
-    assert_eq!(
-        (&density["first_changed"], &density["largest"]),
-        (&(1200 + 17).into(), &116.0.into())
-    );
-    assert_eq!(density["largest_relative"], 2.0);
-    let packed = array(&view, name, Some("blast/level0/packed"));
-    assert_eq!(
-        (&packed["unit"], &packed["elements"], &packed["changed"]),
-        (&"chunks".into(), &4.into(), &1.into())
-    );
-    let whole = array(&view, name, None);
-    assert_eq!(
-        (&whole["unit"], &whole["elements"]),
-        (&"bytes".into(), &(2 * file.len()).into())
+    let packed = [
+        ("unit", "chunks".into()),
+        ("elements", 4.into()),
+        ("changed", 1.into()),
+    ];
+    is(Some("blast/level0/packed"), &packed);
+    is(
+        None,
+        &[
+            ("unit", "bytes".into()),
+            ("elements", (2 * file.len()).into()),
+        ],
     );
     let svg = std::fs::read_to_string(picture).unwrap();
-    assert!(
-        svg.contains("aria-label=\"blast/level0/density\""),
-        "its strips have names"
-    );
+    let strip = "aria-label=\"blast/level0/density\"";
+    assert!(svg.contains(strip), "its strips have names");
+}
 
-    // Datasets are shown, with their types, and which are compressed by them.
+#[test]
+fn datasets_are_shown_with_their_types() {
+    let root = tempfile::tempdir().unwrap();
+    let file = std::fs::read(Path::new(FIXTURES).join("latest.h5")).unwrap();
+    let archive = imported(root.path(), &file);
     let shown = backstay(&["inspect", "--json", "-c", "1"], &[&archive]).json();
-    let datasets = shown["variables"][0]["parts"][0]["file"]["datasets"]
-        .as_array()
-        .unwrap();
-    let of = |path: &str| datasets.iter().find(|one| one["path"] == path).unwrap();
+    let datasets = shown["variables"][0]["parts"][0]["file"]["datasets"].as_array();
+    let of = |path: &str| {
+        datasets
+            .unwrap()
+            .iter()
+            .find(|one| one["path"] == path)
+            .unwrap()
+    };
     assert_eq!(
         (&of("again")["type"], &of("again")["typed"]),
         (&"f64".into(), &true.into())

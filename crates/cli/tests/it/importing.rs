@@ -70,10 +70,11 @@ fn same_files(one: &Path, other: &Path, below: &str) -> usize {
         assert_eq!(
             std::fs::read(&path).unwrap(),
             std::fs::read(&back).unwrap(),
-            "{path:?}"
+            "{}",
+            path.display()
         );
         let time = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
-        assert_eq!(time(&path), time(&back), "{path:?}");
+        assert_eq!(time(&path), time(&back), "{}", path.display());
         count += 1;
     }
     count

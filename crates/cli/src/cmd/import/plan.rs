@@ -59,7 +59,7 @@ pub(crate) fn find(paths: &[PathBuf], patterns: &[Pattern]) -> Result<Found, Fai
     listed
         .sort_by(|one, other| natural(&one.name.to_string_lossy(), &other.name.to_string_lossy()));
     let found = if patterns.is_empty() {
-        in_order(listed)
+        in_order(&listed)
     } else {
         by_pattern(listed, patterns)?
     };
@@ -111,7 +111,7 @@ fn import_file(listed: &Listed, variable: &str) -> ImportFile {
 }
 
 /// One checkpoint, of which each file is a rank's.
-fn in_order(listed: Vec<Listed>) -> Found {
+fn in_order(listed: &[Listed]) -> Found {
     let same: BTreeSet<String> = listed
         .iter()
         .map(|one| without_numbers(&one.name.to_string_lossy()))
