@@ -17,8 +17,10 @@ bench-capture-sweep: ## Block sizes, threads, disk, small variables, cost model 
 bench-code: ## Speed of parity and of rebuilding beside memcpy and ISA-L (2 min)
 	$(BENCH) bench-code -- $(BENCH_ARGS)
 
-bench-codecs: target/rivals/.installed ## Ratios and speed of compression beside other compressors (15 min)
+bench-codecs: target/rivals/.installed ## Ratios and speed of compression beside other compressors, and of files (30 min)
 	$(BENCH) bench-codecs -- --python target/rivals/bin/python $(BENCH_ARGS)
+	$(CARGO) build -q --release --locked -p backstay-cli
+	target/rivals/bin/python benchmarks/python/codecs_files.py
 
 target/rivals/.installed: benchmarks/rivals/requirements.txt
 	python3 -m venv target/rivals

@@ -103,11 +103,10 @@ pub(super) fn check(ranks: &[RankBlocks<'_>]) -> Result<()> {
         for variable in rank.variables {
             check_blocks(variable).map_err(|error| error.within(&format!("rank {number}")))?;
         }
-        let name = |found: &VariableBlocks<'_>| {
-            let part = found.part.map(|part| part.name.clone());
-            (found.descriptor.name.clone(), part)
-        };
-        let names = rank.variables.iter().map(name);
+        let names = rank.variables.iter().map(|found| {
+            let part = found.part.map(|part| &*part.name);
+            (&*found.descriptor.name, part)
+        });
         if !names.is_sorted_by(|one, next| one < next) {
             return wrong(format!("rank {number}: names of variables do not ascend"));
         }

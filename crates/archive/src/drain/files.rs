@@ -330,3 +330,89 @@ fn hash(file: &SetFile, looked: &AtomicU64, cancel: &AtomicBool) -> Result<Vec<D
     file.source.end()?;
     Ok(digests)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 4096;
+
+    fn set(files: &[(&str, &Path)]) -> Result<FileSet> {
+        let rank = |(name, path): &(&str, &Path)| {
+            vec![ImportFile {
+                variable: "file".to_owned(),
+                path: path.to_path_buf(),
+                name: name.as_bytes().to_vec(),
+            }]
+        };
+        let ranks: Vec<Vec<ImportFile>> = files.iter().map(rank).collect();
+        let watched = (&AtomicU64::new(0), &AtomicBool::new(false));
+        FileSet::look(&ranks, BLOCK, 2, watched)
+    }
+
+    /// All blocks of a rank's file, as a segment has them.
+    fn read(set: &FileSet, rank: u32) -> Result<Vec<u8>> {
+        let mut end = 0;
+        let wanted = set
+            .changed(rank, 0, &ArchiveTree::empty(BLOCK))
+            .into_iter()
+            .map(|one| {
+                let offset = end;
+                end += one.length;
+                Wanted {
+                    block: one.block,
+                    length: one.length,
+                    segment: 0,
+                    offset,
+                }
+            });
+        let wanted: Vec<Wanted> = wanted.collect();
+        let segments = [Mutex::new(Payload::from(vec![0; end]))];
+        set.fill(&wanted, &segments, &Pulse::default())?;
+        Ok(lock(&segments[0]).to_vec())
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_file_that_was_hashed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let contents = [vec![1; 10_000], Vec::new(), vec![3; 20_000]];
+        for (at, content) in contents.iter().enumerate() {
+            std::fs::write(path(&at.to_string()), content).unwrap();
+        }
+        let paths = ["0", "1", "2"].map(path);
+        let files: Vec<(&str, &Path)> = paths.iter().map(|path| ("name", &**path)).collect();
+        let looked = set(&files).unwrap();
+        assert_eq!((looked.offered().world_size, looked.bytes()), (3, 30_000));
+        for (rank, content) in (0..).zip(&contents) {
+            assert_eq!(read(&looked, rank).unwrap(), *content);
+        }
+        looked.close().unwrap();
+        // Other bytes of the same length, and a file that is gone: neither is handed on.
+        std::fs::write(&paths[0], vec![2; 10_000]).unwrap();
+        std::fs::remove_file(&paths[2]).unwrap();
+        for rank in [0, 2] {
+            let error = read(&looked, rank).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
+        assert_eq!(read(&looked, 1).unwrap(), Vec::<u8>::new());
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_a_stopped_look_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, b"bytes").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let text = set(&[("name", &link)]).unwrap_err().to_string();
+        assert!(text.contains("symbolic link"), "{text}");
+        let rank = ImportFile {
+            variable: "file".to_owned(),
+            path: file,
+            name: b"name".to_vec(),
+        };
+        let watched = (&AtomicU64::new(0), &AtomicBool::new(true));
+        let stopped = FileSet::look(&[vec![rank]], BLOCK, 1, watched);
+        assert!(stopped.unwrap_err().to_string().contains("told to stop"));
+    }
+}

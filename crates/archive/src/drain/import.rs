@@ -11,7 +11,7 @@ pub use super::files::ImportFile;
 use super::open::{self, store_for};
 use super::point::OpenStore;
 use super::work::{Drain, From};
-use super::{DrainSettings, RunningLock, lock, parallel};
+use super::{DrainSettings, RunningLock, lock, parallel, sweep};
 use crate::catalog::slot_bytes_for;
 use crate::{Catalog, Identity, NewCheckpoint, NewPart, fence, private};
 use backstay_base::clock::Pulse;
@@ -234,6 +234,10 @@ impl Import {
                 ranks: drained.ranks.clone(),
             }],
         })?;
+        // What imports that were killed left behind.
+        if let Err(error) = sweep::sweep(&self.plan.folder, &self.catalog, 1) {
+            tracing::debug!("nothing is removed from the archive: {error}");
+        }
         let files = checkpoint.ranks.iter().map(|files| to_u64(files.len()));
         Ok(ImportedCheckpoint {
             checkpoint: id,

@@ -2,7 +2,7 @@
 //! Files that are imported come back byte for byte, merged by what they hold; what does not fit is refused.
 
 use crate::archives::{archived_job, archiving, folder as archive_of};
-use crate::job::{RANKS, Ran, backstay};
+use crate::job::{RANKS, Ran, backstay, command};
 use backstay::{Communicator, Level, Session};
 use backstay_archive::drain::fetch::open_device;
 use backstay_archive::store_file;
@@ -10,6 +10,8 @@ use backstay_testkit::comm::{ThreadComm, run_ranks};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hdf5/tests/fixtures");
 
@@ -253,6 +255,91 @@ fn datasets_of_protected_files_are_merged_over_ranks_when_they_are_drained() {
         let back = std::fs::read(out.join(format!("state.rank{rank}"))).unwrap();
         assert!(back == grid(rank), "rank {rank}");
     }
+}
+
+#[test]
+fn an_import_that_is_killed_is_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("run");
+    for step in 1..=2 {
+        for rank in 0..4 {
+            let bytes: Vec<u8> = (0..4).flat_map(|more| npy(rank * 7 + more, step)).collect();
+            write(&folder.join(format!("s.{step}.{rank}")), &bytes);
+        }
+    }
+    let archive = root.path().join("archive");
+    let to = ["--archive", archive.to_str().unwrap()];
+    let words = [&["import", "--json", "-p", "s.{step}.{rank}"][..], &to].concat();
+    let mut left = vec!["1", "2"];
+    for milliseconds in [5, 60, 150, 300, 600] {
+        let child = command()
+            .args(&words)
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What is listed is whole.
+        let listed = backstay(&["ls", "--json"], &[&archive]);
+        if listed.status == 0 {
+            let verified = run(&["verify", archive.to_str().unwrap(), "--json"]).json();
+            let whole = verified["checkpoints"].as_array().unwrap();
+            assert!(
+                whole
+                    .iter()
+                    .all(|one| one["good"] == true || one["complete"] == false),
+                "{verified}"
+            );
+            let all = listed.json();
+            let numbers = all["checkpoints"].as_array().unwrap().iter();
+            let numbers: Vec<u64> = numbers
+                .filter(|one| one["complete"] == true)
+                .map(|one| one["number"].as_u64().unwrap())
+                .collect();
+            left.retain(|step| !numbers.contains(&step.parse().unwrap()));
+        }
+    }
+    for step in left {
+        let pattern = format!("s.{step}.{{rank}}");
+        let words = [
+            &[
+                "import",
+                folder.to_str().unwrap(),
+                "--json",
+                "-p",
+                &pattern,
+                "-n",
+                step,
+            ][..],
+            &to,
+        ]
+        .concat();
+        json(&words);
+    }
+    let out = root.path().join("out");
+    for number in ["1", "2"] {
+        let words = [
+            "export",
+            archive.to_str().unwrap(),
+            "--files",
+            "-c",
+            number,
+            "--json",
+            "-o",
+        ];
+        json(&[&words[..], &[out.to_str().unwrap()]].concat());
+    }
+    assert_eq!(same_files(&folder, &out, ""), 8);
+    // A catalog of which the making was killed is told of, and no checkpoint needs it.
+    let verified = run(&["verify", archive.to_str().unwrap(), "--json"]).json();
+    let all = verified["checkpoints"].as_array().unwrap();
+    assert!(
+        all.len() == 2 && all.iter().all(|one| one["good"] == true),
+        "{verified}"
+    );
 }
 
 #[test]
