@@ -42,6 +42,13 @@ def geometric(values: list[float]) -> float:
     return prod(values) ** (1 / len(values))
 
 
+def dtype(element: str) -> np.dtype:
+    """What numpy calls an element type: i32, f64, or bytes."""
+    if element == "bytes":
+        return np.dtype("u1")
+    return np.dtype(f"<{element[0]}{int(element[1:]) // 8}")
+
+
 def write(case: str, data: Path, into: Path) -> list[Path]:
     """The files of a checkpoint, by rank."""
     manifest = json.loads((data / case / "manifest.json").read_text())
@@ -54,7 +61,7 @@ def write(case: str, data: Path, into: Path) -> list[Path]:
         with h5py.File(path, "w") as file:
             file.attrs["rank"] = rank
             for one in variables:
-                kind = np.dtype("u1" if one["element"] == "bytes" else one["element"].replace("bf16", "u2"))
+                kind = dtype(one["element"])
                 count = one["length"] // kind.itemsize
                 array = np.frombuffer(content, kind, count, one["offset"]).reshape(one["shape"])
                 chunks = True if case == CHUNKED and array.size > 1024 else None

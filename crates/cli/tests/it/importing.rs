@@ -257,6 +257,22 @@ fn datasets_of_protected_files_are_merged_over_ranks_when_they_are_drained() {
     }
 }
 
+/// The numbers of checkpoints that are in an archive, each of which is whole.
+fn whole(archive: &Path) -> Vec<u64> {
+    let listed = backstay(&["ls", "--json"], &[archive]);
+    if listed.status != 0 {
+        return Vec::new();
+    }
+    let verified = run(&["verify", archive.to_str().unwrap(), "--json"]).json();
+    let all = verified["checkpoints"].as_array().unwrap();
+    let is_good = |one: &Value| one["good"] == true || one["complete"] == false;
+    assert!(all.iter().all(is_good), "{verified}");
+    let complete = all.iter().filter(|one| one["complete"] == true);
+    complete
+        .map(|one| one["number"].as_u64().unwrap())
+        .collect()
+}
+
 #[test]
 fn an_import_that_is_killed_is_done_again() {
     let root = tempfile::tempdir().unwrap();
@@ -270,55 +286,36 @@ fn an_import_that_is_killed_is_done_again() {
     let archive = root.path().join("archive");
     let to = ["--archive", archive.to_str().unwrap()];
     let words = [&["import", "--json", "-p", "s.{step}.{rank}"][..], &to].concat();
-    let mut left = vec!["1", "2"];
     for milliseconds in [5, 60, 150, 300, 600] {
-        let child = command()
+        let mut begun = command();
+        begun
             .args(&words)
             .arg(&folder)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let mut child = child.unwrap();
+            .stderr(Stdio::null());
+        let mut child = begun.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(milliseconds));
         child.kill().unwrap();
         child.wait().unwrap();
-        // What is listed is whole.
-        let listed = backstay(&["ls", "--json"], &[&archive]);
-        if listed.status == 0 {
-            let verified = run(&["verify", archive.to_str().unwrap(), "--json"]).json();
-            let whole = verified["checkpoints"].as_array().unwrap();
-            assert!(
-                whole
-                    .iter()
-                    .all(|one| one["good"] == true || one["complete"] == false),
-                "{verified}"
-            );
-            let all = listed.json();
-            let numbers = all["checkpoints"].as_array().unwrap().iter();
-            let numbers: Vec<u64> = numbers
-                .filter(|one| one["complete"] == true)
-                .map(|one| one["number"].as_u64().unwrap())
-                .collect();
-            left.retain(|step| !numbers.contains(&step.parse().unwrap()));
-        }
+        whole(&archive);
     }
-    for step in left {
-        let pattern = format!("s.{step}.{{rank}}");
-        let words = [
-            &[
+    for step in 1..=2 {
+        if !whole(&archive).contains(&step) {
+            let (pattern, number) = (format!("s.{step}.{{rank}}"), step.to_string());
+            let of_step = [
                 "import",
                 folder.to_str().unwrap(),
                 "--json",
                 "-p",
                 &pattern,
                 "-n",
-                step,
-            ][..],
-            &to,
-        ]
-        .concat();
-        json(&words);
+                &number,
+            ];
+            json(&[&of_step[..], &to].concat());
+        }
     }
+    // A catalog of which the making was killed is told of, and no checkpoint needs it.
+    assert_eq!(whole(&archive), [1, 2]);
     let out = root.path().join("out");
     for number in ["1", "2"] {
         let words = [
@@ -333,13 +330,6 @@ fn an_import_that_is_killed_is_done_again() {
         json(&[&words[..], &[out.to_str().unwrap()]].concat());
     }
     assert_eq!(same_files(&folder, &out, ""), 8);
-    // A catalog of which the making was killed is told of, and no checkpoint needs it.
-    let verified = run(&["verify", archive.to_str().unwrap(), "--json"]).json();
-    let all = verified["checkpoints"].as_array().unwrap();
-    assert!(
-        all.len() == 2 && all.iter().all(|one| one["good"] == true),
-        "{verified}"
-    );
 }
 
 #[test]
