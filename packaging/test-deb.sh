@@ -44,7 +44,6 @@ used() {
         cc -std=c99 -O2 -Wall -Wextra -Werror -o single single.c $(pkg-config --cflags --libs backstay)
         readelf -d single | grep "libbackstay.so.0"
         BACKSTAY_STORE_PATH=/tmp BACKSTAY_JOB=deb ./single
-        backstay ls /tmp
         man 7 backstay | grep -q BACKSTAY_REDUNDANCY
         man 3 backstay_checkpoint | grep -q "Takes a checkpoint"
         man backstay-ls >/dev/null
@@ -65,7 +64,7 @@ for start in (1, 2):
         assert cells[7] == start - 1, cells[7]
         cells[7] += 1
         session.checkpoint()
-'
+' && inside backstay ls /tmp | grep of-python
 }
 
 purged() {
