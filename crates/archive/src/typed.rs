@@ -5,34 +5,45 @@
 //! Invariants: it says how bytes may be compressed, never what they are: whatever it says, the file comes back as it was.
 
 use crate::aggregate::Part;
-use backstay_base::error::Result;
-use backstay_format::limits::{FILE_STRETCHES_MAX, NAME_BYTES_MAX};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::limits::{FANOUT, FILE_STRETCHES_MAX, NAME_BYTES_MAX};
 use backstay_format::width::{to_u64, to_usize};
-use backstay_format::{Digest, StoredFile, StreamRoot, Stretch};
+use backstay_format::{BlockRef, Digest, StoredFile, StreamRoot, Stretch};
 use backstay_hdf5::{Dataset, Plain, Source, Structure, describe, plain};
 use backstay_store::file::{FileMap, FilePlaces};
-use backstay_store::ranges::BlockCache;
 use backstay_store::reader::StoreReader;
-use backstay_store::region::Sink;
+use backstay_store::tree::read_page;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
+
+/// Pages of a stream that are held.
+const PAGES_MAX: usize = 4096;
 
 /// A stored file, read by its own offsets.
 #[derive(Debug)]
 pub struct StoredContent<'a> {
-    blocks: RefCell<BlockCache<'a>>,
+    blocks: RefCell<Blocks<'a>>,
     places: FilePlaces,
     length: u64,
 }
 
 impl<'a> StoredContent<'a> {
     /// The file that is stored as `stream`.
-    pub fn new(reader: &'a StoreReader, file: &StoredFile, stream: StreamRoot) -> Result<Self> {
-        Ok(Self {
-            blocks: RefCell::new(BlockCache::new(reader, stream)?),
+    pub fn new(reader: &'a StoreReader, file: &StoredFile, stream: StreamRoot) -> Self {
+        let blocks = Blocks {
+            reader,
+            root: stream,
+            pages: BTreeMap::new(),
+            held: None,
+            bytes: Vec::new(),
+        };
+        Self {
+            blocks: RefCell::new(blocks),
             places: FileMap::of(file).places(),
             length: file.length_bytes,
-        })
+        }
     }
 
     /// Fills `buffer` with the bytes of the file from `offset` on; what it has no bytes for is zeros.
@@ -44,22 +55,72 @@ impl<'a> StoredContent<'a> {
             .pieces(offset, length, &mut |at, bytes| pieces.push((at, bytes)));
         let mut blocks = self.blocks.borrow_mut();
         for (at, bytes) in pieces {
-            let length = bytes.end - bytes.start;
-            let mut into = Slice(&mut buffer[to_usize(bytes.start)..to_usize(bytes.end)]);
-            blocks.copy(at, 0, length, &mut into)?;
+            let into = to_usize(bytes.start)..to_usize(bytes.end);
+            blocks.copy(at, &mut buffer[into])?;
         }
         Ok(())
     }
 }
 
-/// Bytes to be filled.
+/// The blocks of a stream, of whose pages those on the way to a block are read: a node may be far away.
 #[derive(Debug)]
-struct Slice<'a>(&'a mut [u8]);
+struct Blocks<'a> {
+    reader: &'a StoreReader,
+    root: StreamRoot,
+    /// By level and number.
+    pages: BTreeMap<(u8, usize), Vec<BlockRef>>,
+    held: Option<usize>,
+    bytes: Vec<u8>,
+}
 
-impl Sink for Slice<'_> {
-    fn copy_in(&mut self, offset: u64, bytes: &[u8]) {
-        let start = to_usize(offset);
-        self.0[start..start + bytes.len()].copy_from_slice(bytes);
+impl Blocks<'_> {
+    /// Where block `number` stands.
+    fn find(&mut self, number: usize) -> Result<BlockRef> {
+        let mut found = self.root.top;
+        for level in (1..=self.root.height).rev() {
+            let below = FANOUT.pow(u32::from(level) - 1);
+            let page = number / below / FANOUT;
+            if self.pages.len() >= PAGES_MAX {
+                self.pages.clear();
+            }
+            let entries = match self.pages.entry((level, page)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(vacant) => {
+                    let read = read_page(self.reader, &self.root, level, page, &found)?;
+                    vacant.insert(read.entries)
+                }
+            };
+            let child = entries.get(number / below % FANOUT).copied();
+            let beyond = || Error::new(ErrorKind::Internal, "a block behind the end of its stream");
+            found = child.ok_or_else(beyond)?;
+        }
+        Ok(found)
+    }
+
+    /// Fills `buffer` with the bytes of the stream from `from` on.
+    fn copy(&mut self, from: u64, buffer: &mut [u8]) -> Result<()> {
+        let block_bytes = u64::from(self.root.block_bytes);
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = from + to_u64(done);
+            let (number, within) = (to_usize(at / block_bytes), to_usize(at % block_bytes));
+            if self.held != Some(number) {
+                self.held = None;
+                let block = self.find(number)?;
+                self.bytes.resize(self.root.block_length(number), 0);
+                self.reader.read(&block, &mut self.bytes, "block")?;
+                self.held = Some(number);
+            }
+            let rest = self.bytes.get(within..).unwrap_or_default();
+            let count = rest.len().min(buffer.len() - done);
+            if count == 0 {
+                let context = "bytes behind the end of a stream";
+                return Err(Error::new(ErrorKind::Internal, context));
+            }
+            buffer[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        Ok(())
     }
 }
 
@@ -75,8 +136,7 @@ impl Source for StoredContent<'_> {
 
 /// The structure of the file that is stored as `stream`; `None` of one that has none, or that cannot be read.
 pub fn structure(reader: &StoreReader, file: &StoredFile, stream: StreamRoot) -> Option<Structure> {
-    let content = StoredContent::new(reader, file, stream).ok()?;
-    describe(&content)
+    describe(&StoredContent::new(reader, file, stream))
 }
 
 /// Which blocks of a file's stream are parts.
