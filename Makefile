@@ -2,7 +2,8 @@
 # what they need. `make help` lists the rest.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-CARGO ?= cargo
+# Without make's flags: cargo has its own jobs, and would warn that it is given none of make's.
+CARGO ?= env -u MAKEFLAGS cargo
 # RECORDS=FOLDER: long runs write there what they did and survived.
 RECORDS ?=
 record = $(if $(RECORDS),--record $(RECORDS)/$(1).json)
