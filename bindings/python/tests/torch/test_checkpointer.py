@@ -486,20 +486,32 @@ def test_killed_with_its_workers_alive_it_goes_on_at_once(tmp_path):
     assert start(0) == wanted
 
 
+def ended_well(processes):
+    """Waits for all of them; of one that fails the others are not waited for, and who hangs says where."""
+    until = time.monotonic() + LIMIT_SECONDS
+    while (codes := [process.poll() for process in processes]) != [0] * len(processes):
+        assert all(code in (None, 0) for code in codes), f"exit statuses of the ranks: {codes}"
+        if time.monotonic() > until:
+            for process in processes:
+                process.send_signal(signal.SIGABRT)
+            time.sleep(1)
+            raise AssertionError(f"still running after {LIMIT_SECONDS} s (None): {codes}; where: see standard error")
+        time.sleep(0.02)
+
+
 def on_processes(name, size, tmp_path, until=0, job="test", kill_after=None):
     """Runs a program of checkpointer_job.py on so many processes; what each told, unless they were killed."""
     out = tmp_path / f"out-{size}-{random.random()}"
     words = [name, "{rank}", str(size), str(out) + ".rendezvous", str(out), str(until)]
     processes = [
         subprocess.Popen([sys.executable, str(JOB), *(word.format(rank=rank) for word in words)],
-                         env={**os.environ, "BACKSTAY_JOB": job})
+                         env={**os.environ, "BACKSTAY_JOB": job, "PYTHONFAULTHANDLER": "1"})
         for rank in range(size)]
     try:
         if kill_after is not None:
             time.sleep(kill_after)
             return None
-        for process in processes:
-            assert process.wait(LIMIT_SECONDS) == 0
+        ended_well(processes)
     finally:
         for process in processes:
             process.kill()
