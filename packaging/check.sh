@@ -10,20 +10,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/backstay-recipes.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 venv=$PWD/target/easybuild-venv
 modules=/usr/share/modules/init/bash
-passed=0 failed=0
-
-check() {
-    local name=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        tail -n 20 "$work/log" | sed 's/^/    /'
-    fi
-}
+. tests/check.sh
 
 # With the module a program compiles and runs; without it nothing of it is left.
 module_file() {
@@ -69,5 +56,4 @@ make --no-print-directory modulefile PREFIX="$work/prefix" MODULEFILE="$work/mod
 check "the module file" module_file
 check "the easyconfig" easyconfig
 check "the Spack recipe" spack
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

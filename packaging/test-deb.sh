@@ -11,20 +11,7 @@ suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
 work=$(mktemp -d "${TMPDIR:-/tmp}/backstay-deb.XXXXXX")
 trap 'for mounted in "$work"/*/proc; do umount "$mounted" 2>/dev/null || true; done; rm -rf "$work"' EXIT
-passed=0 failed=0
-
-check() {
-    local name=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        tail -n 30 "$work/log" | sed 's/^/    /'
-    fi
-}
+. tests/check.sh
 
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
 
@@ -82,5 +69,4 @@ for suite in "${suites[@]}"; do
     umount "$root/proc" 2>/dev/null || true
     rm -rf "$root"
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

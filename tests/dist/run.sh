@@ -10,20 +10,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/backstay-dist-test.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 venv=target/dist-venv
 commit=$(git rev-parse HEAD)
-passed=0 failed=0
-
-check() {
-    local name=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        tail -n 40 "$work/log" | sed 's/^/    /'
-    fi
-}
+. tests/check.sh
 
 twice() {
     git clone --quiet . "$work/clone" && git -C "$work/clone" checkout --quiet "$commit" || return 1
@@ -70,5 +57,4 @@ check "files of nobody, of one time" nobody_and_one_time
 check "the list of what is in it is CycloneDX" bill
 check "built and installed with no network" offline
 check "it says its commit, and a program runs" installed
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

@@ -207,7 +207,7 @@ class Page:
         program = self.folder / "target" / f"line{block.line}"
         program.with_suffix(".c").write_text(around.replace("BLOCK\n", self.here(block.text)))
         flags = self.shell("pkg-config --cflags --libs backstay")
-        self.shell(shlex.join(["mpicc", *STRICT, "-o", str(program), f"{program}.c", *flags.split()]))
+        self.shell(shlex.join(["mpicc", *STRICT, f"-I{HERE}", "-o", str(program), f"{program}.c", *flags.split()]))
         self.shell(f"BACKSTAY_JOB=line{block.line} mpirun -n 2 {program}")
 
     def stands_in_examples(self, block):

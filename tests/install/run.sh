@@ -11,7 +11,7 @@ export BACKSTAY_JOB="install-test"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 strict=(-O2 -Wall -Wextra -Werror -pedantic)
-passed=0 failed=0
+. tests/check.sh
 
 make --no-print-directory install PREFIX=/opt DESTDIR="$work/built"
 cp -a "$work/built" "$work/whole"
@@ -19,20 +19,6 @@ prefix="$work/prefix"
 mv "$work/built/opt" "$prefix"
 lib="$prefix/lib"
 export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib"
-
-# check NAME COMMAND...: runs it; its output is shown if it fails.
-check() {
-    local name=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/    /' "$work/log"
-    fi
-}
 
 # flags [pkg-config options]: into the array `found`. The prefix has a space, which pkg-config escapes.
 flags() {
@@ -310,5 +296,4 @@ for mpi in openmpi mpich; do
     check "CMake, C and C++, $mpi" with_cmake $mpi
     check "CMake, no components, $mpi" with_plain_cmake $mpi
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish
