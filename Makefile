@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Without make's flags: cargo has its own jobs, and would warn that it is given none of make's.
-CARGO ?= env -u MAKEFLAGS cargo
+CARGO ?= env -u MAKEFLAGS -u MFLAGS cargo
 # RECORDS=FOLDER: long runs write there what they did and survived.
 RECORDS ?=
 record = $(if $(RECORDS),--record $(RECORDS)/$(1).json)

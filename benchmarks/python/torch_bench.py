@@ -385,7 +385,7 @@ def _window(
 # ---- The whole
 
 PARTS = {"blocking": blocking, "changed": changed, "saves": saves, "steps": steps}
-ONCE = {"bytes": "bfloat16", "harm": "float32", "ranks": "float32"}
+ONCE = {"bytes": "bfloat16", "harm": "float32", "ranks": "float32", "device": "bfloat16"}
 """Parts that are measured for one type."""
 
 
@@ -393,7 +393,7 @@ def main() -> None:
     """Measures what is asked for, each part in a process of its own: what was freed before would serve the next."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", nargs="*", default=[*PARTS, *ONCE], help="of blocking, changed, saves, steps, bytes, harm, ranks")
+        "--only", nargs="*", default=[*PARTS, *ONCE], help="of blocking, changed, saves, steps, bytes, harm, ranks, device")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--small", action="store_true", help="small states, to try the benchmark")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
@@ -436,7 +436,8 @@ def _measure_part(chosen: argparse.Namespace, what: str, name: str, folder: str)
     figures = Figures("torch", state={})
     bench = Bench(figures, Path(folder), chosen.small, chosen.runs)
     if what in ONCE:
-        bench.say({"bytes": "bytes in the archive", "harm": "flips and kills", "ranks": "another number of ranks"}[what])
+        bench.say({"bytes": "bytes in the archive", "harm": "flips and kills", "ranks": "another number of ranks",
+                   "device": "a GPU's state"}[what])
         importlib.import_module(f"torch_{what}").measure(figures, bench.folder, bench.small)
     else:
         PARTS[what](bench, name, DTYPES[name])

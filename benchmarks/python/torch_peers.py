@@ -92,12 +92,17 @@ class DcpReused(DcpDefault):
     """async_save with a stager that is kept, so that its memory is."""
 
     name = "dcp-reused"
+    of_device = False
+    """Whether its memory is pinned, as copies from a device are fastest to."""
 
     def __init__(self, folder: Path, state: State) -> None:
         super().__init__(folder, state)
         self._stager = DefaultStager(StagingOptions(
-            use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False))
-        self._stager.close = lambda: None  # type: ignore[method-assign]
+            use_pinned_memory=self.of_device, use_shared_memory=False, use_async_staging=False,
+            use_non_blocking_copy=self.of_device))
+        # torch 2.11 closes the inner one after each save, which cannot be used again then.
+        for one in (self._stager, self._stager._state_dict_stager):
+            one.close = lambda: None  # type: ignore[method-assign]
 
     def start(self, path: Path) -> None:
         self._take(dcp.async_save(dict(self.state), storage_writer=writer(path), async_stager=self._stager))

@@ -54,10 +54,10 @@ class Transformer(nn.Module):
 class Training:
     """A model of about 450 MB with its moments, and steps of it."""
 
-    def __init__(self, dtype: torch.dtype, small: bool = False) -> None:
+    def __init__(self, dtype: torch.dtype, small: bool = False, *, layers_scale: int = 1) -> None:
         torch.manual_seed(1)
         scale = 1 if dtype == torch.float32 else 2
-        tokens, layers = (1024, 1) if small else (12288 * scale, 4 * scale)
+        tokens, layers = (1024, 1) if small else (12288 * scale, 4 * scale * layers_scale)
         self.model = Transformer(tokens, 768, layers).to(dtype)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self._batch = torch.randint(0, tokens, (2, 65))

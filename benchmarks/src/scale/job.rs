@@ -244,7 +244,7 @@ impl World<'_> {
             redundancy,
             group_size: self.setting.group_size,
             timeout_ms: 600_000,
-            capture_threads: 1,
+            capture_threads: Some(1),
             encode_threads: 1,
             ..Config::default()
         }

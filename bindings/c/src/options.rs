@@ -60,7 +60,7 @@ pub struct Options {
     pub tracking: i32,
     /// Newest checkpoints to keep, at least 2.
     pub retained: u32,
-    /// Threads of each rank that capture changed blocks.
+    /// Threads of each rank that capture changed blocks, and read them back; 0: its share of the processors.
     pub capture_threads: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -130,7 +130,10 @@ pub(crate) unsafe fn config(from: *const Options) -> Result<Config> {
     set(&mut config.changed_share, options.changed_share);
     set(&mut config.block_bytes, options.block_bytes);
     set(&mut config.retained, options.retained);
-    set(&mut config.capture_threads, options.capture_threads);
+    over(
+        &mut config.capture_threads,
+        nonzero(options.capture_threads),
+    );
     let domain = text(options.failure_domain, "failure_domain")?;
     over(&mut config.failure_domain, domain);
     over(

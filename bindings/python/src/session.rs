@@ -5,6 +5,8 @@
 //! that moved is protected where it is now, and where there is none the call fails on all ranks; Python
 //! objects are let go with the interpreter's lock held; dropping a session calls no collective.
 
+mod slot;
+
 use crate::communicator::{Caller, Raised};
 use crate::errors::{invalid, raised};
 use crate::memory::{Hold, Place, look};
@@ -17,11 +19,11 @@ use engine::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use slot::Slot;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
+use std::sync::{Condvar, Mutex};
 
 /// No memory is ever there: the first page is nobody's.
 const NOWHERE: usize = 64;
@@ -39,22 +41,13 @@ pub(crate) struct Session {
     directory: PathBuf,
 }
 
-/// Where the session is.
-#[derive(Debug)]
-enum Slot {
-    /// Nobody uses it.
-    Here(Box<Open>),
-    /// A call of this thread uses it.
-    Lent(ThreadId),
-    /// It was closed or abandoned.
-    Gone,
-}
-
 /// An open session and what it protects.
 #[derive(Debug)]
 struct Open {
     engine: Engine,
     variables: BTreeMap<String, Protected>,
+    /// Files are protected besides.
+    has_files: bool,
 }
 
 /// A variable as the program protects it.
@@ -84,72 +77,7 @@ impl Handle {
     }
 }
 
-/// The session while a call uses it; given back whatever happens.
-struct Loan<'a> {
-    session: &'a Session,
-    open: Option<Box<Open>>,
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        let after = self.open.take().map_or(Slot::Gone, Slot::Here);
-        *self.session.lock() = after;
-        self.session.returned.notify_all();
-    }
-}
-
 impl Session {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this is the process that opened it, and not a child made by fork.
-    fn is_ours(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    /// Waits until no other thread uses it.
-    fn borrow(&self, py: Python<'_>) -> PyResult<Loan<'_>> {
-        if !self.is_ours() {
-            let context = format!(
-                "this is process {}, a child made by fork; the session is that of process {}, which alone \
-                 can use it",
-                std::process::id(),
-                self.process
-            );
-            return Err(invalid(py, context));
-        }
-        let this = std::thread::current().id();
-        let taken = py.detach(|| {
-            let mut slot = self.lock();
-            loop {
-                match std::mem::replace(&mut *slot, Slot::Lent(this)) {
-                    Slot::Here(open) => return Ok(open),
-                    Slot::Gone => {
-                        *slot = Slot::Gone;
-                        return Err("the session is closed");
-                    }
-                    Slot::Lent(other) => {
-                        *slot = Slot::Lent(other);
-                        if other == this {
-                            return Err("called by what a call of the same session waits for");
-                        }
-                        slot = self
-                            .returned
-                            .wait(slot)
-                            .unwrap_or_else(PoisonError::into_inner);
-                    }
-                }
-            }
-        });
-        taken
-            .map(|open| Loan {
-                session: self,
-                open: Some(open),
-            })
-            .map_err(|why| invalid(py, why))
-    }
-
     /// Runs `call` on the open session.
     fn with<T>(&self, py: Python<'_>, call: impl FnOnce(&mut Open) -> PyResult<T>) -> PyResult<T> {
         let mut loan = self.borrow(py)?;
@@ -395,6 +323,7 @@ impl Session {
             slot: Mutex::new(Slot::Here(Box::new(Open {
                 engine,
                 variables: BTreeMap::new(),
+                has_files: false,
             }))),
             returned: Condvar::new(),
             raised: told,
@@ -504,18 +433,32 @@ impl Session {
         report(py, &done)
     }
 
-    #[pyo3(signature = (wrong=None))]
+    /// With `stays`, all that is protected stays as it is until the next call of the session returns, which waits for
+    /// a thread that captures it.
+    #[pyo3(signature = (wrong=None, stays=false))]
     fn checkpoint_start(
         &self,
         py: Python<'_>,
         wrong: Option<(String, Bound<'_, PyAny>)>,
+        stays: bool,
     ) -> PyResult<Handle> {
+        if stays && wrong.is_none() {
+            return self.start_behind(py).map(Handle);
+        }
         self.engine_with_memory(py, wrong, Engine::checkpoint_start)
             .map(Handle)
     }
 
+    /// Waits until what was started is captured.
+    fn captured(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |_| Ok(()))
+    }
+
     fn test(&self, py: Python<'_>, handle: &Handle, level: &str) -> PyResult<bool> {
         let (handle, level) = (handle.0, self::level(py, level)?);
+        if self.is_capturing() {
+            return Ok(false);
+        }
         self.engine(py, move |engine| engine.test(&handle, level))
     }
 
@@ -540,7 +483,12 @@ impl Session {
     }
 
     fn protect_file(&self, py: Python<'_>, name: String, path: PathBuf) -> PyResult<()> {
-        self.engine(py, move |engine| engine.protect_file(&name, path))
+        self.with(py, |open| {
+            open.has_files = true;
+            let engine = &mut open.engine;
+            py.detach(|| engine.protect_file(&name, path))
+                .map_err(|error| self.tell(py, &error))
+        })
     }
 
     /// Names of files, whether they are routed, and their lengths.
@@ -672,7 +620,9 @@ impl Session {
         let Some(open) = loan.open.take() else {
             return Ok(());
         };
-        let Open { engine, variables } = *open;
+        let Open {
+            engine, variables, ..
+        } = *open;
         let closed = py.detach(|| engine.close());
         drop((variables, loan));
         closed.map_err(|error| self.tell(py, &error))
@@ -697,7 +647,9 @@ impl Session {
         let Some(open) = loan.open.take() else {
             return Err(invalid(py, "the session is closed"));
         };
-        let Open { engine, variables } = *open;
+        let Open {
+            engine, variables, ..
+        } = *open;
         let (told, level) = (report(py, &last.report)?, word(last.level));
         let finished = py.detach(|| engine.finish_with(&last));
         drop((variables, loan));
@@ -712,7 +664,9 @@ impl Session {
         }
         let mut loan = self.borrow(py)?;
         if let Some(open) = loan.open.take() {
-            let Open { engine, variables } = *open;
+            let Open {
+                engine, variables, ..
+            } = *open;
             py.detach(|| drop(engine));
             drop(variables);
         }

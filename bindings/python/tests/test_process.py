@@ -52,6 +52,62 @@ def test_a_child_made_by_fork_has_no_part_in_the_session():
     session.close()
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_made_by_fork_while_a_thread_captures_waits_for_nothing():
+    cells = numpy.zeros(10_000_000)
+    session = backstay.open()
+    session.protect("cells", cells)
+
+    def child():
+        try:
+            session.due()
+        except backstay.InvalidArgument as error:
+            assert "fork" in str(error)
+        else:
+            return 1
+        session.__del__()
+        return 0
+
+    for _ in range(5):
+        cells += 1
+        started = session._start(stays=True)
+        assert in_a_child(child) == 0
+        assert started.wait().bytes_changed == 80_000_000
+    session.close()
+
+
+ENDS = """
+import sys
+import backstay, numpy
+
+session = backstay.open()
+cells = numpy.ones(10_000_000)
+session.protect("cells", cells)
+session.checkpoint()
+cells += 1
+session._start(stays=True)
+if sys.argv[1] == "raise":
+    raise SystemExit(7)
+if sys.argv[1] == "close":
+    session.close()
+if sys.argv[1] == "drop":
+    del session
+"""
+
+
+@pytest.mark.parametrize("how, newest", [("raise", 1), ("end", 1), ("drop", 1), ("close", 2)])
+def test_a_program_may_end_while_a_thread_captures(how, newest, store):
+    program = subprocess.run([sys.executable, "-c", ENDS, how], timeout=60, check=False)
+    assert program.returncode == (7 if how == "raise" else 0)
+    with backstay.open() as session:
+        cells = numpy.zeros(10_000_000)
+        session.protect("cells", cells)
+        number = session.restore().number
+        # One that was captured may be durable though nobody waited.
+        assert newest <= number <= 2
+        assert (cells == number).all()
+
+
 ORPHAN = """
 import os, signal, sys, time
 import backstay, numpy

@@ -85,8 +85,9 @@ pub struct Config {
     pub retained: u32,
     /// Fraction of the state expected to change between checkpoints, for the reserve rule.
     pub changed_share: f64,
-    /// Threads of each rank that capture changed blocks.
-    pub capture_threads: u32,
+    /// Threads of each rank that capture changed blocks, and read them back; by default its share of the
+    /// processors, at most 8.
+    pub capture_threads: Option<u32>,
     /// CPUs for background threads, as in `0-3,8`; by default those of the process.
     pub cpu_set: Option<String>,
     /// Longest wait of ours, in milliseconds.
@@ -174,7 +175,7 @@ impl Default for Config {
             tracking: Tracking::default(),
             retained: 2,
             changed_share: 0.25,
-            capture_threads: 1,
+            capture_threads: None,
             cpu_set: None,
             timeout_ms: 120_000,
             watchdog_ms: 60_000,
@@ -338,7 +339,7 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         let numbers = [
             ("retained", Some(u64::from(self.retained))),
-            ("capture_threads", Some(u64::from(self.capture_threads))),
+            ("capture_threads", self.capture_threads.map(u64::from)),
             ("timeout_ms", Some(self.timeout_ms)),
             ("watchdog_ms", Some(self.watchdog_ms)),
             ("metrics_interval_ms", Some(self.metrics_interval_ms)),

@@ -23,6 +23,11 @@ pub fn parse(list: &str) -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
+/// Processors that this process may run on, at least one.
+pub fn usable() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Makes the calling thread, and those that it starts, threads of the background.
 pub fn background(cpu_set: Option<&str>, nice: i32) {
     restrict_thread(cpu_set);

@@ -6,6 +6,8 @@
 //! Source: Keller and Bautista-Gomez, "Application-Level Differential Checkpointing for HPC
 //! Applications with Dynamic Datasets", section IV-C, rules I to IV.
 
+mod spread;
+
 use super::control::Owner;
 use super::reserve::Reserve;
 use super::space::Space;
@@ -19,8 +21,6 @@ use backstay_format::{Address, BlockRef, Digest, Page, SegmentClass, SegmentId, 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Streams below this size are captured by one thread.
-const PARALLEL_BYTES_MIN: u64 = 8 << 20;
 /// Most bytes put together before they are written, on storage that is not memory.
 const RUN_BYTES_MAX: usize = 1 << 20;
 /// The same on memory, where only what is small is put together.
@@ -35,7 +35,7 @@ pub struct Capturer<'a> {
     pub space: &'a Mutex<Space>,
     /// The owner.
     pub owner: Owner,
-    /// Threads for large streams.
+    /// Threads that capture, where there is much.
     pub threads: usize,
     /// Segments to vacate: what they hold is written elsewhere.
     pub vacate: &'a [SegmentId],
@@ -68,11 +68,42 @@ impl Captured {
 }
 
 /// One stream on its way into the store.
-struct Stream<'a> {
+#[derive(Debug, Clone, Copy)]
+pub struct Stream<'a> {
     old: &'a Tree,
     root: StreamRoot,
     source: &'a dyn Source,
     candidates: &'a Candidates,
+}
+
+impl<'a> Stream<'a> {
+    /// `source` as the successor of `old`.
+    pub fn new(old: &'a Tree, source: &'a dyn Source, candidates: &'a Candidates) -> Self {
+        let (length, block_bytes) = (source.length_bytes(), old.root().block_bytes);
+        let root = StreamRoot {
+            length_bytes: length,
+            height: StreamRoot::height_for(length, block_bytes),
+            ..StreamRoot::empty(block_bytes)
+        };
+        Self {
+            old,
+            root,
+            source,
+            candidates,
+        }
+    }
+
+    fn groups(&self) -> usize {
+        self.root.block_count().div_ceil(FANOUT)
+    }
+
+    /// Bytes that are read of it.
+    fn bytes_read(&self) -> u64 {
+        match self.candidates {
+            Candidates::All | Candidates::AllChanged => self.root.length_bytes,
+            Candidates::Some(set) => set.count() * u64::from(self.root.block_bytes),
+        }
+    }
 }
 
 impl Capturer<'_> {
@@ -83,28 +114,35 @@ impl Capturer<'_> {
         source: &dyn Source,
         candidates: &Candidates,
     ) -> Result<(TreeChange, Captured)> {
-        let (length, block_bytes) = (source.length_bytes(), old.root().block_bytes);
-        let root = StreamRoot {
-            length_bytes: length,
-            height: StreamRoot::height_for(length, block_bytes),
-            ..StreamRoot::empty(block_bytes)
-        };
-        let stream = Stream {
-            old,
-            root,
-            source,
-            candidates,
-        };
-        let groups = root.block_count().div_ceil(FANOUT);
-        let (changes, mut captured) = self.capture_groups(&stream, groups)?;
-        captured.blocks_total = to_u64(root.block_count());
+        let stream = Stream::new(old, source, candidates);
+        let mut done = self.capture_all(&[stream])?;
+        done.pop()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "a stream was not captured"))
+    }
+
+    /// Captures several streams, side by side on all threads; what became of each, in their order.
+    pub fn capture_all(&self, streams: &[Stream<'_>]) -> Result<Vec<(TreeChange, Captured)>> {
+        let parts = spread::groups_of_all(self, streams)?;
+        let both = streams.iter().zip(parts);
+        both.map(|(stream, (groups, captured))| self.complete(stream, groups, captured))
+            .collect()
+    }
+
+    /// Builds the rest of a stream's tree over the groups that changed.
+    fn complete(
+        &self,
+        stream: &Stream<'_>,
+        groups: Vec<GroupChange>,
+        mut captured: Captured,
+    ) -> Result<(TreeChange, Captured)> {
+        captured.blocks_total = to_u64(stream.root.block_count());
         let mut change = TreeChange {
-            root,
-            groups: changes,
+            root: stream.root,
+            groups,
             pages: Vec::new(),
         };
-        self.free_groups(old, groups)?;
-        self.build_upper(old, &mut change, &mut captured)?;
+        self.free_groups(stream.old, stream.groups())?;
+        self.build_upper(stream.old, &mut change, &mut captured)?;
         Ok((change, captured))
     }
 
@@ -117,35 +155,6 @@ impl Capturer<'_> {
             }
         }
         Ok(())
-    }
-
-    fn capture_groups(
-        &self,
-        stream: &Stream<'_>,
-        groups: usize,
-    ) -> Result<(Vec<GroupChange>, Captured)> {
-        let threads = self.threads.min(groups).max(1);
-        if threads == 1 || stream.root.length_bytes < PARALLEL_BYTES_MIN {
-            return Worker::new(self, stream).run(0..groups);
-        }
-        let share = groups.div_ceil(threads);
-        let parts = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|thread| {
-                    let range = thread * share..((thread + 1) * share).min(groups);
-                    scope.spawn(move || Worker::new(self, stream).run(range))
-                })
-                .collect();
-            workers.into_iter().map(join).collect::<Vec<_>>()
-        });
-        let mut changes = Vec::new();
-        let mut captured = Captured::default();
-        for part in parts {
-            let (more, did) = part?;
-            changes.extend(more);
-            captured.add(&did);
-        }
-        Ok((changes, captured))
     }
 
     /// Frees the groups from `first` on: the stream became shorter.
@@ -268,17 +277,9 @@ fn pages_of(root: &StreamRoot, level: u8) -> usize {
     (0..level).fold(root.block_count(), |count, _| count.div_ceil(FANOUT))
 }
 
-fn join<T>(worker: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    worker.join().unwrap_or_else(|_panic| {
-        let context = "a capture thread panicked";
-        Err(Error::new(ErrorKind::Internal, context))
-    })
-}
-
 /// One thread capturing groups of blocks.
 struct Worker<'a> {
     capturer: &'a Capturer<'a>,
-    stream: &'a Stream<'a>,
     scratch: Vec<u8>,
     blocks: Writer<'a>,
     pages: Writer<'a>,
@@ -286,38 +287,47 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(capturer: &'a Capturer<'a>, stream: &'a Stream<'a>) -> Self {
+    /// For streams of blocks of at most `block_bytes_max`.
+    fn new(capturer: &'a Capturer<'a>, block_bytes_max: usize) -> Self {
         Self {
             capturer,
-            stream,
-            scratch: vec![0; index(stream.root.block_bytes)],
+            scratch: vec![0; block_bytes_max],
             blocks: Writer::new(capturer),
             pages: Writer::new(capturer),
             captured: Captured::default(),
         }
     }
 
-    fn run(mut self, groups: Range<usize>) -> Result<(Vec<GroupChange>, Captured)> {
+    /// Captures some groups of a stream; all of it is written by the time of [`Worker::finish`].
+    fn run(
+        &mut self,
+        stream: &Stream<'_>,
+        groups: Range<usize>,
+    ) -> Result<(Vec<GroupChange>, Captured)> {
+        self.captured = Captured::default();
         let mut changes = Vec::new();
         for group in groups {
-            if let Some(change) = self.group(group)? {
+            if let Some(change) = self.group(stream, group)? {
                 changes.push(change);
             }
         }
-        self.blocks.flush()?;
-        self.pages.flush()?;
         Ok((changes, self.captured))
     }
 
+    fn finish(mut self) -> Result<()> {
+        self.blocks.flush()?;
+        self.pages.flush()
+    }
+
     /// Captures one group; `None` if nothing in it changed.
-    fn group(&mut self, group: usize) -> Result<Option<GroupChange>> {
-        let (old, root) = (self.stream.old, self.stream.root);
+    fn group(&mut self, stream: &Stream<'_>, group: usize) -> Result<Option<GroupChange>> {
+        let (old, root) = (stream.old, stream.root);
         let first = group * FANOUT;
         let count = root.page_entries(1, group);
         let old_count = old.root().page_entries(1, group);
         let same_shape = old_count == count && (old.root().height == 0) == (root.height == 0);
         let vacating = !self.capturer.vacate.is_empty();
-        if let Candidates::Some(set) = self.stream.candidates
+        if let Candidates::Some(set) = stream.candidates
             && same_shape
             && !vacating
             && !set.touches(first..first + count)
@@ -325,7 +335,7 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         let mut committed = if vacating {
-            self.committed(group)?
+            self.committed(old, group)?
         } else {
             Vec::new()
         };
@@ -334,7 +344,7 @@ impl<'a> Worker<'a> {
             let moves = committed
                 .get(entry)
                 .is_some_and(|block| self.capturer.leaves(block));
-            if let Some(block) = self.block(first + entry, moves)? {
+            if let Some(block) = self.block(stream, first + entry, moves)? {
                 fresh.push((entry, block));
             }
         }
@@ -342,9 +352,9 @@ impl<'a> Worker<'a> {
             return Ok(None);
         }
         if committed.is_empty() {
-            committed = self.committed(group)?;
+            committed = self.committed(old, group)?;
         }
-        let top = self.replace_group(group, &committed, &fresh)?;
+        let top = self.replace_group(stream, group, &committed, &fresh)?;
         let mask = fresh
             .iter()
             .fold(0, |mask, &(entry, _)| mask | (1u32 << entry));
@@ -357,39 +367,42 @@ impl<'a> Worker<'a> {
         }))
     }
 
-    fn committed(&self, group: usize) -> Result<Vec<BlockRef>> {
-        self.stream.old.group(self.capturer.reserve.reader(), group)
+    fn committed(&self, old: &Tree, group: usize) -> Result<Vec<BlockRef>> {
+        old.group(self.capturer.reserve.reader(), group)
     }
 
     /// Captures block `index`; `None` if it stays what it is, where it is.
-    fn block(&mut self, index: usize, moves: bool) -> Result<Option<BlockRef>> {
-        let (old, root) = (self.stream.old, self.stream.root);
+    fn block(
+        &mut self,
+        stream: &Stream<'_>,
+        index: usize,
+        moves: bool,
+    ) -> Result<Option<BlockRef>> {
+        let (old, root) = (stream.old, stream.root);
         let length = root.block_length(index);
         let comparable = old.root().block_length(index) == length;
         let known = old.digest(index).filter(|_| comparable);
-        let candidate = match self.stream.candidates {
+        let candidate = match stream.candidates {
             Candidates::All | Candidates::AllChanged => true,
             Candidates::Some(set) => set.contains(index),
         };
-        let checked = matches!(self.stream.candidates, Candidates::Some(set) if set.checks(index));
+        let checked = matches!(stream.candidates, Candidates::Some(set) if set.checks(index));
         if known.is_some() && !candidate && !checked && !moves {
             return Ok(None);
         }
         let bytes = &mut self.scratch[..length];
         let offset = |index: usize| to_u64(index) * u64::from(root.block_bytes);
-        self.stream.source.copy_out(offset(index), bytes);
-        let next = match self.stream.candidates {
+        stream.source.copy_out(offset(index), bytes);
+        let next = match stream.candidates {
             Candidates::All | Candidates::AllChanged => Some(index + 1),
             Candidates::Some(set) => set.next(index + 1),
         };
         if let Some(next) = next {
-            self.stream
-                .source
-                .expect(offset(next), root.block_length(next));
+            stream.source.expect(offset(next), root.block_length(next));
         }
         let digest = Digest::of(bytes);
         let same = known == Some(digest);
-        if same && !moves && *self.stream.candidates != Candidates::AllChanged {
+        if same && !moves && *stream.candidates != Candidates::AllChanged {
             return Ok(None);
         }
         if !same && known.is_some() && !candidate {
@@ -405,11 +418,12 @@ impl<'a> Worker<'a> {
     /// Frees what `fresh` replaces and writes the group's page.
     fn replace_group(
         &mut self,
+        stream: &Stream<'_>,
         group: usize,
         committed: &[BlockRef],
         fresh: &[(usize, BlockRef)],
     ) -> Result<BlockRef> {
-        let (old, root) = (self.stream.old, self.stream.root);
+        let (old, root) = (stream.old, stream.root);
         let count = root.page_entries(1, group);
         let mut entries: Vec<BlockRef> = committed.iter().take(count).copied().collect();
         entries.resize(count, BlockRef::NONE);

@@ -7,7 +7,7 @@
 //!
 //! Forward: [`capture`] writes changed blocks, [`revision`] makes one rank's part of them,
 //! [`commit`] makes the node's root. Backward: [`recover`] finds what is retained, [`tree`] and
-//! [`reader`] read it, [`compare`] finds what changed. Space: [`reserve`] (the file), [`space`] (who
+//! [`reader`] read it, [`read_back`] into variables, [`compare`] finds what changed. Space: [`reserve`] (the file), [`space`] (who
 //! uses what), [`control`] (what the ranks of a node share).
 
 pub mod file;
@@ -18,6 +18,7 @@ pub mod space;
 pub mod reader;
 pub mod reserve;
 pub mod tree;
+pub mod read_back;
 pub mod compare;
 pub mod ranges;
 pub mod capture;

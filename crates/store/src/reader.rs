@@ -89,6 +89,11 @@ impl StoreReader {
         Ok(reader)
     }
 
+    /// Whether blocks are read from memory of this node as they stand.
+    pub fn is_memory(&self) -> bool {
+        self.segments.is_none() && self.device.is_memory()
+    }
+
     /// The device below.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device

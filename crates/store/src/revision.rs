@@ -5,7 +5,7 @@
 //! Invariants: the committed state in memory changes only in `commit`; after `roll_back` it is as if
 //! the capture had never been.
 
-use super::capture::{Captured, Capturer, Singles, write_object};
+use super::capture::{Captured, Capturer, Singles, Stream, write_object};
 use super::control::{Owner, Post};
 use super::reader::StoreReader;
 use super::reserve::Reserve;
@@ -18,7 +18,11 @@ use backstay_format::limits::INTERNAL_BLOCK_BYTES;
 use backstay_format::width::{index, to_u64};
 use backstay_format::{BlockRef, CheckpointId, Decoder, RankEntry, RankRoot};
 use backstay_format::{RevisionEntry, SegmentId, StreamRoot, VariableDescriptor};
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
+
+/// Files that are open at once while they are captured.
+const OPEN_FILES_MAX: usize = 64;
 
 /// A variable on its way into a revision.
 #[derive(Debug)]
@@ -214,32 +218,20 @@ impl RankStore {
     ) -> Result<PendingPart> {
         let vacate = self.space().to_clean(4);
         let capturer = self.capturer(&vacate);
-        let mut singles = Singles::new(&capturer);
-        let mut changes = Vec::with_capacity(parts.len());
+        let (targets, gone) = self.targets(parts);
+        let committed = targets.iter().map(|target| match target {
+            Target::Committed(place) => Some(&self.trees[*place].1),
+            Target::New(_) => None,
+        });
+        let done = capture_parts(&capturer, committed.zip(parts))?;
         let mut captured = Captured::default();
         let mut by_part = Vec::with_capacity(parts.len());
-        let mut gone = Vec::new();
-        let mut place = 0;
-        for part in parts {
-            let name = &part.descriptor.name;
-            while self.trees.get(place).is_some_and(|(other, _)| other < name) {
-                gone.push(place);
-                place += 1;
-            }
-            let committed = self.trees.get(place).filter(|(other, _)| other == name);
-            let tree = committed.map(|(_, tree)| tree);
-            let (change, did) = capture_part(&capturer, &mut singles, tree, part)?;
+        let mut changes = Vec::with_capacity(parts.len());
+        for (target, (change, did)) in targets.into_iter().zip(done) {
             captured.add(&did);
             by_part.push(did);
-            if committed.is_some() {
-                changes.push((Target::Committed(place), change));
-                place += 1;
-            } else {
-                changes.push((Target::New(name.clone()), change));
-            }
+            changes.push((target, change));
         }
-        singles.finish()?;
-        gone.extend(place..self.trees.len());
         for &place in &gone {
             capturer.free(&self.trees[place].1)?;
         }
@@ -269,6 +261,32 @@ impl RankStore {
             by_part,
             bytes_total,
         })
+    }
+
+    /// The tree that each part belongs to, and the places of those whose variables are gone.
+    fn targets(&self, parts: &[Part<'_>]) -> (Vec<Target>, Vec<usize>) {
+        let mut targets = Vec::with_capacity(parts.len());
+        let mut gone = Vec::new();
+        let mut place = 0;
+        for part in parts {
+            let name = &part.descriptor.name;
+            while self.trees.get(place).is_some_and(|(other, _)| other < name) {
+                gone.push(place);
+                place += 1;
+            }
+            if self
+                .trees
+                .get(place)
+                .is_some_and(|(other, _)| other == name)
+            {
+                targets.push(Target::Committed(place));
+                place += 1;
+            } else {
+                targets.push(Target::New(name.clone()));
+            }
+        }
+        gone.extend(place..self.trees.len());
+        (targets, gone)
     }
 
     fn capturer<'a>(&'a self, vacate: &'a [SegmentId]) -> Capturer<'a> {
@@ -410,30 +428,73 @@ impl RankStore {
     }
 }
 
-fn capture_part<'a>(
-    capturer: &'a Capturer<'a>,
-    singles: &mut Singles<'a>,
-    committed: Option<&Tree>,
-    part: &Part<'_>,
-) -> Result<(TreeChange, Captured)> {
-    let empty;
-    let old = match committed {
-        Some(tree) if tree.root().block_bytes == part.block_bytes => tree,
-        _ => {
-            empty = Tree::empty(part.block_bytes);
-            &empty
+/// A part of more than one block that waits for others, to be captured with them.
+struct Waiting<'a> {
+    at: usize,
+    part: &'a Part<'a>,
+    old: Cow<'a, Tree>,
+    /// Of blocks of another size: nothing of it stays.
+    former: Option<&'a Tree>,
+}
+
+/// Captures all parts, each with the tree it has; what became of each, in their order.
+fn capture_parts<'a>(
+    capturer: &Capturer<'_>,
+    parts: impl Iterator<Item = (Option<&'a Tree>, &'a Part<'a>)>,
+) -> Result<Vec<(TreeChange, Captured)>> {
+    let mut singles = Singles::new(capturer);
+    let mut done = Vec::new();
+    let (mut waiting, mut files) = (Vec::new(), 0);
+    for (at, (committed, part)) in parts.enumerate() {
+        let (old, former) = match committed {
+            Some(tree) if tree.root().block_bytes == part.block_bytes => {
+                (Cow::Borrowed(tree), None)
+            }
+            other => (Cow::Owned(Tree::empty(part.block_bytes)), other),
+        };
+        part.source.begin()?;
+        if let Some(single) = singles.capture(&old, part.source, &part.candidates)? {
+            end_part(capturer, part, former)?;
+            done.push(Some(single));
+            continue;
         }
-    };
-    part.source.begin()?;
-    let done = match singles.capture(old, part.source, &part.candidates)? {
-        Some(done) => done,
-        None => capturer.capture(old, part.source, &part.candidates)?,
-    };
-    part.source.end()?;
-    if let Some(other) = committed.filter(|tree| tree.root().block_bytes != part.block_bytes) {
-        capturer.free(other)?;
+        done.push(None);
+        files += usize::from(part.descriptor.file.is_some());
+        waiting.push(Waiting {
+            at,
+            part,
+            old,
+            former,
+        });
+        if files == OPEN_FILES_MAX {
+            capture_waiting(capturer, &mut waiting, &mut done)?;
+            files = 0;
+        }
     }
-    Ok(done)
+    singles.finish()?;
+    capture_waiting(capturer, &mut waiting, &mut done)?;
+    Ok(done.into_iter().flatten().collect())
+}
+
+fn capture_waiting(
+    capturer: &Capturer<'_>,
+    waiting: &mut Vec<Waiting<'_>>,
+    done: &mut [Option<(TreeChange, Captured)>],
+) -> Result<()> {
+    let streams = waiting.iter();
+    let streams = streams.map(|one| Stream::new(&one.old, one.part.source, &one.part.candidates));
+    let streams: Vec<_> = streams.collect();
+    let captured = capturer.capture_all(&streams)?;
+    for (one, captured) in waiting.drain(..).zip(captured) {
+        end_part(capturer, one.part, one.former)?;
+        done[one.at] = Some(captured);
+    }
+    Ok(())
+}
+
+fn end_part(capturer: &Capturer<'_>, part: &Part<'_>, former: Option<&Tree>) -> Result<()> {
+    part.source.end()?;
+    former.map_or(Ok(()), |former| capturer.free(former))
 }
 
 /// One rank's part of a checkpoint, its tables read and checked.

@@ -51,7 +51,7 @@ pub(crate) fn blocks(job: &Job, arguments: &[String]) -> Outcome<()> {
     let (mib, runs): (usize, u64) = (mib.parse()?, runs.parse()?);
     let config = Config {
         block_bytes: block_kib.parse::<u32>()? << 10,
-        capture_threads: threads.parse()?,
+        capture_threads: Some(threads.parse()?),
         changed_share: 1.0,
         ..job.config("store")
     };

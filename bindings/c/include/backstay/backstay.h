@@ -255,7 +255,7 @@ typedef struct backstay_options {
     int32_t tracking;
     /// Newest checkpoints to keep, at least 2.
     uint32_t retained;
-    /// Threads of each rank that capture changed blocks.
+    /// Threads of each rank that capture changed blocks, and read them back; 0: its share of the processors.
     uint32_t capture_threads;
     /// Must be 0.
     uint32_t reserved;

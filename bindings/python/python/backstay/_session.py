@@ -205,7 +205,11 @@ class Session(Block):
         What is protected may be written again as soon as it returns. The outcome is told by `Checkpoint.wait`, the
         next checkpoint, or `close`.
         """
-        return Checkpoint(self, self._native.checkpoint_start(self._take_objects()))
+        return self._start(stays=False)
+
+    def _start(self, *, stays: bool) -> Checkpoint:
+        """The same; what `stays` as it is until the next call of the session is captured in the background."""
+        return Checkpoint(self, self._native.checkpoint_start(self._take_objects(), stays))
 
     @contextlib.contextmanager
     def output(self) -> Iterator[Output]:

@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 
 import backstay  # noqa: E402
 import backstay.torch  # noqa: E402
-from backstay.torch import _trees  # noqa: E402
+from backstay.torch import _checkpointer, _trees  # noqa: E402
 from backstay.torch._tensors import Staging  # noqa: E402
 
 JOB = pathlib.Path(__file__).with_name("checkpointer_job.py")
@@ -214,6 +214,75 @@ def test_what_is_no_row_major_memory_of_the_host_goes_through_buffers(monkeypatc
         started.wait()
         checkpointer.restore()
         assert same((model.state_dict(), optimizer.state_dict()), before)
+
+
+@pytest.fixture
+def behind(monkeypatch):
+    """All goes through buffers and is captured behind the training, as what is on a device."""
+    def all_of_it(held):
+        for one in held:
+            one.is_staged = True
+        return True
+
+    monkeypatch.setattr(_checkpointer, "stage_all", all_of_it)
+
+
+def test_what_is_captured_behind_the_training_is_what_there_was(behind):
+    weights = nn.Parameter(torch.zeros(6_000_000))
+    with backstay.torch.Checkpointer(model=nn.ParameterList([weights]), retained=8) as checkpointer:
+        for step in range(1, 7):
+            with torch.no_grad():
+                weights.fill_(step)
+            started = checkpointer.checkpoint_start()
+            with torch.no_grad():
+                weights.fill_(-1)
+            assert started.done() in (False, True)
+            if step % 2:
+                # Without it the next one waits for the capture.
+                started.wait()
+        checkpointer.session.close()
+        stored = backstay.read(checkpointer.session.directory).checkpoints
+        assert len(stored) == 6
+        for step, one in enumerate(stored, 1):
+            assert (one["model/0"][...] == step).all()
+
+
+def test_training_whose_checkpoints_are_captured_behind_it_is_resumed(behind):
+    def start(job, until):
+        model, optimizer, loader = a_program()
+        with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job=job) as checkpointer:
+            checkpointer.restore()
+            found = []
+            while checkpointer.epoch < 2:
+                for batch in checkpointer.batches():
+                    found.append(a_step(model, optimizer, batch))
+                    checkpointer.step()
+                    checkpointer.checkpoint_start()
+                    if checkpointer.steps == until:
+                        # As if it was killed while the last one is captured.
+                        checkpointer.abandon()
+                        return found
+            return found
+
+    whole = start("whole", None)
+    found = start("parts", 5)
+    rest = start("parts", None)
+    # The last checkpoint may not have been durable yet.
+    assert len(found + rest) in (len(whole), len(whole) + 1)
+    assert rest == whole[-len(rest):]
+
+
+def test_what_fails_behind_the_training_is_told_and_the_one_before_stays(behind):
+    weights = nn.Parameter(torch.ones(3_000_000))
+    with backstay.torch.Checkpointer(model=nn.ParameterList([weights]), reserve_bytes=20 << 20) as checkpointer:
+        checkpointer.checkpoint_start().wait()
+        with torch.no_grad():
+            weights.copy_(torch.randn(3_000_000))
+        started = checkpointer.checkpoint_start()
+        with pytest.raises(backstay.StoreFull):
+            started.wait()
+        checkpointer.restore()
+        assert (weights == 1).all()
 
 
 @pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])

@@ -154,9 +154,10 @@ pub const REFERENCE: [Setting; 45] = [
     setting(
         "capture_threads",
         Form::Whole(1, 256),
-        Some("1"),
+        None,
         "threads",
-        "Threads of each rank that capture changed blocks.",
+        "Threads of each rank that capture changed blocks, and read them back. By default its share of the processors that it may run on, \
+         at most 8.",
     )
     .of_each_rank(),
     setting(

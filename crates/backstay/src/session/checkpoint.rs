@@ -83,6 +83,15 @@ pub(super) struct Underway {
     since: Stopwatch,
 }
 
+/// A checkpoint of which nothing was captured yet.
+#[derive(Debug)]
+pub(super) struct Announced {
+    id: CheckpointId,
+    turn: u64,
+    begun: Result<()>,
+    blocking_seconds: f64,
+}
+
 /// Who commits this node's part.
 #[derive(Debug)]
 enum Committer {
@@ -109,10 +118,12 @@ impl Session {
         self.process.check()?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
-        self.begin(false);
+        let mut announced = self.announce();
+        self.begin(announced, false);
         let mut outcome = self.settle_underway();
         if outcome.is_err() && std::mem::take(&mut self.made_room) {
-            self.begin(false);
+            announced = self.announce();
+            self.begin(announced, false);
             outcome = self.settle_underway();
         }
         let mut report = outcome?.unwrap_or_default();
@@ -126,22 +137,53 @@ impl Session {
     /// voted on in [`Session::wait`], the next checkpoint, or [`Session::close`]. Collective: it settles
     /// the checkpoint before, whose failure it reports.
     pub fn checkpoint_start(&mut self) -> Result<Handle> {
+        let watch = Stopwatch::start();
+        let handle = self.checkpoint_announce()?;
+        self.capture_announced();
+        let blocking_seconds = watch.seconds();
+        if let Some(underway) = &mut self.underway {
+            underway.report.blocking_seconds = blocking_seconds;
+        }
+        // Nobody may ever wait for it: the next one is due an interval from now.
+        self.paid(handle.checkpoint, blocking_seconds);
+        Ok(handle)
+    }
+
+    /// The collective half of [`Session::checkpoint_start`], for a program whose protected memory stays as it is
+    /// for a while: nothing is captured yet. [`Session::checkpoint_capture`] does it, from any thread, or else
+    /// the next call that needs the session's state; until then the memory may not be written. Collective.
+    pub fn checkpoint_announce(&mut self) -> Result<Handle> {
         self.process.check()?;
         self.refuse_open_set("checkpoint_start")?;
         let watch = Stopwatch::start();
         self.settle_underway()?;
-        self.begin(true);
-        let underway = self.underway.as_mut();
-        let underway = underway.ok_or_else(|| Error::new(ErrorKind::Internal, "nothing began"))?;
-        let blocking_seconds = watch.seconds();
-        underway.report.blocking_seconds = blocking_seconds;
+        let mut announced = self.announce();
+        announced.blocking_seconds = watch.seconds();
         let handle = Handle {
-            checkpoint: underway.id,
-            turn: underway.turn,
+            checkpoint: announced.id,
+            turn: announced.turn,
         };
-        // Nobody may ever wait for it: the next one is due an interval from now.
-        self.paid(handle.checkpoint, blocking_seconds);
+        self.announced = Some(announced);
         Ok(handle)
+    }
+
+    /// Captures what was announced, if anything was: then the memory may be written again. Local.
+    pub fn checkpoint_capture(&mut self) -> Result<()> {
+        self.process.check()?;
+        let Some(announced) = &self.announced else {
+            return Ok(());
+        };
+        let (id, blocking_seconds) = (announced.id, announced.blocking_seconds);
+        self.capture_announced();
+        self.paid(id, blocking_seconds);
+        Ok(())
+    }
+
+    /// What was announced is captured, and committed in the background.
+    pub(super) fn capture_announced(&mut self) {
+        if let Some(announced) = self.announced.take() {
+            self.begin(announced, true);
+        }
     }
 
     /// Whether the checkpoint is over on this node, well or not. Local, and says nothing of others.
@@ -151,6 +193,10 @@ impl Session {
             Level::Archive => return Ok(self.archiving_is_over(handle.checkpoint)),
             Level::Protected => return Ok(self.protection_is_over(handle.checkpoint)),
             Level::Node => {}
+        }
+        let announced = self.announced.as_ref();
+        if announced.is_some_and(|announced| announced.turn == handle.turn) {
+            return Ok(false);
         }
         let failed = self
             .underway
@@ -167,6 +213,7 @@ impl Session {
     /// Collective.
     pub fn wait(&mut self, handle: Handle, level: Level) -> Result<Report> {
         self.process.check()?;
+        self.capture_announced();
         let mut report = self.wait_committed(handle)?;
         let number = to_i64(handle.checkpoint.number);
         let watch = Stopwatch::start();
@@ -220,19 +267,32 @@ impl Session {
         Err(self.not_retained(handle.checkpoint.number))
     }
 
-    /// Captures this rank's part, posts it, and starts or does the commit of its node.
-    fn begin(&mut self, background: bool) {
+    /// Says that a checkpoint begins.
+    fn announce(&mut self) -> Announced {
         self.wait_for_protection();
         self.turn += 1;
         let begun = self.open_start_from_nothing();
         self.begin_archive();
-        let turn = self.turn;
         let id = CheckpointId::new(self.incarnation, self.last_number + 1);
         self.pick(id);
+        Announced {
+            id,
+            turn: self.turn,
+            begun,
+            blocking_seconds: 0.0,
+        }
+    }
+
+    /// Captures this rank's part, posts it, and starts or does the commit of its node.
+    fn begin(&mut self, announced: Announced, background: bool) {
+        let Announced {
+            id, turn, begun, ..
+        } = announced;
         let watch = Stopwatch::start();
         let captured = begun.and_then(|()| self.capture(id, turn));
         let mut report = Report {
             checkpoint: id,
+            blocking_seconds: announced.blocking_seconds,
             ..Report::default()
         };
         report.capture_seconds = watch.seconds();
@@ -335,6 +395,7 @@ impl Session {
     /// Brings the checkpoint under way to its end: waits for the node's commit, votes, and commits or
     /// rolls back in memory. `None` if there is none.
     pub(super) fn settle_underway(&mut self) -> Result<Option<Report>> {
+        self.capture_announced();
         let Some(mut underway) = self.underway.take() else {
             return Ok(None);
         };

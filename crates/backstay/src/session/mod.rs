@@ -24,6 +24,7 @@ mod neighbours;
 mod node;
 mod pace;
 mod process;
+mod protect;
 mod protection;
 mod restore;
 mod retention;
@@ -51,9 +52,8 @@ use archive::Archive;
 use backstay_base::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
-use backstay_format::limits::NAME_BYTES_MAX;
 use backstay_format::{CheckpointId, Lineage};
-use backstay_metrics::{MetricsFile, VariableTracking};
+use backstay_metrics::MetricsFile;
 use backstay_net::Endpoint;
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::Owner;
@@ -62,7 +62,7 @@ use backstay_store::reserve::Reserve;
 use backstay_store::revision::RankStore;
 use backstay_store::space::Reuse;
 use backstay_store::track::pages::PageTracker;
-use checkpoint::Underway;
+use checkpoint::{Announced, Underway};
 use files::Files;
 use located::Choice;
 use memory::MemoryLook;
@@ -133,6 +133,7 @@ pub struct Session {
     failed_turns: Vec<Range<u64>>,
     /// It failed for want of space, and older checkpoints were given up for it.
     made_room: bool,
+    announced: Option<Announced>,
     underway: Option<Underway>,
     protection: OfProcess<Protection>,
     archive: Archive,
@@ -239,6 +240,7 @@ impl Session {
             turns_before: 0,
             failed_turns: Vec::new(),
             made_room: false,
+            announced: None,
             underway: None,
             protection,
             archive,
@@ -394,7 +396,7 @@ impl Session {
             self.node.local,
             self.comm.rank(),
             self.comm.size(),
-            backstay_format::width::index(self.config.capture_threads),
+            self.node.capture_threads(self.config.capture_threads),
             space,
         );
         self.store = Some(Stores {
@@ -652,83 +654,6 @@ impl Session {
         let marks = self.variables.values().map(|v| v.changes.memory_bytes());
         let store = self.store.as_ref();
         marks.sum::<u64>() + store.map_or(0, |store| store.rank.memory_bytes())
-    }
-
-    /// Protects a variable: from now on it is part of every checkpoint, and of a restore. Calling it
-    /// again for a name gives the variable another address, size or type.
-    ///
-    /// # Safety
-    /// `address` is valid for reads and writes of all its bytes until it is protected with another
-    /// address, unprotected, or the session ends; no other thread writes it during `checkpoint`,
-    /// `checkpoint_start` or `restore`.
-    #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
-    pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
-        self.process.check()?;
-        self.files.check_name(&variable.descriptor.name)?;
-        let registered = Registered::new(variable, address, &self.config)?;
-        // From here on nothing fails, so that the former one is as it was if anything did.
-        self.generation += 1;
-        if let Some(former) = self.variables.get_mut(&registered.descriptor.name) {
-            former.changes.unwatch(self.pages.as_mut());
-        }
-        if registered.changes.wants_pages() {
-            self.open_page_tracker();
-        }
-        self.variables
-            .insert(registered.descriptor.name.clone(), registered);
-        Ok(())
-    }
-
-    /// The tracker of pages; without kernel support or permission none, which is said once.
-    fn open_page_tracker(&mut self) {
-        if self.pages.is_none() && !self.no_pages {
-            match PageTracker::new() {
-                Ok(tracker) => self.pages = Some(tracker),
-                Err(error) => {
-                    self.no_pages = true;
-                    notice::info(&error.to_string());
-                }
-            }
-        }
-    }
-
-    /// Takes a variable, or a file, out of the checkpoints to come.
-    pub fn unprotect(&mut self, name: &str) -> Result<()> {
-        self.process.check()?;
-        self.generation += 1;
-        match self.variables.remove(name) {
-            Some(mut variable) => {
-                variable.changes.unwatch(self.pages.as_mut());
-                Ok(())
-            }
-            None if self.files.remove(name) => Ok(()),
-            None => Err(self.unknown(name)),
-        }
-    }
-
-    /// Says that `bytes` of a variable changed. Under [`crate::config::Tracking::Marked`] only what was
-    /// marked is looked at, once marks have named all that changed; under the others it is a hint.
-    pub fn mark_dirty(&mut self, name: &str, bytes: Range<u64>) -> Result<()> {
-        self.process.check()?;
-        match self.variables.get_mut(name) {
-            Some(variable) => variable.mark(&bytes),
-            None => Err(self.unknown(name)),
-        }
-    }
-
-    /// How changes of each variable are found now; see [`crate::config::Tracking`].
-    pub fn tracking(&self) -> BTreeMap<String, VariableTracking> {
-        let variables = self.variables.iter();
-        variables
-            .map(|(name, variable)| (name.clone(), variable.changes.now()))
-            .collect()
-    }
-
-    fn unknown(&self, name: &str) -> Error {
-        let known: Vec<&str> = self.variables.keys().take(8).map(|name| &**name).collect();
-        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
-        let context = format!("no variable {name:?} is protected; there are {known:?}");
-        Error::new(ErrorKind::InvalidArgument, context)
     }
 
     /// Ends the session: waits for a checkpoint under way, says goodbye in the store. The next start goes on from

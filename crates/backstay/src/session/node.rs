@@ -10,6 +10,7 @@ use super::watch::Watched;
 use crate::config::{Config, Redundancy};
 use crate::leave::Looks;
 use backstay_base::clock::{patiently, unix_ns};
+use backstay_base::cpu;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::file::FileDevice;
 use backstay_base::io::shared::SharedWords;
@@ -27,6 +28,9 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Threads that capture on a rank by default, at most: memory is as fast then as it gets.
+const CAPTURE_THREADS_MAX: usize = 8;
 
 /// This rank's place on its node.
 #[derive(Debug)]
@@ -136,6 +140,13 @@ impl Node {
             opened: RefCell::new(None),
             held: RefCell::new(None),
         })
+    }
+
+    /// Threads that capture on this rank; by default its share of the processors.
+    pub(super) fn capture_threads(&self, configured: Option<u32>) -> usize {
+        let share = || cpu::usable() / self.ranks.len().max(1);
+        let share = || share().clamp(1, CAPTURE_THREADS_MAX);
+        configured.map_or_else(share, backstay_format::width::index)
     }
 
     pub(super) fn leads(&self) -> bool {

@@ -101,6 +101,7 @@ impl Session {
     /// Collective, but most calls ask nobody.
     pub fn due(&mut self) -> Result<Option<Level>> {
         self.process.check()?;
+        self.capture_announced();
         self.due_calls += 1;
         if self.due_skip > 0 {
             self.due_skip -= 1;

@@ -17,6 +17,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::limits::NAME_BYTES_MAX;
 use backstay_format::{BlockRef, CheckpointId, RankEntry, StreamRoot, VariableDescriptor};
+use backstay_store::read_back::read_streams;
 use backstay_store::reader::StoreReader;
 use backstay_store::recover::FoundRevision;
 use backstay_store::redistribute::describe;
@@ -529,12 +530,16 @@ impl Session {
             ..Restored::default()
         };
         self.memory.check(self.variables.values(), Access::Write)?;
-        let mut of_others = Vec::new();
+        let (mut streams, mut of_others) = (Vec::new(), Vec::new());
         for variable in self.variables.values() {
-            match Self::read_variable(id, part.as_ref(), variable)? {
-                Some(bytes) => restored.bytes_read += bytes,
+            match Self::find_variable(id, part.as_ref(), variable)? {
+                Some(stream) => streams.push((stream, variable.region)),
                 None => of_others.push(variable),
             }
+        }
+        if let Some((reader, _)) = &part {
+            let threads = self.node.capture_threads(self.config.capture_threads);
+            restored.bytes_read += read_streams(reader, &streams, threads)?;
         }
         restored.bytes_read += self.gather_slabs((id, world_size), &of_others, slabs)?;
         let token = slabs.token();
@@ -590,21 +595,20 @@ impl Session {
         Err(Error::new(ErrorKind::VariableMismatch, context))
     }
 
-    /// Reads a variable of this rank's own part, as it was stored; nothing where it is a slab that others stored.
-    fn read_variable(
+    /// A variable of this rank's own part, as it was stored; nothing where it is a slab that others stored.
+    fn find_variable(
         id: CheckpointId,
         part: Option<&(&StoreReader, ReadPart)>,
         variable: &Registered,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<StreamRoot>> {
         let wanted = &variable.descriptor;
         let stored = part.and_then(|(_, part)| part.find(&wanted.name));
-        if let (Some((stored, stream)), Some((reader, _))) = (stored, part)
+        if let Some((stored, stream)) = stored
             && stored.element == wanted.element
             && stored.shape == wanted.shape
             && stored.slab == wanted.slab
         {
-            let mut region = variable.region;
-            return read_stream(reader, stream, "block", &mut region).map(Some);
+            return Ok(Some(*stream));
         }
         if wanted.slab.is_some() {
             return Ok(None);

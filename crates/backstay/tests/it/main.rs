@@ -33,6 +33,7 @@ mod rounds;
 mod settings;
 mod slabs;
 mod speakers;
+mod threads;
 mod tracking;
 mod transport;
 mod unread;

@@ -98,7 +98,7 @@ fn what_is_of_one_node_or_one_process_may_differ() {
     std::fs::create_dir(&other).unwrap();
     let errors = open(folder.path(), |config| {
         config.store_path = Some(other.clone());
-        config.capture_threads = 2;
+        config.capture_threads = Some(2);
         config.encode_threads = 1;
         config.changed_share = 0.5;
         config.reserve_bytes = Some(64 << 20);

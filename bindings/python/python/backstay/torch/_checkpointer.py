@@ -21,7 +21,7 @@ from .._reports import CheckpointId, Finished, Report, Restored
 from . import _state, _trees
 from ._marks import Known, Rows, checked_rows, rows_here
 from ._slabs import Slab, slab_of, split
-from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local
+from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local, stage_all
 
 _TREE = "backstay.torch"
 """The variable with all that is no tensor; docs/format/torch.md."""
@@ -189,9 +189,13 @@ class Checkpointer(Block):
         return self.session.should_leave
 
     def checkpoint_start(self) -> _session.Checkpoint:
-        """Captures a checkpoint and returns; it becomes durable in the background. Collective."""
-        with self._protected_for_writing():
-            return self.session.checkpoint_start()
+        """Captures a checkpoint and returns; it becomes durable in the background. Collective.
+
+        What is on devices is copied to the host when this returns, and captured from there in the background; the next
+        call of the session waits for that.
+        """
+        with self._protected_for_writing() as stays:
+            return self.session._start(stays=stays)
 
     def checkpoint(self) -> Report:
         """Takes a checkpoint; it is durable in the store of every node when this returns. Collective."""
@@ -239,10 +243,11 @@ class Checkpointer(Block):
             self.session._native.mark_dirty(name, here)
 
     @contextlib.contextmanager
-    def _protected_for_writing(self) -> Iterator[None]:
-        """While all that this process writes is protected, and its buffers are up to date."""
+    def _protected_for_writing(self) -> Iterator[bool]:
+        """While all that this process writes is protected, and its buffers are up to date; whether it stays as it is."""
         wanted: dict[str, Slab | None] = {}
         try:
+            self.session._native.captured()
             for at, (name, (found, tensor)) in enumerate(self._kept().items()):
                 held = self._hold(found, None)
                 held.begin(tensor)
@@ -251,13 +256,15 @@ class Checkpointer(Block):
                     wanted[name] = split(slab, self.session.rank, self.session.size, at)
                 else:
                     wanted[name] = slab if slab.is_written else None
+            staged = stage_all([self._held[name] for name, slab in wanted.items() if slab is not None])
             self._protect(wanted)
             for name in self._marked & self._names:
                 if all(self._protected[name].local):
                     # Marks are believed once a checkpoint with some had all that changed: one row more is always marked.
                     self.session._native.mark_dirty(name, None, (0, 1))
             fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
-            yield
+            known = self._names | {_TREE}
+            yield staged and all(name in known for name, _ in self.session._native.variables())
         finally:
             for held in self._held.values():
                 held.end()

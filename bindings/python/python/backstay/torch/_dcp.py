@@ -140,6 +140,7 @@ class Writer(Block, StorageWriter):
     ) -> Any:
         """A checkpoint of what the plan names, or the start of one. Collective; what is wrong on one rank is on all."""
         session = self.session
+        self._variables.stays = False
         wrong: tuple[str, BaseException] | None = None
         try:
             self._variables.put(plan, planner)
@@ -154,11 +155,13 @@ class Writer(Block, StorageWriter):
             if starts:
                 # DCP's background half follows on all ranks, or on none.
                 self._planning.agree(wrong[1] if wrong is not None else None)
-                return _session.Checkpoint(session, session._native.checkpoint_start())
+                stays = self._variables.stays and self._owns
+                return _session.Checkpoint(session, session._native.checkpoint_start(stays=stays))
             return Report(**session._native.checkpoint(wrong))
         finally:
-            # Other checkpoints of the session are no saves.
-            self._variables.drop(HEAD)
+            # Other checkpoints of the session are no saves. What stays is captured still, and there are no others.
+            if not (starts and self._owns and self._variables.stays):
+                self._variables.drop(HEAD)
 
     def _save(self, plan: SavePlan, planner: SavePlanner, checkpoint_id: str | None) -> None:
         with self._lock:

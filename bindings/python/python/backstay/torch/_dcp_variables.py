@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from .._errors import InvalidArgument
 from .._session import Session
 from ._dcp_metadata import HEAD, ITEMS, Item, dump_items, is_bytes, item_of_bytes, item_of_tensor, unique_name
-from ._tensors import Held, Staging, checked, fill_all, is_same_memory, local
+from ._tensors import Held, Staging, checked, fill_all, is_same_memory, local, stage_all
 
 _Slab = tuple[tuple[int, ...], tuple[int, ...]] | None
 
@@ -24,6 +24,8 @@ class Variables:
         self._session, self._staging = session, Staging()
         self._held: dict[str, tuple[Held, _Slab]] = {}
         self._bytes: dict[str, bytearray] = {}
+        self.stays = False
+        """All that is protected stays as it is until the next `put`."""
 
     def put(self, plan: SavePlan, planner: SavePlanner) -> None:
         """Has exactly what the plan names protected, as it is now. Local."""
@@ -34,7 +36,9 @@ class Variables:
             if name not in taking.taken and name not in (HEAD, ITEMS):
                 self.drop(name)
         self.put_bytes(ITEMS, dump_items(taking.items, plan))
-        fill_all((self._held[name][0] for name in taking.taken if name in self._held), self._staging)
+        held = [self._held[name][0] for name in taking.taken if name in self._held]
+        self.stays = stage_all(held) and not self.foreign()
+        fill_all(held, self._staging)
 
     def foreign(self) -> set[str]:
         """Names of what the program has protected itself."""

@@ -119,6 +119,8 @@ class Held:
     ) -> None:
         self.name, self.get, self._staging = name, get, staging
         self.wanted = tuple(order) if order is not None else None
+        self.is_staged = False
+        """Goes through a buffer wherever it is."""
         self._rows: tuple[int, int] | None = None
         self._buffer: Tensor | None = None
         self._form: tuple[torch.Size, tuple[int, ...]] | None = None
@@ -180,7 +182,7 @@ class Held:
             self._found = None
         part = self._part()
         buffer = self._buffer
-        if not self._staging.is_needed(part):
+        if not (self.is_staged or self._staging.is_needed(part)):
             self._buffer, place = None, part
         elif buffer is None or (buffer.shape, buffer.dtype) != (part.shape, part.dtype):
             self._buffer = place = self._staging.buffer(part.shape, part)
@@ -209,6 +211,29 @@ class Held:
         if place.dtype == torch.bool:
             place = place.view(torch.uint8)
         return torch.to_dlpack(place)  # type: ignore[attr-defined]
+
+
+_HOST_SHARE = 8
+"""Where what is on devices is so many times what is on the host, the latter is copied as well."""
+
+
+def stage_all(held: Sequence[Held]) -> bool:
+    """Has all go through buffers where most does, which is of devices; whether all does.
+
+    Buffers stay as they are until they are filled again: a checkpoint of nothing else is captured while the training
+    goes on.
+    """
+    bytes_there = bytes_here = 0
+    for one in held:
+        tensor = one.tensor()
+        if tensor.device.type == "cpu":
+            bytes_here += tensor.nbytes
+        else:
+            bytes_there += tensor.nbytes
+    staged = 0 < bytes_there >= _HOST_SHARE * bytes_here
+    for one in held:
+        one.is_staged = staged
+    return staged
 
 
 def fill_all(held: Iterable[Held], staging: Staging) -> None:

@@ -126,6 +126,7 @@ impl Session {
     /// by one of them.
     pub fn protect_file(&mut self, name: &str, path: impl AsRef<Path>) -> Result<()> {
         self.process.check()?;
+        self.capture_announced();
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             let context = format!(
                 "the name of a file has {} bytes: 1 to {NAME_BYTES_MAX}",
