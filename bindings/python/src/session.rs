@@ -482,11 +482,11 @@ impl Session {
         restored(py, &done)
     }
 
-    fn protect_file(&self, py: Python<'_>, name: String, path: PathBuf) -> PyResult<()> {
+    fn protect_file(&self, py: Python<'_>, name: &str, path: PathBuf) -> PyResult<()> {
         self.with(py, |open| {
             open.has_files = true;
             let engine = &mut open.engine;
-            py.detach(|| engine.protect_file(&name, path))
+            py.detach(|| engine.protect_file(name, path))
                 .map_err(|error| self.tell(py, &error))
         })
     }

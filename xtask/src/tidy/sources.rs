@@ -62,7 +62,7 @@ const UNSAFE: [(&str, &str); 23] = [
         "runs loops with instructions that not every processor has",
     ),
     (
-        "crates/backstay/src/session/mod.rs",
+        "crates/backstay/src/session/protect.rs",
         "protect takes a pointer",
     ),
     (

@@ -41,7 +41,6 @@ impl Capturing {
         let thread = self.thread.take()?;
         if std::process::id() != self.process {
             // A child made by fork has no such thread.
-            std::mem::forget(thread);
             return None;
         }
         thread.join().ok().flatten()
@@ -181,7 +180,7 @@ impl Session {
         let capture = move || {
             let mut open = lent.recv().ok()?;
             // Whether it went well is known to the engine, and told when the checkpoint is settled.
-            let _ = open.engine.checkpoint_capture();
+            drop(open.engine.checkpoint_capture());
             Some(open)
         };
         let named = Builder::new().name("backstay-capture".to_owned());
@@ -192,8 +191,11 @@ impl Session {
                 .map(|()| handle)
                 .map_err(|error| self.tell(py, &error));
         };
-        if let Some(open) = loan.open.take() {
-            let _ = lend.send(open);
+        if let Some(open) = loan.open.take()
+            && let Err(back) = lend.send(open)
+        {
+            loan.open = Some(back.0);
+            return Err(invalid(py, "the thread that was to capture died"));
         }
         loan.capturing = Some(Capturing {
             process: self.process,

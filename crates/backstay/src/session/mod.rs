@@ -70,7 +70,7 @@ use node::Node;
 use process::{OfProcess, Process};
 use protection::Protection;
 pub use protection::ProtectionStatus;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -207,11 +207,7 @@ impl Session {
         let mut session = Self {
             policy: Policy {
                 retained: backstay_format::width::index(config.retained),
-                complete: BTreeSet::new(),
-                pinned: BTreeSet::new(),
-                protected: None,
-                in_groups: BTreeSet::new(),
-                archiving: None,
+                ..Policy::default()
             },
             process: Process::this(),
             comm,

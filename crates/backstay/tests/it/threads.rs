@@ -67,7 +67,9 @@ fn counted(kind: Tracking, threads: u32) -> Vec<(u64, u64)> {
             counted.push((report.blocks_changed, report.bytes_changed));
         }
         for step in (1..=3).rev() {
-            memory.iter_mut().for_each(|bytes| bytes.fill(9));
+            for bytes in &mut memory {
+                bytes.fill(9);
+            }
             session.restore_from(u64::try_from(step).unwrap()).unwrap();
             for (at, bytes) in memory.iter().enumerate() {
                 let mut wanted = vec![0; bytes.len()];
@@ -106,7 +108,9 @@ fn a_store_that_is_full_for_several_threads_keeps_what_it_had() {
             fill(bytes, at, 1);
         }
         session.checkpoint().unwrap();
-        memory.iter_mut().for_each(|bytes| bytes.fill(77));
+        for bytes in &mut memory {
+            bytes.fill(77);
+        }
         let full = session.checkpoint().unwrap_err();
         assert_eq!(full.kind(), ErrorKind::StoreFull, "{full}");
         session.restore().unwrap();
