@@ -46,10 +46,21 @@ echo "$name" >"$folder/job"
 [ -z "$store_path" ] || echo "$store_path" >"$folder/store_path"
 chown -R "$user" "$folder" 2>/dev/null || { say "job $job: no user $user"; rm -rf "$folder"; exit 0; }
 
-# A session of its own, so that it outlives this script; the epilog ends it.
-setsid setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- \
+# A session of its own, so that it outlives this script; the epilog ends it. Slurm kills what is left of the script's
+# process group, so it is waited for until it is out of that.
+# shellcheck disable=SC2016
+setsid sh -c 'echo "$$" >"$0/pid"; exec "$@"' "$folder" \
+    setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- \
     env BACKSTAY_RENDEZVOUS="$folder" ${store_path:+BACKSTAY_STORE_PATH="$store_path"} \
     "$backstay" agent --job "$name" </dev/null >"$folder/log" 2>&1 &
-echo "$!" >"$folder/pid"
-say "job $job: agent $! for $user, job name $name"
+tries=100
+while [ ! -s "$folder/pid" ] && [ "$tries" -gt 0 ]; do
+    sleep 0.05
+    tries=$((tries - 1))
+done
+if [ -s "$folder/pid" ]; then
+    say "job $job: agent $(cat "$folder/pid") for $user, job name $name"
+else
+    say "job $job: the agent for $user did not start within 5 s: $(cat "$folder/log")"
+fi
 exit 0

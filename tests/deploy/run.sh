@@ -52,7 +52,14 @@ is_gone() { ! grep -qs '^State:[[:space:]]*[RSDTtI]' "/proc/$1/status"; }
 for script in deploy/slurm/*.sh; do
     check "$script is a POSIX script" "sh -n $script"
 done
-deploy/slurm/prolog.sh
+# As Slurm does: what is left in the script's process group when it ends is killed, however slow that was.
+mkdir "$work/slow"
+printf '#!/bin/sh\nsleep 0.3\nexec "%s" "$@"\n' "$(command -v setsid)" >"$work/slow/setsid"
+chmod 755 "$work/slow/setsid"
+setsid env PATH="$work/slow:$PATH" deploy/slurm/prolog.sh &
+prolog=$!
+wait "$prolog"
+kill -KILL -- "-$prolog" 2>/dev/null || true
 check "the agent runs" started
 check "as the user of the job" 'grep -qx "agent --job slurm-7 as $SLURM_JOB_USER" "$work/state/7/said"'
 check "its folder is its own" '[ "$(stat -c "%a %U" "$work/state/7")" = "700 $SLURM_JOB_USER" ]'
