@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: whether somebody wishes that the program takes a last checkpoint and leaves: SIGTERM, where
 //! the program opted in, or the file that `backstay run` names in `BACKSTAY_LEAVE_FILE`; and what
-//! `backstay run` is told when the newest checkpoint could not be read, and when the job is finished.
+//! `backstay run` is told: that the newest checkpoint could not be read, that the job leaves, that it is finished.
 //! In from: `session`. Out to: the same, which has all ranks agree; `backstay run`.
 //! Invariants: a signal only sets a flag; the leave file is looked at, never written, by one rank of a node, and no
 //! more often by all nodes together than 320 times a second.
@@ -22,6 +22,8 @@ pub const RENDEZVOUS: &str = "BACKSTAY_RENDEZVOUS";
 pub const UNREADABLE_FILE: &str = "unreadable";
 /// What is written there when the job is finished: the number of its last checkpoint.
 pub const FINISHED_FILE: &str = "finished";
+/// What is written there when the program was told to leave, and before its end.
+pub const LEAVING_FILE: &str = "leaving";
 /// A node looks for the file no more often than this.
 const LOOK: Duration = Duration::from_millis(200);
 /// Looks of all nodes in a second: in a large job they take turns, and some look at any time.
@@ -98,6 +100,12 @@ pub fn say_unreadable(why: &str) -> Result<()> {
 /// Tells `backstay run`, if it started this program, that the job is finished with checkpoint `number`.
 pub fn say_finished(number: u64) -> Result<()> {
     say(FINISHED_FILE, &number.to_string())
+}
+
+/// Tells `backstay run`, if it started this program, that it leaves before its end: a signal may have asked for that
+/// which `backstay run` did not get.
+pub fn say_leaving() -> Result<()> {
+    say(LEAVING_FILE, "told to")
 }
 
 fn say(file: &str, text: &str) -> Result<()> {

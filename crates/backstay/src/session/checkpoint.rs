@@ -427,7 +427,7 @@ impl Session {
             archived,
             some_gone,
         ] = known;
-        self.leaving |= leave > 0;
+        self.hear_of_leaving(leave > 0);
         let (id, complete) = (underway.id, outcome.is_ok());
         self.last_number = self.last_number.max(id.number);
         let outcome = outcome.map(|pending| self.commit_in_memory(id, pending));

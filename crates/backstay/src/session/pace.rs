@@ -6,6 +6,7 @@
 
 use super::Session;
 use super::groups::told_of_group;
+use crate::leave;
 use crate::schedule::{Learnt, Level, LevelProgress, LevelsBeside, Pacer};
 use backstay_base::error::Result;
 use backstay_base::notice;
@@ -129,9 +130,23 @@ impl Session {
         if self.underway.is_none() {
             self.all_groups_have([answer[3], answer[4], answer[5], answer[6]]);
         }
-        let first = answer[2] > 0 && !self.leaving;
-        self.leaving |= answer[2] > 0;
+        let first = self.hear_of_leaving(answer[2] > 0);
         Ok(Level::of(answer[0]).or(first.then_some(Level::Node)))
+    }
+
+    /// Takes note of a wish to leave that all ranks know of; whether it is the first. `backstay run` learns of it.
+    pub(super) fn hear_of_leaving(&mut self, is_wished: bool) -> bool {
+        let is_first = is_wished && !self.leaving;
+        self.leaving |= is_wished;
+        if is_first
+            && self.comm.rank() == 0
+            && let Err(error) = leave::say_leaving()
+        {
+            notice::warn(&format!(
+                "backstay run is not told that this job leaves: {error}"
+            ));
+        }
+        is_first
     }
 
     /// Whether the program should take a last checkpoint, close the session and leave: the scheduler or

@@ -29,6 +29,10 @@ pub(crate) struct AgentArgs {
     /// How long to stay while no application runs: seconds, or 10min, 2h
     #[arg(long, value_name = "TIME", default_value = "3600", value_parser = units::whole_seconds)]
     linger_s: u64,
+    /// Take no notice of SIGTERM, which Slurm sends to all steps of a job that it is about to end: the application
+    /// takes its last checkpoint then. What ends the agent is the file `over` in `BACKSTAY_RENDEZVOUS`
+    #[arg(long)]
+    until_over: bool,
 }
 
 pub(crate) fn run(args: &AgentArgs) -> ExitCode {
@@ -50,7 +54,13 @@ pub(crate) fn run(args: &AgentArgs) -> ExitCode {
 fn serve(args: &AgentArgs) -> Result<Ended, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
+        let is_unheard = args.until_over && signal == signal_hook::consts::SIGTERM;
+        let flag = if is_unheard {
+            Arc::default()
+        } else {
+            Arc::clone(&stop)
+        };
+        signal_hook::flag::register(signal, flag)
             .map_err(|error| Failure::output("watching for signals", &error))?;
     }
     let options = ProcessOptions {

@@ -178,7 +178,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         pass_on: settings(),
     };
     let scheduler = scheduler(args, &hosts, &shell);
-    let agents = agents(args, scheduler.as_deref(), shell, wrapper)?;
+    let (agents, no_agents) = agents(args, scheduler.as_deref(), shell, wrapper)?;
     let events = Events::new(args.json, args.events.as_deref());
     let events = events.map_err(|error| Failure::output("--events", &error))?;
     let parts = Parts {
@@ -187,6 +187,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         scheduler,
         progress: progress(&args.store),
         agents,
+        no_agents,
         signalled: signalled()?,
         events,
     };
@@ -294,7 +295,7 @@ fn agents(
     scheduler: Option<&dyn Scheduler>,
     shell: Vec<String>,
     wrapper: Vec<String>,
-) -> Result<Option<AgentPlan>, Failure> {
+) -> Result<(Option<AgentPlan>, &'static str), Failure> {
     let backstay = args
         .agent_program
         .clone()
@@ -306,19 +307,28 @@ fn agents(
         asked.is_ok_and(|asked| asked.status.success())
     };
     match (args.agents, &args.job) {
-        (Wish::No, _) | (Wish::Auto, None) => Ok(None),
+        (Wish::No, _) => Ok((None, "--agents no")),
+        (Wish::Auto, None) => Ok((None, "the job has no name, --job or BACKSTAY_JOB")),
         (Wish::Yes, None) => Err(Failure::usage(
             "agents need the name of the job: --job, or BACKSTAY_JOB",
         )),
-        (Wish::Auto, Some(_)) if scheduler.is_none() || !has_agents() => Ok(None),
-        (_, Some(job)) => Ok(Some(AgentPlan {
-            remote_shell: shell,
-            slurm: scheduler.is_some_and(|one| one.name() == "Slurm"),
-            backstay,
-            job: job.clone(),
-            settings: agent_settings(),
-            wrapper,
-        })),
+        (Wish::Auto, Some(_)) if scheduler.is_none() => {
+            Ok((None, "there is no scheduler and no list of hosts"))
+        }
+        (Wish::Auto, Some(_)) if !has_agents() => {
+            Ok((None, "--agent-program is no backstay that has them"))
+        }
+        (_, Some(job)) => {
+            let plan = AgentPlan {
+                remote_shell: shell,
+                slurm: scheduler.is_some_and(|one| one.name() == "Slurm"),
+                backstay,
+                job: job.clone(),
+                settings: agent_settings(),
+                wrapper,
+            };
+            Ok((Some(plan), ""))
+        }
     }
 }
 

@@ -54,12 +54,16 @@ impl Place {
         self.command(arguments).output().unwrap()
     }
 
+    /// Events of the last run: the file has those before it, too.
     fn events(&self, name: &str) -> Vec<Value> {
         let text = self.text("events");
         let all = text
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        all.filter(|event| event["event"] == name).collect()
+        let all: Vec<Value> = all.collect();
+        let last = all.iter().rposition(|event| event["event"] == "plan");
+        let of_last = all.into_iter().skip(last.unwrap_or_default());
+        of_last.filter(|event| event["event"] == name).collect()
     }
 }
 
@@ -373,11 +377,15 @@ fn ranks_are_crowded_only_where_that_was_allowed() {
 }
 
 fn slurm(place: &Place) {
+    let folder = place.folder.path().display();
     place.script(
         "scontrol",
-        "[ \"$*\" = 'show hostnames n[1-3]' ] && printf 'n1\\nn2\\nn3\\n'",
+        &format!(
+            "case \"$*\" in 'show hostnames n[1-3]') printf 'n1\\nn2\\nn3\\n';; 'show hostnames n[1,3]') printf 'n1\\nn3\\n';;\n\
+             '-o show job 7') [ -e {folder}/lost ] && echo 'JobId=7 ReqNodeList=n2 NodeList=n[1,3] NumNodes=2' ||\n\
+             echo 'JobId=7 ReqNodeList=(null) NodeList=n[1-3] NumNodes=3';; *) exit 1;; esac"
+        ),
     );
-    let folder = place.folder.path().display();
     place.script("sinfo", &format!("echo 'n1 alloc'; echo 'n3 mix'; [ -e {folder}/dead.b ] && echo 'n2 down*' || echo 'n2 alloc'"));
     place.script("squeue", &format!("cat {folder}/left"));
     fs::write(place.path("left"), "1-00:00:00\n").unwrap();
@@ -424,6 +432,92 @@ fn under_slurm_down_nodes_are_excluded() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert_eq!(place.text("seen"), "\nn1 slots=2 n3 slots=2 \n");
+}
+
+#[test]
+fn a_node_that_left_the_allocation_is_not_taken_again() {
+    let place = Place::new();
+    slurm(&place);
+    // It is back, and idle: not this job's.
+    fs::write(place.path("lost"), "").unwrap();
+    let folder = place.folder.path().display();
+    let told = "$* of $SLURM_NNODES: $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE, $BACKSTAY_LEAVE_ON_SIGTERM";
+    place.script("srun", &format!("echo \"{told}\" > {folder}/words"));
+    let output = under_slurm(&place, &["--", "srun", "-n", "4", "./app"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(
+        place.text("words"),
+        "--exclude=n2 -n 4 ./app of 2: n1,n3 2,2, true\n"
+    );
+    assert_eq!(
+        place.events("left_out")[0]["why"],
+        "Slurm took it out of the allocation"
+    );
+    let mut own = under_slurm(&place, &["--", "srun", "-N2", "./app"]);
+    assert!(
+        own.env("BACKSTAY_LEAVE_ON_SIGTERM", "0")
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(
+        place.text("words").ends_with(", 0\n"),
+        "{}",
+        place.text("words")
+    );
+    let output = under_slurm(&place, &["--", "srun", "-N", "3", "./app"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("srun asks for 3 nodes, and 2 are left"),
+        "{text}"
+    );
+    assert_ne!(output.status.code(), Some(0), "{text}");
+}
+
+#[test]
+fn an_application_that_a_signal_told_to_leave_is_not_finished() {
+    let place = Place::new();
+    let program = "echo told to > $BACKSTAY_RENDEZVOUS/leaving; exit $BACKSTAY_TEST_CODE";
+    let arguments = ["--restarts", "1", "--", "sh", "-c", program];
+    let output = place
+        .command(&arguments)
+        .env("BACKSTAY_TEST_CODE", "0")
+        .output()
+        .unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(75),
+        "it left before its end: not 0"
+    );
+    assert!(
+        place.events("leave")[0]["why"]
+            .as_str()
+            .unwrap()
+            .contains("SIGTERM")
+    );
+    // One that died all the same is started again, and what an earlier one said does not count.
+    let output = place
+        .command(&arguments)
+        .env("BACKSTAY_TEST_CODE", "9")
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), place.events("start").len()),
+        (Some(9), 2)
+    );
+    assert_eq!(place.events("again")[0]["restart"], 1);
+    let program =
+        "echo told to > $BACKSTAY_RENDEZVOUS/leaving; echo 5 > $BACKSTAY_RENDEZVOUS/finished";
+    assert_eq!(
+        place.run(&["--", "sh", "-c", program]).status.code(),
+        Some(0),
+        "it has nothing left to do"
+    );
 }
 
 #[test]

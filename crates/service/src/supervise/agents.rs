@@ -49,8 +49,18 @@ impl Agents {
         }
     }
 
-    /// Starts agents where there is none; what went wrong, in words.
-    pub(crate) fn start(&mut self, hosts: &[String]) -> Vec<String> {
+    /// How they are started, in words.
+    pub(crate) fn how(&self) -> String {
+        let how = if self.plan.slurm {
+            "a step of Slurm".to_owned()
+        } else {
+            self.plan.remote_shell.join(" ")
+        };
+        format!("agents of job {} by {how}", self.plan.job)
+    }
+
+    /// Starts agents where there is none: where, and what went wrong, in words.
+    pub(crate) fn start(&mut self, hosts: &[String]) -> (Vec<String>, Vec<String>) {
         let mut wrong = Vec::new();
         self.running.retain(|_host, agent| agent.ended().is_none());
         let has = |host: &&String| {
@@ -60,7 +70,7 @@ impl Agents {
         };
         let new: Vec<String> = hosts.iter().filter(|host| !has(host)).cloned().collect();
         if new.is_empty() {
-            return wrong;
+            return (new, wrong);
         }
         let steps: Vec<(String, Vec<String>)> = if self.plan.slurm {
             vec![(new.join(","), self.step(&new))]
@@ -80,7 +90,13 @@ impl Agents {
                 Err(error) => wrong.push(format!("no agent on {key}: {error}")),
             }
         }
-        wrong
+        let started = |host: &String| {
+            self.running
+                .keys()
+                .any(|key| key.split(',').any(|one| one == host))
+        };
+        let new = new.into_iter().filter(started).collect();
+        (new, wrong)
     }
 
     fn remote(&self, host: &str) -> Vec<String> {
@@ -105,6 +121,11 @@ impl Agents {
         let words = [
             "srun",
             "--overlap",
+            // A node that is lost, or an agent that ends, ends no other agent.
+            "--no-kill",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--mpi=none",
             "-N",
             &count,
             "-n",
@@ -114,7 +135,14 @@ impl Agents {
             &hosts.join(","),
         ];
         let mut words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        words.extend([&self.plan.backstay, "agent", "--job", &self.plan.job].map(str::to_owned));
+        let agent = [
+            &self.plan.backstay,
+            "agent",
+            "--job",
+            &self.plan.job,
+            "--until-over",
+        ];
+        words.extend(agent.map(str::to_owned));
         words
     }
 
@@ -167,13 +195,14 @@ mod tests {
             wrapper: Vec::new(),
         };
         let mut agents = Agents::new(plan, folder.path().to_owned());
-        assert!(agents.start(&["a".to_owned(), "b".to_owned()]).is_empty());
+        let (started, wrong) = agents.start(&["a".to_owned(), "b".to_owned()]);
+        assert_eq!((started.join(" "), wrong.len()), ("a b".to_owned(), 0));
         let read = || fs::read_to_string(&log).unwrap_or_default();
         let end = Instant::now() + Duration::from_secs(10);
         while read().lines().count() < 2 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(agents.start(&["a".to_owned()]).is_empty());
+        assert_eq!(agents.start(&["a".to_owned()]), (Vec::new(), Vec::new()));
         agents.stop(Duration::from_secs(10));
         assert_eq!(
             read(),
@@ -195,7 +224,8 @@ mod tests {
         let step = agents.step(&["a".to_owned(), "b".to_owned()]).join(" ");
         assert_eq!(
             step,
-            "srun --overlap -N 2 -n 2 --ntasks-per-node=1 -w a,b backstay agent --job j"
+            "srun --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --mpi=none -N 2 -n 2 --ntasks-per-node=1 -w a,b \
+             backstay agent --job j --until-over"
         );
     }
 }

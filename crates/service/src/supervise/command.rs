@@ -27,9 +27,23 @@ pub enum Launcher {
     Other,
 }
 
+impl Launcher {
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "mpirun of Open MPI",
+            Self::Hydra => "mpirun of MPICH or its like",
+            Self::Srun => "srun",
+            Self::Flux => "flux run",
+            Self::Other => "not known",
+        }
+    }
+}
+
 const HOST_FILES: [&str; 4] = ["hostfile", "machinefile", "default-hostfile", "f"];
 const HOST_LISTS: [&str; 4] = ["host", "hosts", "H", "hostlist"];
 const RANKS: [&str; 3] = ["n", "np", "ntasks"];
+const NODES: [&str; 2] = ["N", "nodes"];
 /// Options without a value, so that the word after them is the next option or the program.
 const FLAGS: [&str; 30] = [
     "allow-run-as-root",
@@ -212,6 +226,14 @@ impl Command {
         self.value(&RANKS).and_then(|count| count.parse().ok())
     }
 
+    /// How many nodes `srun` asks for at least.
+    pub fn nodes(&self) -> Option<usize> {
+        let least = self
+            .value(&NODES)
+            .filter(|_| self.launcher == Launcher::Srun);
+        least.and_then(|count| count.split('-').next()?.parse().ok())
+    }
+
     /// The remote shell that it names.
     pub fn agent(&self) -> Option<&str> {
         for option in self.options() {
@@ -340,6 +362,14 @@ mod tests {
                 "{text}"
             );
         }
+        for text in [
+            "srun -N2 ./app",
+            "srun --nodes=2-4 -n 4 ./app",
+            "srun -N 2 ./a",
+        ] {
+            assert_eq!(command(text, "").nodes(), Some(2), "{text}");
+        }
+        assert_eq!(command("srun -n 4 ./app -N 2", "").nodes(), None);
         assert_eq!(command("./app --hostfile x", "").host_file(), Some("x"));
     }
 

@@ -19,9 +19,11 @@ pub struct Events {
 }
 
 impl Events {
-    /// Words or JSON on standard error, and JSON to a file if one is given.
+    /// Words or JSON on standard error, and JSON to a file if one is given, behind what is in it: a job that its
+    /// scheduler starts again goes on with one log.
     pub fn new(json: bool, file: Option<&Path>) -> std::io::Result<Self> {
-        let file = file.map(File::create).transpose()?;
+        let open = |file| File::options().create(true).append(true).open(file);
+        let file = file.map(open).transpose()?;
         Ok(Self { json, file })
     }
 
@@ -57,7 +59,10 @@ impl Events {
 fn is_loud(event: &str) -> bool {
     match std::env::var("BACKSTAY_LOG").as_deref() {
         Ok("quiet") => false,
-        Ok("warn") => !matches!(event, "start" | "end" | "summary" | "agents"),
+        Ok("warn") => !matches!(
+            event,
+            "plan" | "start" | "again" | "end" | "summary" | "agents"
+        ),
         _ => true,
     }
 }

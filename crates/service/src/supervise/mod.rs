@@ -90,6 +90,8 @@ pub struct Parts {
     pub progress: Option<Box<dyn FnMut() -> Option<u64>>>,
     /// How to start agents, if they are wanted.
     pub agents: Option<AgentPlan>,
+    /// Why agents are not wanted, where they are not.
+    pub no_agents: &'static str,
     /// Set by SIGTERM and SIGINT.
     pub signalled: Arc<AtomicBool>,
     /// Where events go.

@@ -14,6 +14,8 @@ use std::fs;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// The setting by which ranks take SIGTERM for the wish to leave.
+const LEAVE_ON_SIGTERM: &str = "BACKSTAY_LEAVE_ON_SIGTERM";
 
 /// One start.
 #[derive(Debug)]
@@ -45,11 +47,22 @@ impl Supervisor {
         } else {
             &self.options.spares[..]
         };
-        let mut hosts = Vec::new();
+        let (mut hosts, mut surroundings) = (Vec::new(), Vec::new());
         let mut file = None;
         if !wanted.is_empty() {
             let placed = place(&wanted, spares, &gone, &need)?;
             self.say_placed(&placed, &gone);
+            if let Some(nodes) = self.parts.command.nodes()
+                && nodes > placed.hosts.len()
+            {
+                return Err(format!(
+                    "srun asks for {nodes} nodes, and {} are left: allocate one more than the job needs, or leave out -N",
+                    placed.hosts.len()
+                ));
+            }
+            if self.from_scheduler && placed.hosts != wanted {
+                surroundings = self.surroundings(&placed.hosts);
+            }
             // As it was given, unless hosts are other than they were, or only this process has the list.
             let is_same = placed.hosts == wanted && self.from_scheduler;
             if !is_own && !is_same {
@@ -69,11 +82,17 @@ impl Supervisor {
             .parts
             .command
             .with(file.as_deref(), &excluded, &self.exported(&variables));
+        let variables = [variables, surroundings].concat();
         Ok(Start {
             words,
             variables,
             hosts,
         })
+    }
+
+    fn surroundings(&self, hosts: &[Host]) -> Vec<(String, String)> {
+        let scheduler = self.parts.scheduler.as_ref();
+        scheduler.map_or_else(Vec::new, |scheduler| scheduler.surroundings(hosts))
     }
 
     fn say_placed(&mut self, placed: &Placed, gone: &BTreeMap<String, String>) {
@@ -166,6 +185,15 @@ impl Supervisor {
         }
         if let Some(wish) = self.fresh {
             variables.push(("BACKSTAY_FRESH".to_owned(), wish.to_string()));
+        }
+        let scheduler = self.parts.scheduler.as_ref();
+        let is_set = self
+            .options
+            .pass_on
+            .iter()
+            .any(|name| name == LEAVE_ON_SIGTERM);
+        if !is_set && scheduler.is_some_and(|scheduler| scheduler.warns_ranks()) {
+            variables.push((LEAVE_ON_SIGTERM.to_owned(), "true".to_owned()));
         }
         if let Some(file) = file {
             variables.push(("BACKSTAY_HOSTFILE".to_owned(), file.to_owned()));

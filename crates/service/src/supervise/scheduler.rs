@@ -14,6 +14,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Hosts tried at the same time.
 const AT_ONCE: usize = 32;
+/// Why a node that was the job's is not any more.
+const LOST: &str = "Slurm took it out of the allocation";
 /// A host is tried so many times before it counts as gone.
 const TRIES: usize = 2;
 
@@ -30,6 +32,16 @@ pub trait Scheduler {
 
     /// Seconds until the allocation ends; none if it does not, or if that is not known.
     fn remaining_s(&mut self) -> Result<Option<u64>, String>;
+
+    /// Variables of the command, where those of this process still name hosts that were lost.
+    fn surroundings(&self, _hosts: &[Host]) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Whether it sends SIGTERM to the ranks themselves, some time before it ends them.
+    fn warns_ranks(&self) -> bool {
+        false
+    }
 }
 
 fn ask(words: &[&str]) -> Result<String, String> {
@@ -70,9 +82,15 @@ impl Scheduler for Slurm {
             .collect())
     }
 
+    /// A node that was lost is not this job's any more, whatever becomes of it: `sinfo` may call it idle again, and this
+    /// process's environment names it for ever.
     fn gone(&mut self, hosts: &[Host]) -> Result<BTreeMap<String, String>, String> {
-        let text = ask(&["sinfo", "-h", "-N", "-n", &self.nodes, "-o", "%N %t"])?;
         let mut gone = BTreeMap::new();
+        if let Some(ours) = self.allocated()? {
+            let lost = hosts.iter().filter(|host| !ours.contains(&host.name));
+            gone.extend(lost.map(|host| (host.name.clone(), LOST.to_owned())));
+        }
+        let text = ask(&["sinfo", "-h", "-N", "-n", &self.nodes, "-o", "%N %t"])?;
         for line in text.lines() {
             let Some((name, state)) = line.trim().split_once(' ') else {
                 continue;
@@ -92,6 +110,47 @@ impl Scheduler for Slurm {
         let text = ask(&["squeue", "-h", "-j", &self.job, "-o", "%L"])?;
         slurm_seconds(text.trim())
     }
+
+    fn surroundings(&self, hosts: &[Host]) -> Vec<(String, String)> {
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+        let (count, names) = (names.len().to_string(), names.join(","));
+        let slots: Option<Vec<String>> = hosts
+            .iter()
+            .map(|host| host.slots.map(|slots| slots.to_string()))
+            .collect();
+        let mut all = vec![
+            ("SLURM_JOB_NODELIST", names.clone()),
+            ("SLURM_NODELIST", names),
+            ("SLURM_JOB_NUM_NODES", count.clone()),
+            ("SLURM_NNODES", count),
+        ];
+        all.extend(slots.map(|slots| ("SLURM_TASKS_PER_NODE", slots.join(","))));
+        let own = |(name, value): (&str, String)| (name.to_owned(), value);
+        all.into_iter().map(own).collect()
+    }
+
+    fn warns_ranks(&self) -> bool {
+        true
+    }
+}
+
+impl Slurm {
+    /// The nodes that the job has now; none if that is not said.
+    fn allocated(&self) -> Result<Option<Vec<String>>, String> {
+        let text = ask(&["scontrol", "-o", "show", "job", &self.job])?;
+        let Some(nodes) = node_list(&text) else {
+            return Ok(None);
+        };
+        let names = ask(&["scontrol", "show", "hostnames", nodes])?;
+        Ok(Some(names.split_whitespace().map(str::to_owned).collect()))
+    }
+}
+
+/// The nodes of a job, in what `scontrol show job` prints.
+fn node_list(text: &str) -> Option<&str> {
+    text.split_whitespace()
+        .find_map(|word| word.strip_prefix("NodeList="))
+        .filter(|nodes| !nodes.is_empty() && *nodes != "(null)")
 }
 
 /// `2(x3),1` is 2, 2, 2, 1.
@@ -279,6 +338,25 @@ mod tests {
         for text in ["", "soon", "1-", "18446744073709551615:00", "1:-1"] {
             slurm_seconds(text).expect_err(text);
         }
+    }
+
+    #[test]
+    fn the_nodes_of_a_job_are_read() {
+        let shown =
+            "JobId=7 ReqNodeList=x ExcNodeList=(null)\n NodeList=n[1,3-4] BatchHost=n1 NumNodes=3";
+        assert_eq!(node_list(shown), Some("n[1,3-4]"));
+        assert_eq!(node_list("ReqNodeList=x NodeList=(null)"), None);
+        assert_eq!(node_list("slurm_load_jobs error"), None);
+    }
+
+    #[test]
+    fn lost_nodes_are_taken_out_of_the_environment() {
+        let slurm = Slurm::detect(|name| (name != "SLURM_NODELIST").then(|| "n[1-3]".to_owned()));
+        let told = slurm.expect("Slurm").surroundings(&parse_list("n1:2,n3:1"));
+        let told: BTreeMap<_, _> = told.into_iter().collect();
+        assert_eq!(told["SLURM_JOB_NODELIST"], "n1,n3");
+        assert_eq!(told["SLURM_NNODES"], "2");
+        assert_eq!(told["SLURM_TASKS_PER_NODE"], "2,1");
     }
 
     #[test]

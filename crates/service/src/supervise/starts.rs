@@ -10,7 +10,7 @@ use super::events::Summary;
 use super::hosts::Host;
 use super::place::Start;
 use super::{LEAVE, Options, Parts, RENDEZVOUS};
-use backstay::leave::{FINISHED_FILE, UNREADABLE_FILE};
+use backstay::leave::{FINISHED_FILE, LEAVING_FILE, UNREADABLE_FILE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -95,6 +95,7 @@ impl Supervisor {
 
     pub(crate) fn run(mut self) -> Result<Summary, String> {
         self.newest = self.progress();
+        self.tell_plan();
         let outcome = self.run_starts();
         if let Some(agents) = &mut self.agents {
             agents.stop(AGENTS_GRACE);
@@ -147,23 +148,7 @@ impl Supervisor {
             died = Some(Instant::now());
             self.summary.code = code(status);
             let finished = self.finished();
-            if status.success() || self.leaving {
-                let how = if let (true, Some(number)) = (status.success(), finished) {
-                    format!("finished with checkpoint {number}")
-                } else if status.success() {
-                    "ended well".to_owned()
-                } else {
-                    format!("left with {}", words(status))
-                };
-                self.tell(
-                    "end",
-                    &format!("the application {how}"),
-                    &json!({ "code": code(status) }),
-                );
-                // One that finished though it was asked to leave has nothing left to do.
-                if status.success() && self.leaving && finished.is_none() {
-                    self.summary.code = UNFINISHED;
-                }
+            if self.is_end(status, finished) {
                 return Ok(());
             }
             self.summary.failures += 1;
@@ -181,11 +166,78 @@ impl Supervisor {
                 );
                 return Ok(());
             }
+            self.tell_again();
             let end = Instant::now() + self.options.pause;
             while Instant::now() < end && !self.parts.signalled.load(Ordering::Relaxed) {
                 std::thread::sleep(TICK);
             }
         }
+    }
+
+    /// Whether a start ended well, or as it was asked to; says so.
+    fn is_end(&mut self, status: ExitStatus, finished: Option<u64>) -> bool {
+        let is_unfinished = status.success() && finished.is_none();
+        if is_unfinished && !self.leaving && self.rendezvous().join(LEAVING_FILE).exists() {
+            let why = "the application itself got SIGTERM, from the scheduler or by hand";
+            self.leaving = true;
+            self.tell(
+                "leave",
+                &format!("{why}: it took a last checkpoint and left"),
+                &json!({ "why": why }),
+            );
+        }
+        if !status.success() && !self.leaving {
+            return false;
+        }
+        let how = if let (true, Some(number)) = (status.success(), finished) {
+            format!("finished with checkpoint {number}")
+        } else if status.success() {
+            "ended well".to_owned()
+        } else {
+            format!("left with {}", words(status))
+        };
+        self.tell(
+            "end",
+            &format!("the application {how}"),
+            &json!({ "code": code(status) }),
+        );
+        // One that finished though it was asked to leave has nothing left to do.
+        if is_unfinished && self.leaving {
+            self.summary.code = UNFINISHED;
+        }
+        true
+    }
+
+    /// What was found, and what follows from it.
+    fn tell_plan(&mut self) {
+        let options = &self.options;
+        let scheduler = self.parts.scheduler.as_ref().map(|one| one.name());
+        let launcher = self.parts.command.launcher().name();
+        let agents = match (&self.agents, &self.parts.no_agents) {
+            (Some(agents), _) => agents.how(),
+            (None, why) => format!("no agents: {why}"),
+        };
+        let leaves = options.leave_before_s.map_or(String::new(), |least| {
+            format!("; it leaves when less than {least} s are left")
+        });
+        let text = format!(
+            "hosts: {}; launcher: {launcher}; {agents}; at most {}{leaves}",
+            scheduler.unwrap_or("none are known"),
+            counted(options.restarts, "restart"),
+        );
+        let values = json!({
+            "hosts_from": scheduler, "launcher": launcher, "agents": self.agents.is_some(), "why": agents,
+            "restarts": options.restarts, "stalls": options.stalls, "leave_before_s": options.leave_before_s,
+        });
+        self.tell("plan", &text, &values);
+    }
+
+    fn tell_again(&mut self) {
+        let (restart, of) = (self.summary.failures, self.options.restarts);
+        let pause = self.options.pause.as_secs_f64();
+        let text = format!("it is started again in {pause} s: restart {restart} of {of}");
+        let values = json!({ "restart": restart, "restarts": of, "pause_s": pause });
+        self.tell("again", &text, &values);
     }
 
     /// Why it is not started again, if it is not.
@@ -261,7 +313,11 @@ impl Supervisor {
         let Some(agents) = &mut self.agents else {
             return;
         };
-        let wrong = agents.start(hosts);
+        let (started, wrong) = agents.start(hosts);
+        if !started.is_empty() {
+            let text = format!("agents are started on {}", started.join(" "));
+            self.tell("agents", &text, &json!({ "hosts": started }));
+        }
         for text in &wrong {
             self.tell("agents", text, &json!({}));
         }
@@ -271,7 +327,9 @@ impl Supervisor {
         let leave = self.options.folder.join(LEAVE);
         drop(fs::remove_file(&leave));
         drop(fs::remove_file(self.unreadable_file()));
-        drop(fs::remove_file(self.rendezvous().join(FINISHED_FILE)));
+        for told in [FINISHED_FILE, LEAVING_FILE] {
+            drop(fs::remove_file(self.rendezvous().join(told)));
+        }
         let count = self.summary.starts + 1;
         let at = if start.hosts.is_empty() {
             String::new()
