@@ -291,10 +291,11 @@ def run_all(tests, settings, counts=None):
     return 1 if failed or not chosen else 0
 
 
-def arguments(text):
+def arguments(text, more=lambda parser: None):
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("--programs", type=pathlib.Path, default=HERE.parents[2] / "target" / "cluster")
     parser.add_argument("--only", default="", help="tests whose function's name matches this expression")
+    more(parser)
     settings = parser.parse_args()
     settings.programs = settings.programs.resolve()
     return settings
