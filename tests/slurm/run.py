@@ -358,7 +358,7 @@ def prolog_and_epilog_have_real_agents(settings):
             names = {}
             for comment, kept in (("backstay:heat", True), ("nothing", False)):
                 job = site.job("#!/bin/sh\nsrun -N 3 -n 3 {app}\n", "-N3", "--exclusive", f"--comment={comment}",
-                               user="nobody", steps=20, unset=("BACKSTAY_JOB", "BACKSTAY_STORE_PATH"))
+                               user="nobody", environment={"BACKSTAY_LEAVE_ON_SIGTERM": "1"}, unset=("BACKSTAY_JOB", "BACKSTAY_STORE_PATH"))
                 job.see("committed", 9)
                 agents = site.slurm.agents()
                 name = "heat" if kept else f"slurm-{job.number}"
@@ -367,6 +367,7 @@ def prolog_and_epilog_have_real_agents(settings):
                     pid = cluster.node_pids(index)[inner]
                     owner = os.stat(f"/proc/{pid}").st_uid
                     expect(words_of(pid)[3] == name and owner == 65534, f"{words_of(pid)} as {owner}")
+                site.slurm.ask("scancel", "--signal=TERM", job.number)
                 expect(job.ends("COMPLETED") == 0, job.text())
                 wait_until(lambda: not site.slurm.agents(), "the end of all agents")
                 wait_until(lambda: not any(cluster.run(index, ["ls", "/var/tmp/backstay"]).stdout for index in range(3)),

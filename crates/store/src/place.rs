@@ -89,6 +89,20 @@ pub fn default_folders() -> Vec<PathBuf> {
     folders.collect()
 }
 
+/// One of the places that [`choose`] looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// The place, as a path or the variable that names it.
+    pub name: String,
+    /// Bytes free on its file system, and whether it is memory; or why no store would be put there.
+    pub found: std::result::Result<(u64, bool), String>,
+}
+
+/// What [`choose`] would find, best first, if it had to make nothing: `configured` alone if there is one.
+pub fn look(configured: Option<&Path>) -> Vec<Look> {
+    Surroundings::of_this_process().look(configured)
+}
+
 /// That `bytes` more fit on the file system as it was when `place` was chosen.
 pub fn check_room(place: &Place, bytes: u64) -> Result<()> {
     let directory = place.directory.display();
@@ -428,13 +442,51 @@ impl Surroundings {
         Ok(place)
     }
 
-    fn try_candidate(
+    fn look(&self, configured: Option<&Path>) -> Vec<Look> {
+        let candidates = configured.map_or_else(
+            || self.candidates(),
+            |base| {
+                let name = base.display().to_string();
+                let memory_only = false;
+                vec![Candidate {
+                    name,
+                    base,
+                    memory_only,
+                }]
+            },
+        );
+        // A store_path may be missing where its parent is there, and all other folders of ours, too.
+        let look = |candidate: &Candidate<'_>| {
+            let base = Some(candidate.base).filter(|base| configured.is_none() || base.exists());
+            let candidate = Candidate {
+                name: candidate.name.clone(),
+                base: base.or(candidate.base.parent()).unwrap_or(candidate.base),
+                ..*candidate
+            };
+            let (folder, free_bytes, is_memory) = self.suits(&candidate)?;
+            let own = self.own_folder();
+            let (folder, path) = match self.descend(candidate.base, &[&own], false) {
+                Ok(own_folder) if configured.is_none() => (own_folder, candidate.base.join(own)),
+                Err(refusal) if configured.is_none() && !refusal.says_none(true) => {
+                    return Err(refusal);
+                }
+                _ => (folder, candidate.base.to_owned()),
+            };
+            writable(&folder).map_err(|errno| Refusal::io(&path, errno))?;
+            Ok((free_bytes, is_memory))
+        };
+        let look = |candidate: &Candidate<'_>| Look {
+            name: candidate.name.clone(),
+            found: look(candidate).map_err(|refusal| refusal.reason),
+        };
+        candidates.iter().map(look).collect()
+    }
+
+    /// The folder of a place, bytes free there, and whether it is memory, if a store may be there at all.
+    fn suits(
         &self,
         candidate: &Candidate<'_>,
-        job: &str,
-        node: &str,
-        needed_bytes: Option<u64>,
-    ) -> std::result::Result<Place, Refusal> {
+    ) -> std::result::Result<(OwnedFd, u64, bool), Refusal> {
         let base = candidate.base;
         let folder = self.descend(base, &[], false)?;
         let (free_bytes, is_memory) = space(&folder).map_err(|errno| Refusal::io(base, errno))?;
@@ -445,6 +497,18 @@ impl Surroundings {
                 errno: None,
             });
         }
+        Ok((folder, free_bytes, is_memory))
+    }
+
+    fn try_candidate(
+        &self,
+        candidate: &Candidate<'_>,
+        job: &str,
+        node: &str,
+        needed_bytes: Option<u64>,
+    ) -> std::result::Result<Place, Refusal> {
+        let base = candidate.base;
+        let (_folder, free_bytes, is_memory) = self.suits(candidate)?;
         if let Some(needed) = needed_bytes {
             let limit = self.limit.as_ref().filter(|_limit| is_memory);
             let (room, whose) = match limit.filter(|limit| limit.free_bytes() < free_bytes) {
@@ -470,8 +534,7 @@ impl Surroundings {
         let directory = joined(base, parts);
         let folder = self.descend(base, parts, true)?;
         let refused = |errno| Refusal::io(&directory, errno);
-        let access = Access::WRITE_OK | Access::EXEC_OK;
-        accessat(&folder, ".", access, AtFlags::EACCESS).map_err(refused)?;
+        writable(&folder).map_err(refused)?;
         let (free_bytes, is_memory) = space(&folder).map_err(refused)?;
         Ok(Place {
             directory,
@@ -550,6 +613,12 @@ fn joined(base: &Path, parts: &[&str]) -> PathBuf {
     parts
         .iter()
         .fold(base.to_owned(), |path, part| path.join(part))
+}
+
+/// That this process may make files in a folder.
+fn writable(folder: &OwnedFd) -> rustix::io::Result<()> {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(folder, ".", access, AtFlags::EACCESS)
 }
 
 /// Bytes free on the file system of a folder, and whether it is memory.

@@ -96,6 +96,11 @@ impl SharedFile {
         })
     }
 
+    /// Whether what is aligned goes past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct || self.direct.is_some()
+    }
+
     /// What tells it from every other file: its file system, and its number there.
     pub fn identity(&self) -> Result<(u64, u64)> {
         let found = self.file.metadata()?;

@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod import;

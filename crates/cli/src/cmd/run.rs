@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
+pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
 /// What stands before the words of a child: it is this command again, which then becomes the child.
 const CHILD_OF: &str = "--child-of";
 
@@ -225,7 +225,7 @@ fn hosts(args: &RunArgs, command: &Command) -> Result<Vec<Host>, Failure> {
     Ok(hosts)
 }
 
-fn split(text: &str) -> Vec<String> {
+pub(super) fn split(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -260,7 +260,7 @@ fn scheduler(args: &RunArgs, hosts: &[Host], shell: &[String]) -> Option<Box<dyn
     }))
 }
 
-fn own_names() -> Vec<String> {
+pub(super) fn own_names() -> Vec<String> {
     let name = rustix::system::uname()
         .nodename()
         .to_string_lossy()

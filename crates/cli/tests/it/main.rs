@@ -10,6 +10,7 @@
 mod archives;
 mod damage;
 mod differing;
+mod doctor;
 mod exporting;
 mod files;
 mod importing;

@@ -277,30 +277,33 @@ impl Scheduler for Probed {
             .iter()
             .filter(|host| !self.own_names.contains(&host.name))
             .collect();
-        let mut gone = BTreeMap::new();
-        for some in others.chunks(AT_ONCE) {
-            let answers = std::thread::scope(|scope| {
-                let tries: Vec<_> = some
-                    .iter()
-                    .map(|host| scope.spawn(|| try_host(&self.probe, &host.name)))
-                    .collect();
-                let answers = tries.into_iter().map(|one| one.join());
-                answers
-                    .map(|one| one.unwrap_or_else(|_| Err("not tried".to_owned())))
-                    .collect::<Vec<_>>()
-            });
-            for (host, answer) in some.iter().zip(answers) {
-                if let Err(why) = answer {
-                    gone.insert(host.name.clone(), format!("no answer: {why}"));
-                }
-            }
-        }
-        Ok(gone)
+        let answers = try_hosts(&self.probe, &others);
+        let silent = others.iter().zip(answers).filter_map(|(host, answer)| {
+            let why = answer.err()?;
+            Some((host.name.clone(), format!("no answer: {why}")))
+        });
+        Ok(silent.collect())
     }
 
     fn remaining_s(&mut self) -> Result<Option<u64>, String> {
         Ok(None)
     }
+}
+
+/// What the command answers on each host, `HOST` in its words being the host; or why it does not. Each is tried twice.
+pub fn try_hosts(probe: &[String], hosts: &[&Host]) -> Vec<Result<String, String>> {
+    let mut answers = Vec::new();
+    for some in hosts.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let tries: Vec<_> = some
+                .iter()
+                .map(|host| scope.spawn(|| try_host(probe, &host.name)))
+                .collect();
+            let tried = tries.into_iter().map(|one| one.join());
+            answers.extend(tried.map(|one| one.unwrap_or_else(|_| Err("not tried".to_owned()))));
+        });
+    }
+    answers
 }
 
 fn try_host(probe: &[String], host: &str) -> Result<String, String> {
