@@ -224,6 +224,28 @@ def a_job_that_does_not_fit_any_more_stops(settings):
         expect("srun asks for 3 nodes, and 2 are left" in job.text(), job.text())
 
 
+# Its nodes are four, the spare among them: one rank on each of the first three.
+BY_MPIRUN = """\
+#!/bin/sh
+exec {run} --min-nodes 3 -- mpirun.openmpi --allow-run-as-root -N 1 -n 3 {app}
+"""
+
+
+def mpirun_goes_on_without_a_lost_node(settings):
+    """Open MPI's mpirun starts its daemons by srun, in an allocation that has become smaller."""
+    with Cluster(3, spares=1, shm="192m") as cluster, Site(cluster, settings, BACKSTAY_REDUNDANCY="xor") as site:
+        job = site.job(BY_MPIRUN, "-N4", "--ntasks-per-node=1", "--no-kill", "--exclusive", job="heat")
+        job.see("protected", 6)
+        last = job.newest("protected")
+        site.cluster.kill_node(1)
+        job.see("restored", 3)
+        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        hosts = [start["hosts"] for start in job.told("start")]
+        expect(hosts[-1] == ["node0", "node2", "node3"], f"hosts of the starts: {hosts}")
+        site.tell_run(signal.SIGTERM)
+        expect(job.ends("FAILED") == UNFINISHED, f"it did not leave: {job.text()}")
+
+
 REQUEUED = """\
 #!/bin/sh
 exec {run} -- srun -N 3 -n 3 {app}
@@ -406,6 +428,7 @@ def an_array_of_jobs_has_one_archive(settings):
 
 
 TESTS = [a_lost_node_gives_way_to_a_spare, a_job_that_does_not_fit_any_more_stops,
+         mpirun_goes_on_without_a_lost_node,
          the_batch_host_is_lost_and_slurm_requeues, the_script_of_the_guide_leaves_and_comes_again, the_command_of_the_guide_runs_under_salloc, it_leaves_at_a_signal_to_the_script,
          it_leaves_at_a_signal_to_its_steps, it_leaves_when_it_is_preempted, prolog_and_epilog_have_real_agents,
          an_array_of_jobs_has_one_archive]

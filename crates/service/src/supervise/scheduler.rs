@@ -123,6 +123,9 @@ impl Scheduler for Slurm {
             ("SLURM_NODELIST", names),
             ("SLURM_JOB_NUM_NODES", count.clone()),
             ("SLURM_NNODES", count),
+            // A step that was on a lost node never ends for Slurm, and keeps what it had on the other nodes: a further
+            // one would wait for that for ever.
+            ("SLURM_OVERLAP", "1".to_owned()),
         ];
         all.extend(slots.map(|slots| ("SLURM_TASKS_PER_NODE", slots.join(","))));
         let own = |(name, value): (&str, String)| (name.to_owned(), value);
@@ -360,6 +363,7 @@ mod tests {
         assert_eq!(told["SLURM_JOB_NODELIST"], "n1,n3");
         assert_eq!(told["SLURM_NNODES"], "2");
         assert_eq!(told["SLURM_TASKS_PER_NODE"], "2,1");
+        assert_eq!(told["SLURM_OVERLAP"], "1");
     }
 
     #[test]
