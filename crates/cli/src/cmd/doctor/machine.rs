@@ -6,6 +6,7 @@
 use super::Line;
 use crate::output::human_bytes;
 use backstay::Config;
+use backstay::config::Transport;
 use backstay_base::io::open::file_size_limit;
 use backstay_parity::gf256::Kernel;
 use backstay_store::place::{self, Look, MemoryLimit};
@@ -26,7 +27,7 @@ pub(super) fn lines(config: &Config) -> Vec<Line> {
         store(&looks, limit.as_ref(), config.store_path.is_some()),
         pages(PageTracker::available()),
         processor(Kernel::best()),
-        locked(getrlimit(Resource::Memlock).current),
+        locked(getrlimit(Resource::Memlock).current, config.transport),
         // `main` has raised the soft limit to the hard one.
         descriptors(getrlimit(Resource::Nofile).current),
         file_size(file_size_limit()),
@@ -108,17 +109,18 @@ fn processor(kernel: Kernel) -> Line {
     Line::ok("processor", found)
 }
 
-fn locked(limit: Option<u64>) -> Line {
+fn locked(limit: Option<u64>, transport: Transport) -> Line {
+    const CHECK: &str = "locked memory";
     let Some(bytes) = limit else {
-        return Line::ok("locked memory", "no limit");
+        return Line::ok(CHECK, "no limit");
     };
-    // TCP needs none; registrations of libfabric do.
-    let advice = "enough for TCP; transport = \"libfabric\" over verbs wants `ulimit -l unlimited`";
-    Line::limited(
-        "locked memory",
-        format!("{} at most", human_bytes(bytes)),
-        advice,
-    )
+    let found = format!("{} at most", human_bytes(bytes));
+    // TCP needs none; registrations of libfabric may.
+    if transport == Transport::Tcp {
+        return Line::ok(CHECK, format!("{found}, which is enough for TCP"));
+    }
+    let advice = "libfabric may not register more: `ulimit -l unlimited`, or transport = \"tcp\"";
+    Line::limited(CHECK, found, advice)
 }
 
 fn descriptors(limit: Option<u64>) -> Line {
@@ -217,8 +219,12 @@ mod tests {
         assert_eq!(processor(Kernel::Naive).state, State::Limited);
         assert_eq!(processor(Kernel::Avx2).state, State::Ok);
         assert_eq!(
-            (locked(None).state, locked(Some(1 << 20)).state),
-            (State::Ok, State::Limited)
+            [
+                locked(None, Transport::Auto).state,
+                locked(Some(1 << 20), Transport::Tcp).state,
+                locked(Some(1 << 20), Transport::Auto).state
+            ],
+            [State::Ok, State::Ok, State::Limited]
         );
         assert_eq!(
             (descriptors(Some(1024)).state, descriptors(Some(256)).state),
