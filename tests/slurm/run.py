@@ -120,11 +120,9 @@ class SlurmRun(Job):
         self.is_right()
         return int(found["ExitCode"].split(":")[0])
 
-    def signal_all_ranks(self, number):
-        """A signal for all ranks of the newest start."""
-        for pid in self.alive():
-            if "/oracle_job." in words_of(pid)[0]:
-                send(pid, number)
+    def signal_a_rank(self, number):
+        """A signal for one rank of those that run."""
+        send(next(pid for pid in self.alive() if "/oracle_job." in words_of(pid)[0]), number)
 
     def kill(self):
         if not self.over:
@@ -197,7 +195,8 @@ def a_lost_node_gives_way_to_a_spare(settings):
         site.cluster.start_node(1)
         site.slurm.start_node(1)
         site.slurm.wait_idle([1])
-        job.signal_all_ranks(signal.SIGKILL)
+        # A rank that dies alone ends the others too, or they would wait for it until the end of the allocation.
+        job.signal_a_rank(signal.SIGKILL)
         job.see("restored", 6)
         hosts = [start["hosts"] for start in job.told("start")]
         expect(hosts[-1] == ["node0", "node2", "node3"], f"a node that is not this job's any more: {hosts}")
@@ -366,6 +365,12 @@ def it_leaves_when_it_is_preempted(settings):
     return leaves(settings, AGAIN, why="the application itself got SIGTERM", act=preempt)
 
 
+# Once more, because Open MPI under Slurm's PMIx at times crashes in MPI_Init: tests/cluster/README.md.
+PLAIN = """\
+#!/bin/sh
+srun -K -N 3 -n 3 {app} || srun -K -N 3 -n 3 {app}
+"""
+
 WRAPPER = """\
 #!/bin/sh
 export BACKSTAY_DEPLOY_CONF={conf}
@@ -392,7 +397,7 @@ def prolog_and_epilog_have_real_agents(settings):
                 cluster.run(index, ["sh", "-c", f"mkdir -m 1777 {STORE}"])
             names = {}
             for comment, kept in (("backstay:heat", True), ("nothing", False)):
-                job = site.job("#!/bin/sh\nsrun -N 3 -n 3 {app}\n", "-N3", "--exclusive", f"--comment={comment}",
+                job = site.job(PLAIN, "-N3", "--exclusive", f"--comment={comment}",
                                user="nobody", environment={"BACKSTAY_LEAVE_ON_SIGTERM": "1"}, unset=("BACKSTAY_JOB", "BACKSTAY_STORE_PATH"))
                 job.see("committed", 9)
                 agents = site.slurm.agents()

@@ -441,7 +441,7 @@ fn a_node_that_left_the_allocation_is_not_taken_again() {
     // It is back, and idle: not this job's.
     fs::write(place.path("lost"), "").unwrap();
     let folder = place.folder.path().display();
-    let told = "$* of $SLURM_NNODES: $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE, $BACKSTAY_LEAVE_ON_SIGTERM";
+    let told = "$* of $SLURM_NNODES: $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE, $SLURM_KILL_BAD_EXIT $BACKSTAY_LEAVE_ON_SIGTERM";
     place.script("srun", &format!("echo \"{told}\" > {folder}/words"));
     let output = under_slurm(&place, &["--", "srun", "-n", "4", "./app"])
         .output()
@@ -450,7 +450,7 @@ fn a_node_that_left_the_allocation_is_not_taken_again() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert_eq!(
         place.text("words"),
-        "--exclude=n2 -n 4 ./app of 2: n1,n3 2,2, true\n"
+        "--exclude=n2 -n 4 ./app of 2: n1,n3 2,2, 1 true\n"
     );
     assert_eq!(
         place.events("left_out")[0]["why"],
@@ -464,7 +464,7 @@ fn a_node_that_left_the_allocation_is_not_taken_again() {
             .success()
     );
     assert!(
-        place.text("words").ends_with(", 0\n"),
+        place.text("words").ends_with(", 1 0\n"),
         "{}",
         place.text("words")
     );

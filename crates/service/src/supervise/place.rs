@@ -14,8 +14,6 @@ use std::fs;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The setting by which ranks take SIGTERM for the wish to leave.
-const LEAVE_ON_SIGTERM: &str = "BACKSTAY_LEAVE_ON_SIGTERM";
 
 /// One start.
 #[derive(Debug)]
@@ -187,13 +185,10 @@ impl Supervisor {
             variables.push(("BACKSTAY_FRESH".to_owned(), wish.to_string()));
         }
         let scheduler = self.parts.scheduler.as_ref();
-        let is_set = self
-            .options
-            .pass_on
-            .iter()
-            .any(|name| name == LEAVE_ON_SIGTERM);
-        if !is_set && scheduler.is_some_and(|scheduler| scheduler.warns_ranks()) {
-            variables.push((LEAVE_ON_SIGTERM.to_owned(), "true".to_owned()));
+        for (name, value) in scheduler.map_or(&[][..], |scheduler| scheduler.settings()) {
+            if std::env::var_os(name).is_none() {
+                variables.push(((*name).to_owned(), (*value).to_owned()));
+            }
         }
         if let Some(file) = file {
             variables.push(("BACKSTAY_HOSTFILE".to_owned(), file.to_owned()));

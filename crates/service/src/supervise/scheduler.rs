@@ -38,9 +38,9 @@ pub trait Scheduler {
         Vec::new()
     }
 
-    /// Whether it sends SIGTERM to the ranks themselves, some time before it ends them.
-    fn warns_ranks(&self) -> bool {
-        false
+    /// Variables of every start, where this process's environment has no others.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
     }
 }
 
@@ -132,8 +132,13 @@ impl Scheduler for Slurm {
         all.into_iter().map(own).collect()
     }
 
-    fn warns_ranks(&self) -> bool {
-        true
+    /// Slurm sends SIGTERM to the ranks themselves some time before it ends them; and `srun` would let the others wait for
+    /// a rank that died.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("BACKSTAY_LEAVE_ON_SIGTERM", "true"),
+            ("SLURM_KILL_BAD_EXIT", "1"),
+        ]
     }
 }
 
