@@ -443,43 +443,42 @@ impl Surroundings {
     }
 
     fn look(&self, configured: Option<&Path>) -> Vec<Look> {
-        let candidates = configured.map_or_else(
-            || self.candidates(),
-            |base| {
-                let name = base.display().to_string();
-                let memory_only = false;
-                vec![Candidate {
-                    name,
-                    base,
-                    memory_only,
-                }]
-            },
-        );
-        // A store_path may be missing where its parent is there, and all other folders of ours, too.
-        let look = |candidate: &Candidate<'_>| {
-            let base = Some(candidate.base).filter(|base| configured.is_none() || base.exists());
-            let candidate = Candidate {
-                name: candidate.name.clone(),
-                base: base.or(candidate.base.parent()).unwrap_or(candidate.base),
-                ..*candidate
-            };
-            let (folder, free_bytes, is_memory) = self.suits(&candidate)?;
-            let own = self.own_folder();
-            let (folder, path) = match self.descend(candidate.base, &[&own], false) {
-                Ok(own_folder) if configured.is_none() => (own_folder, candidate.base.join(own)),
-                Err(refusal) if configured.is_none() && !refusal.says_none(true) => {
-                    return Err(refusal);
-                }
-                _ => (folder, candidate.base.to_owned()),
-            };
-            writable(&folder).map_err(|errno| Refusal::io(&path, errno))?;
-            Ok((free_bytes, is_memory))
+        let told = |name: String, found: std::result::Result<_, Refusal>| Look {
+            name,
+            found: found.map_err(|refusal| refusal.reason),
         };
-        let look = |candidate: &Candidate<'_>| Look {
-            name: candidate.name.clone(),
-            found: look(candidate).map_err(|refusal| refusal.reason),
+        if let Some(path) = configured {
+            // It is made where its parent is there.
+            let parent = path.parent().filter(|_| !path.exists());
+            let there = Candidate {
+                name: path.display().to_string(),
+                base: parent.unwrap_or(path),
+                memory_only: false,
+            };
+            let found = self.room(&there, &[]);
+            return vec![told(there.name, found)];
+        }
+        let own = self.own_folder();
+        let look = |candidate: Candidate<'_>| {
+            let found = self.room(&candidate, &[&own]);
+            told(candidate.name, found)
         };
-        candidates.iter().map(look).collect()
+        self.candidates().into_iter().map(look).collect()
+    }
+
+    /// Bytes free in a place, and whether it is memory, if a store may be there; `own` below it need not be there.
+    fn room(
+        &self,
+        candidate: &Candidate<'_>,
+        own: &[&str],
+    ) -> std::result::Result<(u64, bool), Refusal> {
+        let (base_folder, free_bytes, is_memory) = self.suits(candidate)?;
+        let folder = match self.descend(candidate.base, own, false) {
+            Err(refusal) if refusal.errno == Some(Errno::NOENT) => base_folder,
+            own_folder => own_folder?,
+        };
+        writable(&folder).map_err(|errno| Refusal::io(&joined(candidate.base, own), errno))?;
+        Ok((free_bytes, is_memory))
     }
 
     /// The folder of a place, bytes free there, and whether it is memory, if a store may be there at all.

@@ -249,6 +249,38 @@ fn a_read_only_mount_is_an_error_also_for_root() {
 }
 
 #[test]
+fn a_look_says_what_would_be_chosen_and_makes_nothing() {
+    let node = Node::new();
+    let disk = node.disk.path();
+    let names = |looks: &[Look]| {
+        looks
+            .iter()
+            .map(|look| look.name.clone())
+            .collect::<Vec<_>>()
+    };
+    let looks = node.surroundings.look(None);
+    assert_eq!(names(&looks)[1..3], ["$FIRST", "second"]);
+    assert_eq!(looks[0].found.is_ok(), node.memory.is_some());
+    assert!(
+        matches!(looks[1].found, Ok((free, _)) if free > 0),
+        "{looks:?}"
+    );
+    let own = disk
+        .join("first scratch")
+        .join(node.surroundings.own_folder());
+    assert!(!own.exists(), "it made something");
+    // What is in the way of a store is in the way of the look.
+    fs::write(&own, "").unwrap();
+    let why = node.surroundings.look(None)[1].found.clone().unwrap_err();
+    assert!(why.contains("no folder"), "{why}");
+    let configured = |path: &Path| node.surroundings.look(Some(path))[0].found.clone();
+    configured(&disk.join("made later")).unwrap();
+    configured(&disk.join("no/parent")).unwrap_err();
+    configured(&own).unwrap_err();
+    assert!(!disk.join("made later").exists());
+}
+
+#[test]
 fn an_earlier_store_is_found_in_the_same_order() {
     let node = Node::new();
     let found = || node.surroundings.existing(None, "a job", "node").unwrap();
