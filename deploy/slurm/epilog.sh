@@ -59,10 +59,14 @@ wants_removal() {
 
 # As the user: what lies there is the user's. The command leaves alone what is not Backstay's, and what a process
 # of another allocation with this name uses.
+as_owner() { setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups -- "$@"; }
+
 remove_store() {
-    [ -d "$1" ] || return 0
-    said=$(setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups -- \
-        "$backstay" rm --yes --only nodes "$1" 2>&1 >/dev/null) || say "job $job: $1 stays: $said"
+    if [ -d "$1" ]; then
+        said=$(as_owner "$backstay" rm --yes --only nodes "$1" 2>&1 >/dev/null) || say "job $job: $1 stays: $said"
+    fi
+    # What an agent made that no application came to; not where anything is in it.
+    [ ! -d "${1%/*}" ] || as_owner rmdir "${1%/*}" 2>/dev/null
 }
 
 if [ -n "$name" ] && wants_removal; then

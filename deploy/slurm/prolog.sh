@@ -47,11 +47,11 @@ echo "$name" >"$folder/job"
 chown -R "$user" "$folder" 2>/dev/null || { say "job $job: no user $user"; rm -rf "$folder"; exit 0; }
 
 # A session of its own, so that it outlives this script; the epilog ends it. Slurm kills what is left of the script's
-# process group, so it is waited for until it is out of that.
+# process group, so it is waited for until it is out of that. The epilog knows it by its environment, from the first.
 # shellcheck disable=SC2016
-setsid sh -c 'echo "$$" >"$0/pid"; exec "$@"' "$folder" \
+setsid env BACKSTAY_RENDEZVOUS="$folder" ${store_path:+BACKSTAY_STORE_PATH="$store_path"} \
+    sh -c 'echo "$$" >"$0/pid"; exec "$@"' "$folder" \
     setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- \
-    env BACKSTAY_RENDEZVOUS="$folder" ${store_path:+BACKSTAY_STORE_PATH="$store_path"} \
     "$backstay" agent --job "$name" </dev/null >"$folder/log" 2>&1 &
 tries=100
 while [ ! -s "$folder/pid" ] && [ "$tries" -gt 0 ]; do

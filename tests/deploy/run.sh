@@ -54,8 +54,10 @@ for script in deploy/slurm/*.sh; do
 done
 # As Slurm does: what is left in the script's process group when it ends is killed, however slow that was.
 mkdir "$work/slow"
-printf '#!/bin/sh\nsleep 0.3\nexec "%s" "$@"\n' "$(command -v setsid)" >"$work/slow/setsid"
-chmod 755 "$work/slow/setsid"
+for tool in setsid setpriv; do
+    printf '#!/bin/sh\nsleep 0.3\nexec "%s" "$@"\n' "$(command -v $tool)" >"$work/slow/$tool"
+    chmod 755 "$work/slow/$tool"
+done
 setsid env PATH="$work/slow:$PATH" deploy/slurm/prolog.sh &
 prolog=$!
 wait "$prolog"
@@ -68,6 +70,11 @@ deploy/slurm/prolog.sh
 check "a second prolog changes nothing" '[ "$(cat "$work/state/7/pid")" = "$pid" ]'
 deploy/slurm/epilog.sh
 check "the epilog ends it by a file" 'is_gone $pid && [ ! -e "$work/state/7" ]'
+# A job that is over at once: the agent's process is not the agent yet.
+PATH="$work/slow:$PATH" deploy/slurm/prolog.sh
+pid=$(cat "$work/state/7/pid")
+BACKSTAY_AGENT_GRACE_S=0 deploy/slurm/epilog.sh
+check "the epilog ends one that has hardly begun" 'is_gone $pid && [ ! -e "$work/state/7" ]'
 touch "$work/stubborn"
 deploy/slurm/prolog.sh
 check "an agent that does not listen runs" started
@@ -127,6 +134,8 @@ for wrong in backstay:../x backstay: 'backstay:$(id)' notbackstay:x; do
     check "the comment $wrong names no job" '[ "$(cat "$work/real/7/job")" = slurm-7 ]'
     deploy/slurm/epilog.sh
 done
+check "an allocation without a store leaves no folder" \
+    '[ -z "$(find /dev/shm /var/tmp -maxdepth 2 -path "*/backstay-$(id -u "$SLURM_JOB_USER")/slurm-7" 2>/dev/null)" ]'
 unset SLURM_JOB_COMMENT
 export BACKSTAY_AGENT_STATE="$work/state"
 
