@@ -91,7 +91,7 @@ pub(crate) struct RunArgs {
     /// Say what happens in JSON, one event a line
     #[arg(long)]
     json: bool,
-    /// Write what happens to this file, in JSON, one event a line
+    /// Append what happens to this file, in JSON, one event a line
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     #[arg(long = "child-of", hide = true)]
