@@ -19,6 +19,8 @@ class Run:
         self.folder = cluster.folder / f"run.{mpi}"
         self.folder.mkdir(exist_ok=True)
         self.events_file, self.log = self.folder / "events", self.folder / "log"
+        # Events of an earlier run are not of this one.
+        self.events_file.unlink(missing_ok=True)
         program = [settings.programs / f"ring.{mpi}", steps, "5"]
         command = [settings.programs / "backstay", "run", "--events", self.events_file, "--run-dir", self.folder,
                    "--pause-s", "0.2", *options, "--", *cluster.mpirun(mpi, counts, program)]
