@@ -6,6 +6,7 @@
 
 pub mod file;
 pub mod fault;
+pub mod lease;
 pub mod sealed;
 pub mod direct;
 pub mod on_demand;

@@ -45,7 +45,13 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(about: &Stat) -> Self {
+    /// The time of a change counts also links: those of a routed file are made and taken away while it is captured, by
+    /// who routes it, and what is written to it has another time of modification.
+    fn of(about: &Stat, routed: bool) -> Self {
+        let changed = (
+            about.st_ctime,
+            i64::try_from(about.st_ctime_nsec).unwrap_or(0),
+        );
         Self {
             device: about.st_dev,
             inode: about.st_ino,
@@ -54,10 +60,7 @@ impl Seen {
                 about.st_mtime,
                 i64::try_from(about.st_mtime_nsec).unwrap_or(0),
             ),
-            changed: (
-                about.st_ctime,
-                i64::try_from(about.st_ctime_nsec).unwrap_or(0),
-            ),
+            changed: if routed { (0, 0) } else { changed },
         }
     }
 }
@@ -84,7 +87,7 @@ impl FileSource {
         former: Option<&StoredFile>,
     ) -> Result<Self> {
         let (file, about) = open(path)?;
-        let seen = Seen::of(&about);
+        let seen = Seen::of(&about, stored_as.routed);
         let data = data_of(&file, &about).map_err(|error| of_program("reading", path, error))?;
         let whole = former.map(|former| {
             [Stretch {
@@ -228,7 +231,7 @@ impl Source for FileSource {
 
     fn begin(&self) -> Result<()> {
         let (file, about) = open(&self.path)?;
-        if Seen::of(&about) != self.seen {
+        if Seen::of(&about, self.stored.routed) != self.seen {
             return Err(self.changed());
         }
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Some(file);
@@ -267,7 +270,7 @@ impl Source for FileSource {
         }
         let about = opened.map(|file| rustix::fs::fstat(&file));
         match about {
-            Some(Ok(about)) if Seen::of(&about) == self.seen => Ok(()),
+            Some(Ok(about)) if Seen::of(&about, self.stored.routed) == self.seen => Ok(()),
             Some(Err(error)) => Err(of_program("looking at", &self.path, error.into())),
             Some(Ok(_)) | None => Err(self.changed()),
         }
