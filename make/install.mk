@@ -20,18 +20,21 @@ COMPLETIONS := bash:share/bash-completion/completions/backstay zsh:share/zsh/sit
 # Features of the library, as cargo takes them: `--no-default-features` is one without archives.
 LIBRARY_FEATURES ?=
 
-.PHONY: install uninstall library program modulefile test-install
+.PHONY: install uninstall library program preload modulefile test-install
 library: ## libbackstay, shared and static
 	$(CARGO) build --release --package backstay-c $(LIBRARY_FEATURES)
 
 program: ## The command backstay
 	$(CARGO) build --release --package backstay-cli
 
-install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
+preload: ## The library that routes files of unchanged programs
+	$(CARGO) build --release --package backstay-preload
+
+install: library program preload ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	@set -e; \
 	prefix="$(DESTDIR)$(PREFIX)"; lib="$$prefix/$(LIBDIR)"; include="$$prefix/include/backstay"; \
 	fortran="$$prefix/share/backstay/fortran"; \
-	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$include" "$$fortran" "$$prefix/bin" \
+	install -d "$$lib/pkgconfig" "$$lib/cmake/backstay" "$$lib/backstay" "$$include" "$$fortran" "$$prefix/bin" \
 	    "$$prefix"/share/man/man{1,3,7}; \
 	OBJCOPY="$(OBJCOPY)" CC="$(CC)" make/strip.sh versioned "$(BACKSTAY_RELEASE)/libbackstay.a" \
 	    "$$lib/libbackstay.so.$(BACKSTAY_VERSION)" bindings/c/backstay.map libbackstay.so.$(BACKSTAY_ABI) \
@@ -40,6 +43,7 @@ install: library program ## Install it: PREFIX=/usr/local, DESTDIR=, LIBDIR=lib
 	ln -sf libbackstay.so.$(BACKSTAY_ABI) "$$lib/libbackstay.so"; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh static "$(BACKSTAY_RELEASE)/libbackstay.a" "$$lib/libbackstay.a"; \
 	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/backstay" "$$prefix/bin/backstay"; \
+	OBJCOPY="$(OBJCOPY)" make/strip.sh shared "$(BACKSTAY_RELEASE)/libbackstay_preload.so" "$$lib/backstay/libbackstay_preload.so"; \
 	install -m 644 bindings/c/include/backstay/*.h "$$include/"; \
 	install -m 644 bindings/fortran/backstay.f90 bindings/fortran/backstay_*.inc bindings/fortran/backstay_fortran.c \
 	    "$$fortran/"; \
@@ -74,7 +78,7 @@ uninstall: ## Remove what install put there: the same PREFIX, DESTDIR, LIBDIR
 	    "$$prefix"/share/man/man1/backstay.1 "$$prefix"/share/man/man1/backstay-*.1 \
 	    $(patsubst bindings/c/man/%,"$$prefix"/share/man/%,$(sort $(wildcard bindings/c/man/man*/*))); \
 	rm -f $(foreach shell,$(COMPLETIONS),"$$prefix/$(lastword $(subst :, ,$(shell)))"); \
-	rm -rf "$$lib/cmake/backstay" "$$prefix/include/backstay" "$$prefix/share/backstay/fortran"; \
+	rm -rf "$$lib/cmake/backstay" "$$lib/backstay" "$$prefix/include/backstay" "$$prefix/share/backstay/fortran"; \
 	rmdir "$$lib/.debug" "$$prefix/bin/.debug" "$$prefix/share/backstay" 2>/dev/null || true; \
 	echo "removed backstay under $$prefix"
 

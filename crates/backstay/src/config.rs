@@ -417,7 +417,7 @@ impl Config {
 }
 
 /// Variables that begin with `BACKSTAY_` and are no settings of a session: name, and what it is.
-pub const OTHER_VARIABLES: [(&str, &str); 14] = [
+pub const OTHER_VARIABLES: [(&str, &str); 15] = [
     ("BACKSTAY_CONFIG", "a TOML file of settings"),
     (
         "BACKSTAY_LOG",
@@ -438,6 +438,10 @@ pub const OTHER_VARIABLES: [(&str, &str); 14] = [
     (
         "BACKSTAY_HOSTFILE",
         "the hosts that are left, for a launcher under `backstay run`",
+    ),
+    (
+        "BACKSTAY_ROUTE",
+        "where `backstay run --route` has the files of a program, for its preload library",
     ),
     (
         "BACKSTAY_PROGRAM",

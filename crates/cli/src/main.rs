@@ -71,6 +71,9 @@ enum Command {
     Plan(Box<cmd::plan::PlanArgs>),
     /// Start an application, and start it again when it dies.
     Run(Box<cmd::run::RunArgs>),
+    /// The routing agent of a start.
+    #[command(hide = true)]
+    RouteAgent(cmd::route::AgentArgs),
     /// Serve a job: pull its checkpoints from the nodes and archive them.
     Stage(cmd::stage::StageArgs),
     /// Simulate runs of a job and say how well a plan holds.
@@ -107,6 +110,7 @@ fn run(command: Command) -> ExitCode {
         Command::Model(args) => cmd::model::run(&args),
         Command::Plan(args) => cmd::plan::run(&args),
         Command::Run(args) => cmd::run::run(&args),
+        Command::RouteAgent(args) => cmd::route::run(&args),
         Command::Stage(args) => cmd::stage::run(&args),
         Command::Simulate(args) => cmd::simulate::run(&args),
         Command::Completions(args) => cmd::generate::completions(&args, Arguments::command()),

@@ -215,14 +215,14 @@ fn target_of(path: &Path) -> Option<PathBuf> {
     is_link.then(|| std::fs::canonicalize(path).ok()).flatten()
 }
 
-/// Whether a folder has nothing but the folders of ranks.
+/// Whether a folder has nothing but the folders of ranks, and that of the routing agent.
 fn is_of_ranks(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return false;
     };
     let is_of_rank = |name: &str| {
         let rank = name.strip_prefix("rank-");
-        rank.is_some_and(|rank| rank.parse::<u32>().is_ok())
+        name == "route" || rank.is_some_and(|rank| rank.parse::<u32>().is_ok())
     };
     entries.flatten().all(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -14,6 +14,7 @@ pub(crate) mod model;
 pub(crate) mod plan;
 pub(crate) mod prune;
 pub(crate) mod rm;
+pub(crate) mod route;
 pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod stage;

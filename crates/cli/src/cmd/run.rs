@@ -6,6 +6,7 @@
 //! Out to: events on standard error; the exit status is the application's last.
 //! Invariants: what it starts ends with it, even when it is killed with -9.
 
+use super::route::RouteArgs;
 use crate::output::{Failure, complain};
 use backstay::ErrorKind;
 use backstay_base::units;
@@ -88,6 +89,8 @@ pub(crate) struct RunArgs {
     /// The command that is an agent's `backstay`, as hosts find it [default: this one]
     #[arg(long, value_name = "PATH")]
     agent_program: Option<String>,
+    #[command(flatten)]
+    route: RouteArgs,
     /// Say what happens in JSON, one event a line
     #[arg(long)]
     json: bool,
@@ -181,6 +184,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
     let (agents, no_agents) = agents(args, scheduler.as_deref(), shell, wrapper)?;
     let events = Events::new(args.json, args.events.as_deref());
     let events = events.map_err(|error| Failure::output("--events", &error))?;
+    let route = args.route.plan(&command, args.job.as_ref(), own_names())?;
     let parts = Parts {
         command,
         hosts,
@@ -188,6 +192,7 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         progress: progress(&args.store),
         agents,
         no_agents,
+        route,
         signalled: signalled()?,
         events,
     };

@@ -200,6 +200,18 @@ impl Command {
         found
     }
 
+    /// The program that its (first) ranks are, as it is named.
+    pub fn program(&self) -> Option<&str> {
+        let known = self.launcher != Launcher::Other;
+        let end = self.options().last().map_or(1, |option| option.end);
+        let at = match self.launcher {
+            Launcher::Flux => end + 1,
+            _ if known => end,
+            _ => 0,
+        };
+        self.words.get(at).map(String::as_str)
+    }
+
     fn value(&self, names: &[&str]) -> Option<&str> {
         let options = self.options();
         options
@@ -338,6 +350,7 @@ mod tests {
         assert_eq!(open.host_list(), None);
         assert_eq!(open.ranks(), Some(6));
         assert_eq!(open.agent(), Some("/x/agent"));
+        assert_eq!(open.program(), Some("./app"));
         let hydra = command(
             "mpiexec.hydra -launcher ssh -launcher-exec /a -hosts a,b -n 4 ./app",
             HYDRA,
@@ -371,6 +384,7 @@ mod tests {
         }
         assert_eq!(command("srun -n 4 ./app -N 2", "").nodes(), None);
         assert_eq!(command("./app --hostfile x", "").host_file(), Some("x"));
+        assert_eq!(command("./app --hostfile x", "").program(), Some("./app"));
     }
 
     #[test]

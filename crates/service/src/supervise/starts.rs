@@ -5,10 +5,11 @@
 //! Invariants: a start ends before the next one begins; asked to leave, no start follows.
 
 use super::agents::Agents;
-use super::child::{Group, TICK, code, words};
+use super::child::{Group, TICK, code, words as words_of};
 use super::events::Summary;
 use super::hosts::Host;
 use super::place::Start;
+use super::routing::Routing;
 use super::{LEAVE, Options, Parts, RENDEZVOUS};
 use backstay::leave::{FINISHED_FILE, LEAVING_FILE, UNREADABLE_FILE};
 use rustix::process::Signal;
@@ -155,7 +156,7 @@ impl Supervisor {
             let over = finished.map(|number| {
                 format!(
                     "the job finished with checkpoint {number} before it died with {}",
-                    words(status)
+                    words_of(status)
                 )
             });
             if let Some(why) = over.or_else(|| self.enough(status)) {
@@ -194,7 +195,7 @@ impl Supervisor {
         } else if status.success() {
             "ended well".to_owned()
         } else {
-            format!("left with {}", words(status))
+            format!("left with {}", words_of(status))
         };
         self.tell(
             "end",
@@ -248,7 +249,7 @@ impl Supervisor {
         self.newest = newest.max(self.newest);
         let text = format!(
             "the application died with {}{}",
-            words(status),
+            words_of(status),
             newest.map_or(String::new(), |number| format!(
                 "; the newest checkpoint is {number}"
             ))
@@ -330,21 +331,12 @@ impl Supervisor {
         for told in [FINISHED_FILE, LEAVING_FILE] {
             drop(fs::remove_file(self.rendezvous().join(told)));
         }
-        let count = self.summary.starts + 1;
-        let at = if start.hosts.is_empty() {
-            String::new()
-        } else {
-            format!(" on {}", start.hosts.join(" "))
-        };
-        let text = format!("start {count}{at}: {}", start.words.join(" "));
-        self.tell(
-            "start",
-            &text,
-            &json!({ "start": count, "hosts": start.hosts, "command": start.words }),
-        );
+        let count = self.tell_start(start);
+        let mut variables = start.variables.clone();
+        let mut routing = self.begin_routing(start, &mut variables)?;
         let words = [self.options.wrapper.clone(), start.words.clone()].concat();
         let input = !std::io::stdin().is_terminal();
-        let mut group = Group::start(&words, &start.variables, input)?;
+        let mut group = Group::start(&words, &variables, input)?;
         self.summary.starts = count;
         let mut deadline: Option<(Instant, Signal)> = None;
         let mut watch = HostWatch::new(&start.hosts);
@@ -359,7 +351,11 @@ impl Supervisor {
             if let Some(status) = group.ended() {
                 // What the launcher left behind on this host.
                 group.signal(Signal::KILL);
+                self.end_routing(routing, status);
                 return Ok(status);
+            }
+            if deadline.is_none() && self.has_lost_routing(&mut routing) {
+                deadline = Some((Instant::now(), Signal::TERM));
             }
             let reason = self.must_leave();
             match (&deadline, reason) {
@@ -389,6 +385,61 @@ impl Supervisor {
                 deadline = Some((Instant::now() + KILL_AFTER, Signal::KILL));
             }
             std::thread::sleep(TICK);
+        }
+    }
+
+    fn tell_start(&mut self, start: &Start) -> u32 {
+        let count = self.summary.starts + 1;
+        let at = if start.hosts.is_empty() {
+            String::new()
+        } else {
+            format!(" on {}", start.hosts.join(" "))
+        };
+        let text = format!("start {count}{at}: {}", start.words.join(" "));
+        self.tell(
+            "start",
+            &text,
+            &json!({ "start": count, "hosts": start.hosts, "command": start.words }),
+        );
+        count
+    }
+
+    /// Starts the routing agent, where files are routed; the program is told of it by variables.
+    fn begin_routing(
+        &mut self,
+        start: &Start,
+        variables: &mut Vec<(String, String)>,
+    ) -> Result<Option<Routing>, String> {
+        let Some(plan) = self.parts.route.clone() else {
+            return Ok(None);
+        };
+        let (routing, given) = plan.begin(&start.variables, &start.hosts, &self.parts.signalled)?;
+        variables.extend(given);
+        Ok(Some(routing))
+    }
+
+    /// Whether the routing agent is gone, which is said.
+    fn has_lost_routing(&mut self, routing: &mut Option<Routing>) -> bool {
+        let Some(status) = routing.as_mut().and_then(Routing::ended) else {
+            return false;
+        };
+        let text = format!(
+            "the routing agent died with {}: the application is ended",
+            words_of(status)
+        );
+        self.tell("signal", &text, &json!({ "code": code(status) }));
+        true
+    }
+
+    fn end_routing(&mut self, routing: Option<Routing>, status: ExitStatus) {
+        let Some(routing) = routing else {
+            return;
+        };
+        let ended = routing.end(status.success(), &self.parts.signalled);
+        if !ended.is_some_and(|ended| ended.success()) {
+            let how = ended.map_or_else(|| "not at all".to_owned(), words_of);
+            let text = format!("the routing agent ended with {how}: see what it said");
+            self.tell("routing", &text, &json!({}));
         }
     }
 

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: calls that close descriptors, or make others of them.
+//! In from: the program. Out to: `agent`.
+//! Invariants: that a file is closed is told when it is, so that what its buffers had is in it.
+
+use crate::{agent, next};
+use libc::FILE;
+use std::ffi::{c_int, c_uint, c_void};
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if agent::is_connection(fd) {
+        next::set_errno(libc::EBADF);
+        return -1;
+    }
+    // Before it is closed: then another thread may be given the number.
+    let id = agent::take(fd);
+    // SAFETY: the program's promise.
+    let outcome = unsafe { next::close(fd) };
+    agent::closed(id, outcome == 0);
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe {
+        let id = if agent::has_open() {
+            agent::take(libc::fileno(file))
+        } else {
+            0
+        };
+        let outcome = next::fclose(file);
+        agent::closed(id, outcome == 0);
+        outcome
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let marks_only = flags & 4 != 0;
+    let mut ids = Vec::new();
+    if agent::has_open() && !marks_only {
+        let all = first..=last.min(1 << 16);
+        ids.extend(
+            all.filter_map(|fd| c_int::try_from(fd).ok())
+                .map(agent::take)
+                .filter(|&id| id != 0),
+        );
+    }
+    let connection =
+        (first..=last.min(1 << 16)).find(|&fd| c_int::try_from(fd).is_ok_and(agent::is_connection));
+    // SAFETY: the program's promise.
+    let outcome = unsafe {
+        match connection {
+            // It stays.
+            Some(fd) => {
+                let below = if fd > first {
+                    next::close_range(first, fd - 1, flags)
+                } else {
+                    0
+                };
+                let above = if fd < last {
+                    next::close_range(fd + 1, last, flags)
+                } else {
+                    0
+                };
+                below.min(above)
+            }
+            None => next::close_range(first, last, flags),
+        }
+    };
+    for id in ids {
+        agent::closed(id, outcome == 0);
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: the program's promise.
+    unsafe { close_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    let to = unsafe { next::dup(fd) };
+    agent::copied(fd, to);
+    to
+}
+
+/// `to` becomes what `from` is by `call`.
+fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if from == to {
+        return call();
+    }
+    let former = agent::take(to);
+    let outcome = call();
+    agent::closed(former, outcome >= 0);
+    agent::copied(from, outcome);
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    replaced(from, to, || unsafe { next::dup2(from, to) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    replaced(from, to, || unsafe { next::dup3(from, to, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the program's promise.
+    let outcome = unsafe { next::fcntl(fd, command, argument) };
+    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+        agent::copied(fd, outcome);
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { fcntl(fd, command, argument) }
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: calls that open by name.
+//! In from: the program. Out to: `agent` (what is opened for writing), the C library.
+//! Invariants: what is opened is a real descriptor of a real file in the memory of the node.
+
+use super::is_folder;
+use crate::names::{Routed, resolve};
+use crate::{agent, next};
+use libc::FILE;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+fn writes(flags: c_int) -> bool {
+    let access = flags & libc::O_ACCMODE;
+    flags & libc::O_PATH == 0
+        && (access != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
+}
+
+/// Opens the place of a name. Memory that knows no direct access is opened without.
+fn open_place(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: a path that ends in zero.
+    let open = |flags| unsafe { next::openat(libc::AT_FDCWD, routed.path(), flags, mode) };
+    let fd = open(flags);
+    if fd < 0 && next::errno() == libc::EINVAL && flags & libc::O_DIRECT != 0 {
+        return open(flags & !libc::O_DIRECT);
+    }
+    fd
+}
+
+unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's promise.
+    let routed = unsafe { resolve(folder, path) };
+    let routed = routed.filter(|_| flags & libc::O_DIRECTORY == 0);
+    let Some(routed) = routed else {
+        // SAFETY: the program's promise.
+        return unsafe { next::openat(folder, path, flags, mode) };
+    };
+    if writes(flags) {
+        let open = || {
+            Some(open_place(&routed, flags, mode))
+                .filter(|&fd| fd >= 0)
+                .map(|fd| (fd, fd))
+        };
+        return agent::open(&routed, flags, open).unwrap_or(-1);
+    }
+    let fd = open_place(&routed, flags, mode);
+    // SAFETY: the program's promise.
+    if fd < 0 && next::errno() == libc::ENOENT && unsafe { is_folder(folder, path) } {
+        // SAFETY: the program's promise.
+        return unsafe { next::openat(folder, path, flags, mode) };
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(libc::AT_FDCWD, path, flags | libc::O_LARGEFILE, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(folder, path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat64(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(folder, path, flags | libc::O_LARGEFILE, mode) }
+}
+
+// What _FORTIFY_SOURCE makes of calls without a mode.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(libc::AT_FDCWD, path, flags | libc::O_LARGEFILE, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(folder, path, flags, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { open_at(folder, path, flags | libc::O_LARGEFILE, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn creat(path: *const c_char, mode: c_uint) -> c_int {
+    let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+    // SAFETY: the program's promise.
+    unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { creat(path, mode) }
+}
+
+/// The flags of open that a mode of fopen stands for.
+unsafe fn flags_of(mode: *const c_char) -> c_int {
+    // SAFETY: the program's promise.
+    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    let has = |letter| mode.contains(&letter);
+    let access = if has(b'+') {
+        libc::O_RDWR
+    } else if mode.first() == Some(&b'r') {
+        libc::O_RDONLY
+    } else {
+        libc::O_WRONLY
+    };
+    let creates = match mode.first() {
+        Some(b'w') => libc::O_CREAT | libc::O_TRUNC,
+        Some(b'a') => libc::O_CREAT | libc::O_APPEND,
+        _ => 0,
+    };
+    access | creates | if has(b'x') { libc::O_EXCL } else { 0 }
+}
+
+/// Opens a stream of a routed name by `open`, which is given the place.
+unsafe fn stream(
+    path: *const c_char,
+    mode: *const c_char,
+    open: impl Fn(*const c_char) -> *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program's promise.
+    let Some(routed) = (unsafe { resolve(libc::AT_FDCWD, path) }) else {
+        return open(path);
+    };
+    // SAFETY: the program's promise.
+    let flags = unsafe { flags_of(mode) };
+    if !writes(flags) {
+        let file = open(routed.path());
+        // SAFETY: the program's promise.
+        let is_folder = || unsafe { is_folder(libc::AT_FDCWD, path) };
+        if file.is_null() && next::errno() == libc::ENOENT && is_folder() {
+            return open(path);
+        }
+        return file;
+    }
+    let opened = agent::open(&routed, flags, || {
+        let file = open(routed.path());
+        // SAFETY: a stream that was just opened.
+        (!file.is_null()).then(|| (file, unsafe { libc::fileno(file) }))
+    });
+    opened.unwrap_or(std::ptr::null_mut())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's promise.
+    unsafe { stream(path, mode, |path| next::fopen(path, mode)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's promise.
+    unsafe { fopen(path, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program's promise.
+    unsafe {
+        if path.is_null() {
+            return next::freopen(path, mode, file);
+        }
+        // What it was is closed, whatever becomes of the new one.
+        let flushed = libc::fflush(file) == 0;
+        let former = agent::take(libc::fileno(file));
+        let opened = stream(path, mode, |path| next::freopen(path, mode, file));
+        agent::closed(former, flushed);
+        opened
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program's promise.
+    unsafe { freopen(path, mode, file) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn truncate(path: *const c_char, length: libc::off_t) -> c_int {
+    // SAFETY: the program's promise.
+    let Some(routed) = (unsafe { resolve(libc::AT_FDCWD, path) }) else {
+        // SAFETY: the program's promise.
+        return unsafe { next::truncate(path, length) };
+    };
+    let open = || {
+        Some(open_place(&routed, libc::O_WRONLY | libc::O_CLOEXEC, 0))
+            .filter(|&fd| fd >= 0)
+            .map(|fd| (fd, fd))
+    };
+    let Some(fd) = agent::open(&routed, libc::O_WRONLY, open) else {
+        return -1;
+    };
+    // SAFETY: opened above.
+    unsafe {
+        let outcome = libc::ftruncate(fd, length);
+        let kept = next::errno();
+        super::close::close(fd);
+        next::set_errno(kept);
+        outcome
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn truncate64(path: *const c_char, length: libc::off_t) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { truncate(path, length) }
+}
+
+/// Opens a name that nobody has, in the place of the XXXXXX before the last `suffix` bytes of `template`.
+unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program's promise; the letters stand in its template.
+    unsafe {
+        let length = CStr::from_ptr(template).count_bytes();
+        let suffix = usize::try_from(suffix).unwrap_or(usize::MAX);
+        let Some(from) = length
+            .checked_sub(suffix)
+            .and_then(|end| end.checked_sub(6))
+        else {
+            next::set_errno(libc::EINVAL);
+            return -1;
+        };
+        let letters = std::slice::from_raw_parts_mut(template.add(from).cast::<u8>(), 6);
+        if letters != b"XXXXXX" {
+            next::set_errno(libc::EINVAL);
+            return -1;
+        }
+        for _ in 0..1000 {
+            let mut drawn = [0u8; 6];
+            libc::getrandom(drawn.as_mut_ptr().cast::<c_void>(), drawn.len(), 0);
+            for (letter, byte) in letters.iter_mut().zip(drawn) {
+                *letter = b"abcdefghijklmnopqrstuvwxyz012345"[usize::from(byte % 32)];
+            }
+            let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+            let fd = open_at(libc::AT_FDCWD, template, flags, 0o600);
+            if fd >= 0 || next::errno() != libc::EEXIST {
+                return fd;
+            }
+        }
+        next::set_errno(libc::EEXIST);
+        -1
+    }
+}
+
+macro_rules! temporaries {
+    ($($name:ident($($argument:ident),*) = ($suffix:expr, $flags:expr);)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
+            // SAFETY: the program's promise.
+            unsafe { temporary(template, $suffix, $flags) }
+        }
+    )* };
+}
+
+temporaries! {
+    mkstemp() = (0, 0);
+    mkstemp64() = (0, 0);
+    mkostemp(flags) = (0, flags);
+    mkostemp64(flags) = (0, flags);
+    mkstemps(suffix) = (suffix, 0);
+    mkstemps64(suffix) = (suffix, 0);
+    mkostemps(suffix, flags) = (suffix, flags);
+    mkostemps64(suffix, flags) = (suffix, flags);
+}

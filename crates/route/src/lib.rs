@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which names of files are routed, and what a program's processes tell the routing agent.
+//!
+//! Purpose: what the preload library (`bindings/route`) and the agent (`backstay-service`) have to agree on.
+//! In from: the words of `--route`, paths of a program. Out to: places in the memory of the node, messages.
+//! Invariants: it stands on nothing, since it is in every routed program; names are bytes; a name has one place.
+#![forbid(unsafe_code)]
+
+pub mod message;
+pub mod pattern;
+pub mod table;
+
+/// The variable of the environment that names the folder of the agent.
+pub const VARIABLE: &str = "BACKSTAY_ROUTE";
+/// In that folder: the table of what is routed.
+pub const TABLE_FILE: &str = "table";
+/// The socket of the agent.
+pub const SOCKET: &str = "socket";
+/// The files as the program sees them.
+pub const LIVE: &str = "live";
+/// Revisions of them that are complete.
+pub const KEPT: &str = "kept";

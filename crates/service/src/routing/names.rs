@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: what a program does to names: opens them for writing, removes, renames.
+//! In from: `serve`. Out to: the memory of the node; error numbers for the program.
+//! Invariants: what a checkpoint has, or is to have, is written by nobody: who opens it for writing is given another file.
+
+use super::copy::copy;
+use super::state::{Content, FileId, Holder, ProcessId, State};
+use backstay_route::message::{FIRST_ROUTED, SECOND_ROUTED};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+type Outcome = Result<(), Errno>;
+
+const NO_REPLACE: i32 = 1;
+
+fn errno(error: &io::Error) -> Errno {
+    error
+        .raw_os_error()
+        .map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+fn path_of(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}
+
+impl State {
+    /// A process is about to open a name for writing.
+    pub(super) fn open(&mut self, holder: Holder, name: &[u8], flags: i32) -> Outcome {
+        let live = self.live(name).ok_or(Errno::INVAL)?;
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        let known = self.names.get(name).and_then(|entry| entry.live);
+        let id = match known {
+            Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
+            Some(id) => {
+                self.make_writable(id, &live, flags.contains(OFlags::TRUNC))?;
+                id
+            }
+            None if flags.contains(OFlags::CREATE) => {
+                make_parent(&live)?;
+                self.add(name, Content::Unfinished)
+            }
+            None => return Err(Errno::NOENT),
+        };
+        if let Some(file) = self.files.get_mut(&id) {
+            if file.holders.is_empty() {
+                file.voided = false;
+                file.settled = false;
+            }
+            file.holders.push(holder);
+        }
+        Ok(())
+    }
+
+    /// Nobody shall see what is written to a file that is a revision.
+    fn make_writable(&mut self, id: FileId, live: &Path, empty: bool) -> Outcome {
+        let content = self.files.get(&id).map(|file| file.content);
+        if let Some(Content::Closed(since)) = content
+            && since.elapsed() >= self.quiet
+        {
+            self.complete(id);
+        }
+        let Some(file) = self.files.get_mut(&id) else {
+            return Err(Errno::IO);
+        };
+        if file.content == Content::Revision {
+            let made = if empty {
+                replace(live)
+            } else {
+                copy(live, live)
+            };
+            made.map_err(|error| errno(&error))?;
+        }
+        file.content = Content::Unfinished;
+        Ok(())
+    }
+
+    /// What was said to be opened was not.
+    pub(super) fn not_opened(&mut self, process: ProcessId, id: u32) {
+        let Some(file) = self.held(process, id) else {
+            return;
+        };
+        let live = self.files.get(&file).and_then(|file| file.name.clone());
+        let live = live.and_then(|name| self.live(&name));
+        if live.is_some_and(|live| live.exists()) {
+            self.closed(process, id, false);
+        } else {
+            self.release(file, process, id);
+            self.lose_name(file);
+        }
+    }
+
+    /// A file that is not there has no name.
+    fn lose_name(&mut self, id: FileId) {
+        let name = self.files.get(&id).and_then(|file| file.name.clone());
+        if let Some(name) = name {
+            if let Some(entry) = self.names.get_mut(&name) {
+                entry.live = None;
+            }
+            self.tidy(&name);
+        }
+        self.unname(id);
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) -> Outcome {
+        let live = self.live(name).ok_or(Errno::INVAL)?;
+        let id = self
+            .names
+            .get(name)
+            .and_then(|entry| entry.live)
+            .ok_or(Errno::NOENT)?;
+        fs::remove_file(live).map_err(|error| errno(&error))?;
+        self.leave(name);
+        self.unname(id);
+        self.tidy(name);
+        Ok(())
+    }
+
+    /// A name has no file any more: what the checkpoint has of it stays until the next one.
+    fn leave(&mut self, name: &[u8]) {
+        let Some(entry) = self.names.get_mut(name) else {
+            return;
+        };
+        entry.live = None;
+        entry.gone = true;
+        let waiting: Vec<_> = entry.waiting.drain(..).collect();
+        for revision in &waiting {
+            self.forget(revision);
+        }
+    }
+
+    pub(super) fn rename(&mut self, routed: u32, flags: i32, from: &[u8], to: &[u8]) -> Outcome {
+        if flags & !NO_REPLACE != 0 {
+            return Err(Errno::INVAL);
+        }
+        let known = |name: &[u8]| {
+            self.names
+                .get(name)
+                .is_some_and(|entry| entry.live.is_some())
+        };
+        let is_from = routed & FIRST_ROUTED != 0 && known(from);
+        if routed & SECOND_ROUTED == 0 {
+            return self.take_out(from, to, flags);
+        }
+        if flags & NO_REPLACE != 0 && known(to) {
+            return Err(Errno::EXIST);
+        }
+        if from == to {
+            return if is_from { Ok(()) } else { Err(Errno::NOENT) };
+        }
+        if is_from {
+            self.move_file(from, to)
+        } else {
+            self.take_in(from, to)
+        }
+    }
+
+    fn move_file(&mut self, from: &[u8], to: &[u8]) -> Outcome {
+        let id = self
+            .names
+            .get(from)
+            .and_then(|entry| entry.live)
+            .ok_or(Errno::NOENT)?;
+        let (source, target) = (
+            self.live(from).ok_or(Errno::INVAL)?,
+            self.live(to).ok_or(Errno::INVAL)?,
+        );
+        make_parent(&target)?;
+        fs::rename(source, target).map_err(|error| errno(&error))?;
+        self.displace(to, id);
+        self.leave(from);
+        let Some(file) = self.files.get_mut(&id) else {
+            return Err(Errno::IO);
+        };
+        file.name = Some(to.to_vec());
+        file.settled = true;
+        let moved = file.content == Content::Revision;
+        if file.content != Content::Unfinished {
+            file.content = Content::Closed(Instant::now());
+            self.complete_as(id, moved);
+        }
+        self.tidy(from);
+        Ok(())
+    }
+
+    /// `id` is the file of a name from now on.
+    fn displace(&mut self, name: &[u8], id: FileId) {
+        let entry = self.names.entry(name.to_vec()).or_default();
+        entry.gone = false;
+        if let Some(former) = entry.live.replace(id) {
+            self.unname(former);
+        }
+    }
+
+    /// A file of the file system takes a routed name.
+    fn take_in(&mut self, from: &[u8], to: &[u8]) -> Outcome {
+        let target = self.live(to).ok_or(Errno::INVAL)?;
+        make_parent(&target)?;
+        copy(path_of(from), &target).map_err(|error| errno(&error))?;
+        fs::remove_file(path_of(from)).map_err(|error| errno(&error))?;
+        let former = self.names.get(to).and_then(|entry| entry.live);
+        let id = self.add(to, Content::Closed(Instant::now()));
+        if let Some(former) = former {
+            self.unname(former);
+        }
+        if let Some(file) = self.files.get_mut(&id) {
+            file.settled = true;
+        }
+        self.complete(id);
+        Ok(())
+    }
+
+    /// A routed file takes a name of the file system.
+    fn take_out(&mut self, from: &[u8], to: &[u8], flags: i32) -> Outcome {
+        let source = self.live(from).ok_or(Errno::INVAL)?;
+        if flags & NO_REPLACE != 0 && fs::symlink_metadata(path_of(to)).is_ok() {
+            return Err(Errno::EXIST);
+        }
+        let known = self.names.get(from).and_then(|entry| entry.live);
+        known.ok_or(Errno::NOENT)?;
+        copy(&source, path_of(to)).map_err(|error| errno(&error))?;
+        self.remove(from)
+    }
+
+    /// A folder was renamed: its files go with it.
+    pub(super) fn rename_folder(&mut self, from: &[u8], to: &[u8]) -> Outcome {
+        let prefix = [from, b"/"].concat();
+        let names = self
+            .names
+            .iter()
+            .filter(|(name, entry)| name.starts_with(&prefix) && entry.live.is_some());
+        let names: Vec<Vec<u8>> = names.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let other = [to, &name[from.len()..]].concat();
+            match self.found(&other) {
+                Some(_) => self.move_file(&name, &other)?,
+                None => self.take_out(&name, &other, 0)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is there at the start, in memory already.
+    pub(super) fn restored(&mut self, name: &[u8]) -> io::Result<()> {
+        let id = self.add(name, Content::Revision);
+        let revision = self.link(name, false, Instant::now())?;
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.kept = Some(revision);
+        }
+        self.order.push(name.to_vec());
+        debug_assert!(self.files.contains_key(&id));
+        Ok(())
+    }
+
+    /// Takes in what stands on the file system under routed names; how many files.
+    pub(super) fn take_in_all(&mut self) -> io::Result<usize> {
+        let folders: Vec<PathBuf> = self
+            .table()
+            .folders()
+            .iter()
+            .map(|folder| path_of(folder).to_owned())
+            .collect();
+        let mut count = 0;
+        for folder in folders {
+            count += self.take_in_below(&folder)?;
+        }
+        Ok(count)
+    }
+
+    fn take_in_below(&mut self, folder: &Path) -> io::Result<usize> {
+        let mut count = 0;
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = path.as_os_str().as_bytes();
+            let kind = entry.file_type()?;
+            if kind.is_dir() && self.table().find_folder(name).is_some() {
+                count += self.take_in_below(&path)?;
+            } else if let (true, Some(live)) = (kind.is_file(), self.live(name)) {
+                if self.names.contains_key(name) {
+                    continue;
+                }
+                make_parent(&live).map_err(io::Error::from)?;
+                copy(&path, &live)?;
+                let id = self.add(name, Content::Closed(Instant::now()));
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.settled = true;
+                }
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn make_parent(path: &Path) -> Outcome {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.map_err(|error| errno(&error))
+}
+
+/// Another file, empty, takes the place of one.
+fn replace(live: &Path) -> io::Result<()> {
+    let mode = fs::metadata(live)?.permissions().mode() & 0o7777;
+    let beside = live.with_file_name(format!(".backstay-{}", std::process::id()));
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&beside)?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    fs::rename(beside, live)
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: when a file, and a set of files, is complete, and what the next checkpoint has.
+//! In from: `names`, `holders`. Out to: `capture`.
+//! Invariants: a checkpoint has of each name a complete revision, of a set that is complete; what was completed later than
+//! something that is not settled yet is not in it before that is; a name that was removed leaves with the next new
+//! revision of any other.
+
+use super::state::{Content, FileId, Revision, State, shown};
+use backstay_base::io::lease::has_writer;
+use backstay_route::pattern::Field;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A pattern, and what the names of a set share.
+type SetKey = (usize, Vec<u8>);
+/// A revision of a name.
+type Named = (Vec<u8>, Revision);
+
+/// What a checkpoint is made of.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    /// All names with where their revisions are, in the order of routing.
+    pub(super) files: Vec<(Vec<u8>, PathBuf)>,
+    /// Of which names these are new.
+    new: Vec<Named>,
+    /// Names that it has no more.
+    gone: Vec<(Vec<u8>, u64)>,
+}
+
+impl State {
+    /// A file is complete if nobody has it open; it is linked as the newest revision of its name.
+    pub(super) fn complete(&mut self, id: FileId) {
+        self.complete_as(id, false);
+    }
+
+    pub(super) fn complete_as(&mut self, id: FileId, moved: bool) {
+        let Some(file) = self.files.get(&id) else {
+            return;
+        };
+        let (Some(name), Content::Closed(since)) = (file.name.clone(), file.content) else {
+            return;
+        };
+        if !file.holders.is_empty() || file.voided || self.is_draft(&name) {
+            return;
+        }
+        let live = self.live(&name).unwrap_or_default();
+        match has_writer(&live) {
+            Ok(false) => {}
+            // Somebody who told nothing: who was sent a descriptor, or a child that a library made by itself.
+            Ok(true) => return self.wait_again(id),
+            Err(error) => self.say(format!(
+                "whether {} is written by others is not known: {error}",
+                shown(&name)
+            )),
+        }
+        let revision = match self.link(&name, moved, since) {
+            Ok(revision) => revision,
+            Err(error) => {
+                self.say(format!(
+                    "{} is complete, and cannot be kept yet: {error}",
+                    shown(&name)
+                ));
+                return self.wait_again(id);
+            }
+        };
+        if let Some(file) = self.files.get_mut(&id) {
+            file.content = Content::Revision;
+        }
+        let queues = self.rule_of(&name).is_some_and(|rule| rule.in_place);
+        let entry = self.names.entry(name).or_default();
+        let former: Vec<Revision> = if queues {
+            Vec::new()
+        } else {
+            entry.waiting.drain(..).collect()
+        };
+        entry.waiting.push_back(revision);
+        for revision in &former {
+            self.forget(revision);
+        }
+    }
+
+    fn wait_again(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.content = Content::Closed(Instant::now());
+        }
+    }
+
+    fn rule_of(&self, name: &[u8]) -> Option<&super::rules::Rule> {
+        let found = self.found(name)?;
+        self.routes.rules.get(found.pattern)
+    }
+
+    /// Completes what nobody opened again; how long until the next may be.
+    pub(super) fn settle(&mut self) -> Option<Duration> {
+        self.look_after_all();
+        let mut next = self
+            .processes
+            .values()
+            .any(|process| !process.connected)
+            .then_some(Duration::from_millis(50));
+        let files: Vec<FileId> = self.files.keys().copied().collect();
+        for id in files {
+            let Some(file) = self.files.get(&id) else {
+                continue;
+            };
+            let Content::Closed(since) = file.content else {
+                continue;
+            };
+            let wait = if file.settled {
+                Duration::ZERO
+            } else {
+                self.quiet
+            };
+            let left = wait.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                self.complete(id);
+            } else {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+        }
+        // What waits again.
+        let waits = |file: &super::state::File| matches!(file.content, Content::Closed(_));
+        let any = self
+            .files
+            .values()
+            .filter(|file| waits(file))
+            .any(|file| !file.name.as_ref().is_some_and(|name| self.is_draft(name)));
+        if any {
+            Some(next.unwrap_or(self.quiet))
+        } else {
+            next
+        }
+    }
+
+    /// When the oldest file was closed that is not settled: nothing of later is taken.
+    fn unsettled_since(&self) -> Option<Instant> {
+        let of = |file: &super::state::File| match (&file.name, file.content) {
+            (Some(name), Content::Closed(since)) if !self.is_draft(name) => Some(since),
+            _ => None,
+        };
+        self.files.values().filter_map(of).min()
+    }
+
+    /// Revisions that can be in a checkpoint: those of complete sets.
+    fn eligible(&self) -> Vec<Named> {
+        let mut eligible = Vec::new();
+        let mut sets: BTreeMap<SetKey, BTreeMap<u64, Named>> = BTreeMap::new();
+        for (name, entry) in &self.names {
+            let Some(found) = self.found(name) else {
+                continue;
+            };
+            let rule = self.routes.rules.get(found.pattern);
+            let Some(rule) = rule.filter(|rule| rule.writers.is_some()) else {
+                eligible.extend(
+                    entry
+                        .waiting
+                        .back()
+                        .map(|revision| (name.clone(), revision.clone())),
+                );
+                continue;
+            };
+            let revision = if rule.in_place {
+                entry.waiting.front()
+            } else {
+                entry.waiting.back()
+            };
+            let rank = self.table().field(&found, Field::Rank);
+            if let (Some(rank), Some(revision)) = (rank, revision) {
+                let key = (found.pattern, self.table().set_of(&found));
+                sets.entry(key)
+                    .or_default()
+                    .insert(rank, (name.clone(), revision.clone()));
+            }
+        }
+        for ((pattern, _), mut set) in sets {
+            let writers = self
+                .routes
+                .rules
+                .get(pattern)
+                .and_then(|rule| rule.writers)
+                .unwrap_or(0);
+            set.retain(|&rank, _| rank < u64::from(writers));
+            if set.len() == usize::try_from(writers).unwrap_or(usize::MAX) {
+                let completed = set.values().map(|(_, revision)| revision.completed).max();
+                let of_set = |(name, revision): Named| {
+                    let completed = completed.unwrap_or(revision.completed);
+                    (
+                        name,
+                        Revision {
+                            completed,
+                            ..revision
+                        },
+                    )
+                };
+                eligible.extend(set.into_values().map(of_set));
+            }
+        }
+        let barrier = self.unsettled_since();
+        eligible
+            .retain(|(_, revision)| barrier.is_none_or(|barrier| revision.completed <= barrier));
+        eligible
+    }
+
+    /// What the next checkpoint has, if there is anything new; `with_removals`: or if something was removed.
+    pub(super) fn choose(&mut self, with_removals: bool) -> Option<Chosen> {
+        let new = self.eligible();
+        let is_gone = |entry: &super::state::Entry| entry.gone && entry.kept.is_some();
+        let any_gone = self.names.values().any(is_gone);
+        if new.is_empty() && !(with_removals && any_gone) {
+            return None;
+        }
+        let drops = with_removals || new.iter().any(|(_, revision)| !revision.moved);
+        let mut chosen = Chosen {
+            new,
+            ..Chosen::default()
+        };
+        let by_name: BTreeMap<&[u8], &Revision> = chosen
+            .new
+            .iter()
+            .map(|(name, new)| (&name[..], new))
+            .collect();
+        let mut places = BTreeMap::new();
+        for (name, entry) in &self.names {
+            if let (true, true, Some(kept)) = (entry.gone, drops, &entry.kept) {
+                chosen.gone.push((name.clone(), kept.id));
+                continue;
+            }
+            let revision = by_name.get(&name[..]).copied().or(entry.kept.as_ref());
+            if let Some(revision) = revision {
+                places.insert(name.clone(), self.kept(revision));
+            }
+        }
+        self.put_in_order(&places);
+        let files = self
+            .order
+            .iter()
+            .filter_map(|name| Some((name.clone(), places.get(name)?.clone())));
+        chosen.files = files.collect();
+        let kept = self.names.values().filter_map(|entry| entry.kept.as_ref());
+        let all = kept.chain(chosen.new.iter().map(|(_, revision)| revision));
+        self.underway = all.map(|revision| revision.id).collect();
+        Some(chosen)
+    }
+
+    /// Names that stay keep their places, so that what did not change is not stored again; new ones take those of old
+    /// ones, to which they are most alike.
+    fn put_in_order(&mut self, places: &BTreeMap<Vec<u8>, PathBuf>) {
+        let known: BTreeSet<&Vec<u8>> = self.order.iter().collect();
+        let new: Vec<Vec<u8>> = places
+            .keys()
+            .filter(|name| !known.contains(name))
+            .cloned()
+            .collect();
+        let mut new = new.into_iter();
+        let mut order: Vec<Option<Vec<u8>>> = Vec::new();
+        for name in std::mem::take(&mut self.order) {
+            order.push(if places.contains_key(&name) {
+                Some(name)
+            } else {
+                new.next()
+            });
+        }
+        order.extend(new.map(Some));
+        // A place that nobody takes is taken by the last.
+        while let Some(at) = order.iter().position(Option::is_none) {
+            let last = order.pop().flatten();
+            if at < order.len() {
+                order[at] = last;
+            }
+        }
+        self.order = order.into_iter().flatten().collect();
+    }
+
+    /// The checkpoint is over: what was given up meanwhile goes, unless it is what the checkpoint has.
+    pub(super) fn is_over(&mut self) {
+        self.underway.clear();
+        for revision in std::mem::take(&mut self.given_up) {
+            let mut kept = self.names.values().filter_map(|entry| entry.kept.as_ref());
+            if !kept.any(|kept| kept.id == revision.id) {
+                self.forget(&revision);
+            }
+        }
+    }
+
+    /// The checkpoint is there.
+    pub(super) fn committed(&mut self, chosen: Chosen) {
+        for (name, revision) in chosen.new {
+            let Some(entry) = self.names.get_mut(&name) else {
+                continue;
+            };
+            let mut old: Vec<Revision> = Vec::new();
+            // One that was dropped meanwhile, since the name was removed, is linked no more.
+            if let Some(at) = entry
+                .waiting
+                .iter()
+                .position(|waiting| waiting.id == revision.id)
+            {
+                old.extend(entry.waiting.drain(..at));
+                let newest = entry.waiting.pop_front();
+                old.extend(std::mem::replace(&mut entry.kept, newest));
+            } else {
+                old.extend(entry.kept.replace(revision));
+            }
+            for revision in &old {
+                self.forget(revision);
+            }
+        }
+        for (name, id) in chosen.gone {
+            let kept = self
+                .names
+                .get_mut(&name)
+                .and_then(|entry| entry.kept.take_if(|kept| kept.id == id));
+            if let Some(revision) = kept {
+                self.forget(&revision);
+            }
+            self.tidy(&name);
+        }
+        self.is_over();
+    }
+}
