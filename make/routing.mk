@@ -1,0 +1,26 @@
+# Programs that nobody changed, with their files routed: tests/routing.
+
+ROUTING := $(or $(CARGO_TARGET_DIR),target)/routing
+ROUTING_VENV := target/routing-venv
+ROUTING_ARGUMENTS ?=
+
+TESTS += test-routing
+
+.PHONY: routing-programs test-routing
+routing-programs: setup program preload
+	@mkdir -p $(ROUTING)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/writer tests/routing/writer.c -lpthread
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/overhead tests/routing/overhead.c
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $(ROUTING)/static tests/routing/overhead.c
+	gfortran -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -o $(ROUTING)/writer-fortran tests/routing/writer.f90
+	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTING)/
+
+test-routing: routing-programs $(ROUTING_VENV)/ready ## Unchanged programs under run --route: killed, restarted, bit for bit
+	@$(ROUTING_VENV)/bin/python tests/routing/run.py --backstay $(ROUTING)/backstay \
+	    --library $(ROUTING)/libbackstay_preload.so --programs $(ROUTING) $(ROUTING_ARGUMENTS)
+
+$(ROUTING_VENV)/ready: tests/routing/requirements.txt | setup
+	@echo "test-routing: h5py into $(ROUTING_VENV)"
+	@python3 -m venv $(ROUTING_VENV)
+	@$(ROUTING_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Programs that nobody changed under `backstay run --route`: killed with -9 at random instants and started again, the
+names show a complete set, bit for bit, never older than it may be; calls of the C library; refusals; a full memory.
+
+Prints a line for each test and "N passed, N failed, N skipped" last. --seed replays; --measure prints what routing
+costs the names that it does not route.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "multiprocess"))
+from job import Failure, Skip, expect     # noqa: E402
+
+LIMIT_SECONDS = 100
+STRICT = ["-O2", "-Wall", "-Wextra", "-Werror"]
+# Where a close alone makes a file complete.
+AT_ONCE = ["--route-quiet", "0"]
+# How, ranks, patterns, what else `run` is told: whether what was done must be found.
+KILLED = [
+    ("rename", 1, ["out/restart.*"], [], True),
+    ("numbered", 1, ["out/restart.*"], AT_ONCE, True),
+    ("alternate", 1, ["out/restart.?"], AT_ONCE, True),
+    ("in-place", 1, ["out/restart"], AT_ONCE, True),
+    ("update", 1, ["out/restart"], AT_ONCE, True),
+    ("mapped", 1, ["out/restart"], AT_ONCE, True),
+    ("ranks", 3, ["out/restart.{step}.{rank};writers=3"], AT_ONCE, True),
+    ("in-place", 3, ["out/restart.{rank};writers=3;in-place"], AT_ONCE, True),
+]
+
+
+class Place:
+    """A folder for a test, with a store of its own in memory."""
+
+    def __init__(self, settings, name):
+        self.settings = settings
+        self.random = random.Random(f"{name} {settings.seed}")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="backstay-routing-"))
+        self.memory = pathlib.Path(tempfile.mkdtemp(prefix="backstay-routing-", dir="/dev/shm"))
+        self.undo = []
+        (self.folder / "out").mkdir()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BACKSTAY_", "LD_PRELOAD"))}
+        self.environment = {**kept, "BACKSTAY_STORE_PATH": str(self.memory), "BACKSTAY_JOB": "routed"}
+
+    def close(self):
+        for undo in reversed(self.undo):
+            undo()
+        for folder in (self.folder, self.memory):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def command(self, patterns, options, program):
+        routes = [word for pattern in patterns for word in ("--route", pattern)]
+        return [self.settings.backstay, "run", "--restarts", "0", "--route-library", self.settings.library, *routes,
+                *options, "--", *program]
+
+    def run(self, patterns, program, *options, **more):
+        return subprocess.run(self.command(patterns, options, program), cwd=self.folder, env=self.environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS, **more)
+
+    def files(self):
+        """What the newest checkpoint has, by name below the folder."""
+        out = self.folder / "exported"
+        shutil.rmtree(out, ignore_errors=True)
+        done = subprocess.run([self.settings.backstay, "export", "--files", "-o", out, self.memory], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        expect(done.returncode == 0, f"export: {done.stdout}")
+        base = out / str(self.folder.resolve()).lstrip("/")
+        return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
+class Start:
+    """One start of a writer, and what it said."""
+
+    def __init__(self, place, patterns, options, program):
+        self.process = subprocess.Popen(place.command(patterns, options, program), cwd=place.folder,
+                                        env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.found, self.begun, self.done, self.pids, self.bad, self.said = None, 0, 0, [], [], []
+        self.readers = [threading.Thread(target=self.hear), threading.Thread(target=self.hear_errors)]
+        for reader in self.readers:
+            reader.start()
+
+    def hear_errors(self):
+        self.said.extend(self.process.stderr)
+
+    def hear(self):
+        for line in self.process.stdout:
+            word, _, rest = line.strip().partition(" ")
+            if word in ("found", "begun", "done"):
+                setattr(self, word, int(rest))
+            elif word == "pid":
+                self.pids.append(int(rest))
+            elif word == "bad":
+                self.bad.append(rest)
+
+    def wait(self, ready, what):
+        end = time.monotonic() + LIMIT_SECONDS
+        while not ready() and self.process.poll() is None:
+            expect(time.monotonic() < end, f"waited for {what}: {self.said}")
+            time.sleep(0.002)
+
+    def over(self):
+        self.process.wait(LIMIT_SECONDS)
+        for reader in self.readers:
+            reader.join()
+        expect(not self.bad, f"{self.bad}: {''.join(self.said)}")
+        expect(self.found is not None, f"it did not begin: {''.join(self.said)}")
+
+
+def descendants(pid):
+    """All processes below one."""
+    children = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, new = [], [pid]
+    while new:
+        below = [child for parent in new for child in children.get(parent, [])]
+        found, new = found + below, below
+    return found
+
+
+def end(pid, how=signal.SIGKILL):
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        pass
+
+
+def kill_and_restart(place, how, patterns, options, program, exact, kills):
+    """Kills a start after a random time; the next one finds what was done, or what was begun."""
+    done, begun = 0, 0
+    for number in range(kills + 1):
+        start = Start(place, patterns, options, program)
+        start.wait(lambda: start.found is not None, "what it finds")
+        last = number == kills
+        if not last:
+            begins_at = start.begun
+            start.wait(lambda: start.begun > begins_at, "a step")
+            time.sleep(place.random.uniform(0, 0.15))
+            # Every third time all goes at once: the agent, too.
+            everything = number % 3 == 2
+            victims = descendants(start.process.pid) + [start.process.pid] if everything else [place.random.choice(start.pids)]
+            # None of the program's sees that another is gone.
+            for how_ended in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in victims:
+                    end(pid, how_ended)
+        start.over()
+        expect(start.found <= begun, f"{how}: found {start.found}, and {begun} was the last begun")
+        expect(not exact or start.found >= done, f"{how}: found {start.found} after {done} was done: {''.join(start.said)}")
+        done = start.found if not last and everything else max(start.done, start.found)
+        begun = max(start.begun, start.found)
+        if last:
+            expect(start.process.returncode == 0, f"{how}: exit {start.process.returncode}: {''.join(start.said)}")
+    return done
+
+
+def killed(place, how, ranks, patterns, options, exact):
+    steps = 60
+    program = [place.settings.programs / "writer", how, str(steps), "40000", "5000", str(ranks)]
+    done = kill_and_restart(place, how, patterns, options, program, exact, place.settings.kills)
+    expect(done == steps, f"it ended at {done}")
+
+
+def fortran(place):
+    program = [place.settings.programs / "writer-fortran", "60", "40000", "5000"]
+    done = kill_and_restart(place, "fortran", ["out/state.bin"], AT_ONCE, program, True, place.settings.kills)
+    expect(done == 60, f"it ended at {done}")
+
+
+def hdf5(place):
+    # The pauses between dumps are longer than what makes a file complete, which is longer than those within one.
+    program = [sys.executable, HERE / "writer.py", "8", "20000", "500000"]
+    patterns, options = ["out/dump_*.h5"], ["--route-quiet", "0.4"]
+    done = kill_and_restart(place, "h5py", patterns, options, program, False, place.settings.kills // 2)
+    expect(done == 8, f"it ended at {done}")
+
+
+def calls(place):
+    done = place.run(["out/restart.*", "steps.{step}/part.*"], [sys.executable, HERE / "calls.py"])
+    expect(done.returncode == 0, done.stdout)
+    files = place.files()
+    expect(files == {"out/restart.2": b"zz", "out/restart.8": b"child", "out/restart.10": b"\0" * 5 + b"abc" + b"\0" * 4088,
+                     "steps.2/part.1": b"part"}, f"the checkpoint has {files.keys()}")
+    expect(not list((place.folder / "out").glob("restart.*")), "routed files stand on the file system")
+
+
+def incomplete(place):
+    """What is no complete file: one of a failing program, one that is open or mapped at a kill, a draft."""
+    python = [sys.executable, "-c"]
+    code = ("open('out/r.good', 'w').write('good'); import time; time.sleep(0.5); f = open('out/r.bad', 'w'); "
+            "f.write('half'); f.flush(); ")
+    ends = {
+        "os.kill(os.getpid(), 9)": "killed", "os._exit(0)": None, "os._exit(1)": "failed", "sys.exit(1)": "failed",
+        "f.close(); sys.exit(1)": "failed", "1 / 0": "failed", "os.abort()": "aborted",
+        "m = mmap.mmap(f2.fileno(), 4); m[0] = 1; f2.close(); os.kill(os.getpid(), 9)": "mapped",
+    }
+    for text, why in ends.items():
+        place.run(["out/r.*"], [*python, "pass"], "--fresh")
+        more = "f.close(); f2 = open('out/r.bad', 'w+b'); f2.truncate(4); " if why == "mapped" else ""
+        place.run(["out/r.*"], [*python, "import os, sys, mmap; " + code + more + text])
+        files = place.files()
+        expect(files.get("out/r.good") == b"good", f"{text}: r.good is not there")
+        expect(("out/r.bad" in files) == (why is None), f"{text}: the checkpoint has {files}")
+    place.run(["out/r.*", "out/tmp.*;draft"], [*python, "open('out/tmp.1', 'w').write('draft')"], "--fresh")
+    expect("out/tmp.1" not in place.files(), "a draft is in the checkpoint")
+    done = place.run(["out/r.*", "out/tmp.*;draft"],
+                     [*python, "import os; open('out/tmp.1', 'w').write('new'); os.rename('out/tmp.1', 'out/r.1')"])
+    expect(place.files().get("out/r.1") == b"new", f"a renamed draft is not: {done.stdout}")
+
+
+def removed(place):
+    """What a program removes is there again until its successor is complete, and gone where it ends well."""
+    run = lambda code: place.run(["out/r.*"], [sys.executable, "-c", "import os, sys; " + code])    # noqa: E731
+    run("open('out/r.1', 'w').write('one')")
+    run("os.remove('out/r.1'); os.kill(os.getpid(), 9)")
+    expect(place.files() == {"out/r.1": b"one"}, "it is gone without a successor")
+    run("os.remove('out/r.1'); open('out/r.2', 'w').write('two'); os.rename('out/r.2', 'out/r.3'); os.kill(os.getpid(), 9)")
+    expect(place.files() == {"out/r.3": b"two"}, f"the successor has {place.files()}")
+    run("os.rename('out/r.3', 'out/r.old'); open('out/r.3', 'w').write('half'); os.kill(os.getpid(), 9)")
+    expect(place.files() == {"out/r.3": b"two", "out/r.old": b"two"}, f"a rotation left {place.files()}")
+    done = run("os.remove('out/r.3'); os.remove('out/r.old')")
+    out = subprocess.run([place.settings.backstay, "inspect", place.memory], stdout=subprocess.PIPE, text=True).stdout
+    expect(done.returncode == 0 and "routed." not in out, f"{done.stdout}\n{out}")
+
+
+def many(place):
+    code = "[open(f'out/r.{i}', 'w').write(str(i)) for i in range(5000)]"
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0, done.stdout)
+    code = ("import os; assert sorted(os.listdir('out')) == sorted(f'r.{i}' for i in range(5000)); "
+            "assert all(open(f'out/r.{i}').read() == str(i) for i in range(5000))")
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0, done.stdout)
+
+
+def taken_in(place):
+    """The first start takes in what stands under the names; later ones do not look at it."""
+    (place.folder / "out/r.1").write_text("from before")
+    code = "assert open('out/r.1').read() == 'from before'; open('out/r.2', 'w').write('new')"
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0 and "taken into memory" in done.stdout, done.stdout)
+    (place.folder / "out/r.3").write_text("from elsewhere")
+    code = "import os; assert sorted(os.listdir('out')) == ['r.1', 'r.2'], os.listdir('out')"
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0, done.stdout)
+    expect((place.folder / "out/r.1").read_text() == "from before", "what stood there was changed")
+
+
+def refused(place):
+    static = place.settings.programs / "static"
+    for patterns, program, why in [
+        (["out/r.*"], [static], "static"),
+        (["out/r.{step}.{rank}"], ["true"], "writers=N"),
+        (["out/r.{rank};writers=2"], ["true"], "in-place"),
+        (["/proc/self/*"], ["true"], "system"),
+        (["out/"], ["true"], "no file"),
+    ]:
+        done = place.run(patterns, program)
+        expect(done.returncode == 2 and why in done.stdout, f"{patterns}: {done.returncode} {done.stdout}")
+    place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'w').write('x')"])
+    done = place.run(["out/other.*"], ["true"])
+    expect(done.returncode != 0 and "no --route names" in done.stdout, done.stdout)
+
+
+def full(place):
+    """A full memory is an error number, for a mapping too; the last checkpoint stays."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place.memory], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Skip(f"mount is not permitted: {done.stderr.strip()}")
+    place.undo.append(lambda: subprocess.run(["umount", "-l", place.memory], check=False))
+    place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'wb').write(b'x' * 100000)"])
+    code = """
+import errno, mmap, os
+try:
+    open('out/r.2', 'wb').write(b'x' * (64 << 20))
+    raise SystemExit(4)
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+os.remove('out/r.2')
+with open('out/r.3', 'w+b') as file:
+    file.truncate(64 << 20)
+    try:
+        mmap.mmap(file.fileno(), 0)
+        raise SystemExit(5)
+    except OSError as error:
+        assert error.errno == errno.ENOMEM, error
+os.remove('out/r.3')
+"""
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0, f"{done.returncode} {done.stdout}")
+    expect(place.files() == {"out/r.1": b"x" * 100000}, f"it has {place.files().keys()}")
+
+
+def agent_dies(place):
+    """Nothing is written past an agent that is gone, and the program ends."""
+    code = ("import os, signal, time; open('out/r.1', 'w').write('x'); "
+            "folder = os.environ['BACKSTAY_ROUTE']; print('ready', flush=True); time.sleep(60)")
+    start = subprocess.Popen(place.command(["out/r.*"], [], [sys.executable, "-c", code]), cwd=place.folder,
+                             env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while start.stdout.readline().strip() not in ("ready", ""):
+        pass
+    agents = [pid for pid in descendants(start.pid) if b"route-agent" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    expect(len(agents) == 1, f"agents: {agents}")
+    end(agents[0])
+    out, _ = start.communicate(timeout=LIMIT_SECONDS)
+    expect(start.returncode != 0 and "routing agent died" in out, out)
+
+
+def tests():
+    for how, ranks, patterns, options, exact in KILLED:
+        name = f"killed: {how}" + (f", {ranks} processes" if ranks > 1 else "")
+        yield name, lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a)
+    yield "killed: Fortran, unformatted", fortran
+    yield "killed: h5py", hdf5
+    for function in (calls, incomplete, removed, many, taken_in, refused, full, agent_dies):
+        yield function.__name__.replace("_", " "), function
+
+
+def measure(settings):
+    place = Place(settings, "measure")
+    program = [settings.programs / "overhead"]
+    plain = subprocess.run(program, cwd=place.folder, stdout=subprocess.PIPE, text=True).stdout
+    routed = place.run(["out/restart.*"], program).stdout
+    print(f"without:\n{plain}with --route:\n{routed}")
+    place.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backstay", type=pathlib.Path, required=True)
+    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("--programs", type=pathlib.Path, required=True)
+    parser.add_argument("--seed", default=secrets.token_hex(4))
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--measure", action="store_true")
+    settings = parser.parse_args()
+    for name in ("backstay", "library", "programs"):
+        setattr(settings, name, getattr(settings, name).resolve())
+    if settings.measure:
+        return measure(settings)
+    print(f"seed {settings.seed}")
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for name, function in tests():
+        if settings.only not in name:
+            continue
+        began, place = time.monotonic(), Place(settings, name)
+        try:
+            function(place)
+            outcome, text = "passed", ""
+        except Skip as skip:
+            outcome, text = "skipped", f": {skip}"
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            outcome, text = "failed", f": {failure}"
+        finally:
+            place.close()
+        counts[outcome] += 1
+        print(f"{outcome:8}{name} ({time.monotonic() - began:.1f} s){text}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
