@@ -24,3 +24,8 @@ $(ROUTING_VENV)/ready: tests/routing/requirements.txt | setup
 	@python3 -m venv $(ROUTING_VENV)
 	@$(ROUTING_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+.PHONY: test-routing-h5py
+test-routing-h5py: routing-programs $(ROUTING_VENV)/ready ## h5py's own tests with all of their files routed; not in make test
+	@$(ROUTING_VENV)/bin/python tests/routing/suite.py --backstay $(ROUTING)/backstay \
+	    --library $(ROUTING)/libbackstay_preload.so

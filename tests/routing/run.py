@@ -21,7 +21,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "multiprocess"))
-from job import Failure, Skip, expect     # noqa: E402
+from job import SURROUNDINGS, Failure, Skip, expect     # noqa: E402
 
 LIMIT_SECONDS = 100
 STRICT = ["-O2", "-Wall", "-Wextra", "-Werror"]
@@ -261,6 +261,29 @@ def taken_in(place):
     expect((place.folder / "out/r.1").read_text() == "from before", "what stood there was changed")
 
 
+def exported(place):
+    """What is exported stands at its own path: of each second checkpoint, and what the program left at the end."""
+    code = ("import os, time; [(open(f'out/{n}', 'w').write(t), time.sleep(0.5)) "
+            "for n, t in (('r.1', 'one'), ('l.1', 'last'), ('n.1', 'never'))]; os.kill(os.getpid(), 9)")
+    done = place.run(["out/r.*;export=1", "out/l.*;export=last", "out/n.*"], [sys.executable, "-c", code])
+    found = {path.name: path.read_text() for path in (place.folder / "out").iterdir()}
+    expect(found == {"r.1": "one", "l.1": "last"}, f"{found} {done.stdout}")
+
+
+def mpirun(place):
+    """A set of the ranks that the launcher starts, whichever ends last."""
+    launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if launcher is None:
+        raise Skip("there is no mpirun")
+    place.environment.update(SURROUNDINGS)
+    code = ("import os; rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']; "
+            "[open(f'out/r.{step}.{rank}', 'w').write(f'{step} {rank}') for step in (1, 2) if step == 1 or rank != '1']")
+    done = place.run(["out/r.{step}.{rank}"], [launcher, "-n", "3", sys.executable, "-c", code])
+    expect(done.returncode == 0, done.stdout)
+    files = place.files()
+    expect(files == {f"out/r.1.{rank}": b"1 %d" % rank for rank in range(3)}, f"the checkpoint has {files}")
+
+
 def refused(place):
     static = place.settings.programs / "static"
     for patterns, program, why in [
@@ -327,7 +350,7 @@ def tests():
         yield name, lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a)
     yield "killed: Fortran, unformatted", fortran
     yield "killed: h5py", hdf5
-    for function in (calls, incomplete, removed, many, taken_in, refused, full, agent_dies):
+    for function in (calls, incomplete, removed, many, taken_in, exported, mpirun, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
 

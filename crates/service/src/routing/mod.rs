@@ -92,6 +92,7 @@ pub fn run(options: Options, end: &End, ready: impl FnOnce(&Path)) -> Result<()>
     let mut agent = Agent {
         session,
         shared,
+        count: 0,
         again: None,
         failures: SaidOnce::default(),
     };
@@ -168,6 +169,8 @@ fn restore(session: &mut Session, state: &mut State) -> Result<()> {
 struct Agent {
     session: Session,
     shared: Arc<Shared>,
+    /// Checkpoints of this start.
+    count: u64,
     /// Not before.
     again: Option<Instant>,
     failures: SaidOnce,
@@ -196,6 +199,14 @@ impl Agent {
         let mut state = shared.lock();
         match outcome {
             Ok(()) => {
+                self.count += 1;
+                let exported = state.exported(&chosen, self.count);
+                if !exported.is_empty() {
+                    drop(state);
+                    // What is exported is linked until it is said to be committed.
+                    export(&exported);
+                    state = shared.lock();
+                }
                 state.committed(chosen);
                 self.failures.clear();
                 true
@@ -235,5 +246,21 @@ impl Agent {
         self.again = None;
         // Once more where something was waiting for what was not settled.
         while self.step(true, is_well) {}
+        let exported = self.shared.lock().exported_last();
+        export(&exported);
+    }
+}
+
+/// Writes files to the paths that they would have had.
+fn export(files: &[(Vec<u8>, PathBuf)]) {
+    for (name, from) in files {
+        let path = Path::new(OsStr::from_bytes(name));
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        if let Err(error) = made.and_then(|()| copy::copy(from, path)) {
+            notice::warn(&format!(
+                "routing: {} cannot be exported: {error}",
+                path.display()
+            ));
+        }
     }
 }

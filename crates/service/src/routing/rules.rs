@@ -9,6 +9,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// When files of the newest checkpoint are written to the paths that they would have had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Export {
+    /// Not at all.
+    #[default]
+    Never,
+    /// When the program is over.
+    Last,
+    /// With each checkpoint of so many, and then.
+    Every(u64),
+}
+
 /// How names of a pattern become complete.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
@@ -18,6 +30,8 @@ pub struct Rule {
     pub in_place: bool,
     /// Names that files have before they are renamed: no file is complete under them.
     pub draft: bool,
+    /// When they are files of the file system, too.
+    pub export: Export,
 }
 
 /// Patterns and rules of a run.
@@ -29,7 +43,8 @@ pub struct Routes {
     pub rules: Vec<Rule>,
 }
 
-const SYNTAX: &str = "PATTERN, or PATTERN;RULE;..., where a rule is writers=N, in-place or draft";
+const SYNTAX: &str = "PATTERN, or PATTERN;RULE;..., where a rule is writers=N, in-place, draft, export=last or \
+                      export=N";
 
 /// Reads the words of `--route`; `here` is the folder that patterns are relative to, `launched` how many ranks the launcher
 /// starts.
@@ -47,7 +62,9 @@ pub fn parse(words: &[OsString], here: &Path, launched: Option<u32>) -> Result<R
             match part {
                 b"in-place" => rule.in_place = true,
                 b"draft" => rule.draft = true,
-                _ => rule.writers = Some(writers(part).ok_or_else(|| wrong(SYNTAX))?),
+                b"export=never" => rule.export = Export::Never,
+                b"export=last" => rule.export = Export::Last,
+                _ => numbered(&mut rule, part).ok_or_else(|| wrong(SYNTAX))?,
             }
         }
         let absolute = here
@@ -110,13 +127,17 @@ fn settle(
     Ok(())
 }
 
-fn writers(part: &[u8]) -> Option<u32> {
-    let number = part.strip_prefix(b"writers=")?;
-    std::str::from_utf8(number)
-        .ok()?
-        .parse()
-        .ok()
-        .filter(|&number| number > 0)
+/// A rule that has a number.
+fn numbered(rule: &mut Rule, part: &[u8]) -> Option<()> {
+    let text = std::str::from_utf8(part).ok()?;
+    let (name, number) = text.split_once('=')?;
+    let number: u32 = number.parse().ok().filter(|&number| number > 0)?;
+    match name {
+        "writers" => rule.writers = Some(number),
+        "export" => rule.export = Export::Every(u64::from(number)),
+        _ => return None,
+    }
+    Some(())
 }
 
 /// A path without links, as far as it is there.
@@ -160,6 +181,13 @@ mod tests {
                 .in_place
         );
         assert!(parsed("tmp.*;draft", None).expect("draft").draft);
+        for (word, export) in [
+            ("r.*;export=last", Export::Last),
+            ("r.*;export=never", Export::Never),
+            ("r.*;export=10", Export::Every(10)),
+        ] {
+            assert_eq!(parsed(word, None).expect(word).export, export);
+        }
     }
 
     #[test]
@@ -171,6 +199,7 @@ mod tests {
             ("r.*;in-place", "{rank}"),
             ("r.{rank};draft", "draft"),
             ("r.*;writers=0", "PATTERN"),
+            ("r.*;export=all", "PATTERN"),
             ("r.*;other", "PATTERN"),
             ("", "no file"),
             ("out/", "no file"),

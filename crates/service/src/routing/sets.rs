@@ -5,6 +5,7 @@
 //! something that is not settled yet is not in it before that is; a name that was removed leaves with the next new
 //! revision of any other.
 
+use super::rules::Export;
 use super::state::{Content, FileId, Revision, State, shown};
 use backstay_base::io::lease::has_writer;
 use backstay_route::pattern::Field;
@@ -270,6 +271,31 @@ impl State {
             }
         }
         self.order = order.into_iter().flatten().collect();
+    }
+
+    /// Which files of a checkpoint are to be written to their own paths: of the `count`-th, or at the end.
+    pub(super) fn exported(&self, chosen: &Chosen, count: u64) -> Vec<(Vec<u8>, PathBuf)> {
+        let is_due = |name: &[u8]| {
+            self.rule_of(name).is_some_and(|rule| match rule.export {
+                Export::Every(every) => count.is_multiple_of(every),
+                Export::Never | Export::Last => false,
+            })
+        };
+        let new = chosen.new.iter().filter(|(name, _)| is_due(name));
+        new.map(|(name, revision)| (name.clone(), self.kept(revision)))
+            .collect()
+    }
+
+    /// Which files of the newest checkpoint are to be written to their own paths at the end.
+    pub(super) fn exported_last(&self) -> Vec<(Vec<u8>, PathBuf)> {
+        let is_wanted = |name: &[u8]| {
+            self.rule_of(name)
+                .is_some_and(|rule| rule.export != Export::Never)
+        };
+        let names = self.names.iter().filter(|(name, _)| is_wanted(name));
+        names
+            .filter_map(|(name, entry)| Some((name.clone(), self.kept(entry.kept.as_ref()?))))
+            .collect()
     }
 
     /// The checkpoint is over: what was given up meanwhile goes, unless it is what the checkpoint has.
