@@ -284,6 +284,36 @@ def mpirun(place):
     expect(files == {f"out/r.1.{rank}": b"1 %d" % rank for rank in range(3)}, f"the checkpoint has {files}")
 
 
+def archived(place):
+    """On a node that has nothing, the files come from the archive."""
+    place.environment["BACKSTAY_ARCHIVE"] = str(place.folder / "archive")
+    (place.folder / "archive").mkdir(mode=0o700)
+    done = place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'wb').write(bytes(range(256)) * 4000)"])
+    expect(done.returncode == 0, done.stdout)
+    shutil.rmtree(place.memory)
+    place.memory.mkdir()
+    code = "assert open('out/r.1', 'rb').read() == bytes(range(256)) * 4000"
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    expect(done.returncode == 0, done.stdout)
+
+
+def two_jobs(place):
+    """A second job with the same names is refused while the first runs, and so is the same job once more."""
+    code = "print('ready', flush=True); import sys; sys.stdin.read()"
+    start = subprocess.Popen(place.command(["out/r.*"], [], [sys.executable, "-c", code]), cwd=place.folder, text=True,
+                             env=place.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while start.stdout.readline().strip() not in ("ready", ""):
+        pass
+    done = place.run(["out/../out/r.*"], ["true"], "--job", "other")
+    expect(done.returncode != 0 and "another job on this host routes" in done.stdout, done.stdout)
+    done = place.run(["out/other.*"], ["true"])
+    expect(done.returncode != 0, done.stdout)
+    done = place.run(["out/other.*"], ["true"], "--job", "other")
+    expect(done.returncode == 0, done.stdout)
+    _, said = start.communicate("", timeout=LIMIT_SECONDS)
+    expect(start.returncode == 0, said)
+
+
 def refused(place):
     static = place.settings.programs / "static"
     for patterns, program, why in [
@@ -350,7 +380,7 @@ def tests():
         yield name, lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a)
     yield "killed: Fortran, unformatted", fortran
     yield "killed: h5py", hdf5
-    for function in (calls, incomplete, removed, many, taken_in, exported, mpirun, refused, full, agent_dies):
+    for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
 

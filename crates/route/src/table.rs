@@ -220,6 +220,11 @@ impl Table {
 }
 
 impl Pattern {
+    /// What it is below its folder.
+    pub fn rest(&self) -> &[u8] {
+        &self.rest
+    }
+
     /// Whether it has such a field.
     pub fn has(&self, field: Field) -> bool {
         self.components.iter().any(|component| component.has(field))

@@ -30,6 +30,8 @@ pub mod rules;
 mod serve;
 mod sets;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use backstay::{Config, Session};
 use backstay_base::comm::Single;
@@ -81,6 +83,7 @@ pub struct End {
 
 /// Serves a start of the program: restores, tells by `ready` in which folder, and takes checkpoints until the end.
 pub fn run(options: Options, end: &End, ready: impl FnOnce(&Path)) -> Result<()> {
+    let claimed = serve::claim(&options.routes.table)?;
     let mut session = Session::open(Box::new(Single), options.config)?;
     let folder = make_folder(&session.directory())?;
     write(&folder.join(TABLE_FILE), &options.routes.table.encode())?;
@@ -100,7 +103,9 @@ pub fn run(options: Options, end: &End, ready: impl FnOnce(&Path)) -> Result<()>
         agent.step(false, false);
     }
     agent.finish(end.is_well.load(Ordering::Acquire));
-    agent.session.close()
+    let closed = agent.session.close();
+    drop(claimed);
+    closed
 }
 
 fn make_folder(directory: &Path) -> Result<PathBuf> {

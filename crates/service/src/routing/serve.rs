@@ -3,10 +3,12 @@
 //! In from: the preload library. Out to: `names`, `holders`; the main thread, which is woken.
 //! Invariants: what a process says is done in its order; a question is answered when it is done.
 
-use super::state::{Holder, ProcessId, State};
-use backstay_base::error::{Error, Result};
+use super::state::{Holder, ProcessId, State, shown};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_format::Digest;
 use backstay_route::SOCKET;
 use backstay_route::message::{BYTES_MAX, Kind, Message};
+use backstay_route::table::{Pattern, Table};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -76,6 +78,41 @@ pub(super) fn begin(folder: &Path, shared: &Arc<Shared>) -> Result<()> {
     let shared = Arc::clone(shared);
     spawn("accepts", move || accept(&socket, &shared))
         .map_err(|error| Error::io("starting a thread", error))
+}
+
+/// That no other agent on this host routes these names, as long as what is returned is kept: a name of the kernel's for
+/// each pattern, which goes with its process.
+pub(super) fn claim(table: &Table) -> Result<Vec<OwnedFd>> {
+    let of_pattern = |pattern: &Pattern| {
+        let folder = table
+            .folders()
+            .get(pattern.folder)
+            .cloned()
+            .unwrap_or_default();
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let all = [user.as_bytes(), b"\0", &folder, b"\0", pattern.rest()].concat();
+        let Digest(digest) = Digest::of(&all);
+        let name = [b"backstay-route-".as_slice(), &digest].concat();
+        let what = || format!("claiming the names of {}", shown(pattern.rest()));
+        let failed = |error: Errno| Error::io(what(), error.into());
+        let address = SocketAddrUnix::new_abstract_name(&name).map_err(failed)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(failed)?;
+        match bind(&socket, &address) {
+            Ok(()) => Ok(socket),
+            Err(Errno::ADDRINUSE) => {
+                let context = format!(
+                    "another job on this host routes {} in {}: end it, or give its own folder to each",
+                    shown(pattern.rest()),
+                    shown(&folder)
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, context))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    };
+    table.patterns().iter().map(of_pattern).collect()
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
