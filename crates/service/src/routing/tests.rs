@@ -92,6 +92,7 @@ impl Job {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as a checkpoint is told")]
 fn of(files: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
     Some(
         files
@@ -278,14 +279,14 @@ fn what_is_removed_during_a_checkpoint_is_in_it() {
     job.state.settle();
     for fails in [true, false] {
         let chosen = job.state.choose(false).expect("chosen");
-        if !fails {
-            let name = job.name("r.1");
-            job.state.remove(&name).expect("remove");
-            assert!(chosen.files.iter().all(|(_, path)| path.exists()));
-            job.state.committed(chosen);
-        } else {
+        if fails {
             job.state.is_over();
+            continue;
         }
+        let name = job.name("r.1");
+        job.state.remove(&name).expect("remove");
+        assert!(chosen.files.iter().all(|(_, path)| path.exists()));
+        job.state.committed(chosen);
     }
     job.write(process, "r.2", "two");
     assert_eq!(job.checkpoint(false), of(&[("r.2", "two")]));
