@@ -40,6 +40,8 @@ def names():
     os.chmod("out/restart.1", 0o600)
     os.utime("out/restart.1", (5, 5))
     assert os.stat("out/restart.1").st_mtime == 5
+    assert os.statvfs("out/restart.1").f_bsize > 0
+    raises(FileNotFoundError, os.statvfs, "out/restart.0")
     assert os.path.realpath("out/restart.1") == os.getcwd() + "/out/restart.1"
     os.rename("out/restart.1", "out/restart.2")
     assert not os.path.exists("out/restart.1")

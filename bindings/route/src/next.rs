@@ -117,6 +117,8 @@ next! {
     utime(path: Path, times: *const utimbuf) -> c_int;
     utimes(path: Path, times: *const timeval) -> c_int;
     utimensat(folder: c_int, path: Path, times: *const timespec, flags: c_int) -> c_int;
+    statfs(path: Path, about: *mut libc::statfs) -> c_int;
+    statvfs(path: Path, about: *mut libc::statvfs) -> c_int;
     chown(path: Path, owner: uid_t, group: gid_t) -> c_int;
     lchown(path: Path, owner: uid_t, group: gid_t) -> c_int;
     fchownat(folder: c_int, path: Path, owner: uid_t, group: gid_t, flags: c_int) -> c_int;

@@ -57,6 +57,10 @@ named! {
     access = access(; mode: c_int);
     euidaccess = euidaccess(; mode: c_int);
     eaccess = euidaccess(; mode: c_int);
+    statfs = statfs(; about: *mut libc::statfs);
+    statfs64 = statfs(; about: *mut libc::statfs);
+    statvfs = statvfs(; about: *mut libc::statvfs);
+    statvfs64 = statvfs(; about: *mut libc::statvfs);
     chmod = chmod(; mode: mode_t);
     chown = chown(; owner: uid_t, group: gid_t);
     lchown = lchown(; owner: uid_t, group: gid_t);
