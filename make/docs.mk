@@ -4,7 +4,7 @@
 DOCS_ARGUMENTS ?=
 
 .PHONY: test-docs
-test-docs: setup library program ## Every code block of README and guides is run, or says why not
+test-docs: setup library program preload ## Every code block of README and guides is run, or says why not
 	@python3 tests/docs/selftest.py
 	@python3 tests/docs/messages.py
 	@python3 tests/docs/run.py $(DOCS_ARGUMENTS)

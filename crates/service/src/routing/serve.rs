@@ -18,10 +18,12 @@ use rustix::net::{
 };
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processes that wait to be connected.
 const BACKLOG: i32 = 4096;
+/// For an agent that is ending.
+const DYING: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 256 << 10;
 
 /// The state, and how the main thread is woken when it changed.
@@ -99,17 +101,24 @@ pub(super) fn claim(table: &Table) -> Result<Vec<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(failed)?;
-        match bind(&socket, &address) {
-            Ok(()) => Ok(socket),
-            Err(Errno::ADDRINUSE) => {
-                let context = format!(
-                    "another job on this host routes {} in {}: end it, or give its own folder to each",
-                    shown(pattern.rest()),
-                    shown(&folder)
-                );
-                Err(Error::new(ErrorKind::InvalidArgument, context))
+        // The agent of a start that was killed takes its last checkpoint.
+        let limit = Instant::now() + DYING;
+        loop {
+            match bind(&socket, &address) {
+                Ok(()) => return Ok(socket),
+                Err(Errno::ADDRINUSE) if Instant::now() < limit => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(Errno::ADDRINUSE) => {
+                    let context = format!(
+                        "another job on this host routes {} in {}: end it, or give its own folder to each",
+                        shown(pattern.rest()),
+                        shown(&folder)
+                    );
+                    return Err(Error::new(ErrorKind::InvalidArgument, context));
+                }
+                Err(error) => return Err(failed(error)),
             }
-            Err(error) => Err(failed(error)),
         }
     };
     table.patterns().iter().map(of_pattern).collect()
