@@ -297,6 +297,21 @@ def archived(place):
     expect(done.returncode == 0, done.stdout)
 
 
+def asked_to_leave(place):
+    """SIGTERM to `backstay run`: what was complete is in a last checkpoint, what was open is not."""
+    code = ("import time; open('out/r.1', 'w').write('one'); time.sleep(0.5); f = open('out/r.2', 'w'); f.write('two'); "
+            "f.flush(); print('ready', flush=True); time.sleep(60)")
+    command = place.command(["out/r.*"], ["--grace-s", "0"], [sys.executable, "-c", code])
+    start = subprocess.Popen(command, cwd=place.folder, env=place.environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+    while start.stdout.readline().strip() not in ("ready", ""):
+        pass
+    start.send_signal(signal.SIGTERM)
+    said, _ = start.communicate(timeout=LIMIT_SECONDS)
+    expect(start.returncode == 143, f"exit {start.returncode}: {said}")
+    expect(place.files() == {"out/r.1": b"one"}, f"{place.files()} {said}")
+
+
 def two_jobs(place):
     """A second job with the same names is refused while the first runs, and so is the same job once more."""
     code = "print('ready', flush=True); import sys; sys.stdin.read()"
@@ -325,6 +340,9 @@ def refused(place):
     ]:
         done = place.run(patterns, program)
         expect(done.returncode == 2 and why in done.stdout, f"{patterns}: {done.returncode} {done.stdout}")
+    (place.folder / "hosts").write_text("localhost\nelsewhere\n")
+    done = place.run(["out/r.*"], ["true"], "--hosts", "hosts", "--probe", "true")
+    expect(done.returncode != 0 and "on this host alone" in done.stdout, done.stdout)
     place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'w').write('x')"])
     done = place.run(["out/other.*"], ["true"])
     expect(done.returncode != 0 and "no --route names" in done.stdout, done.stdout)
@@ -380,7 +398,7 @@ def tests():
         yield name, lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a)
     yield "killed: Fortran, unformatted", fortran
     yield "killed: h5py", hdf5
-    for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, two_jobs, refused, full, agent_dies):
+    for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
 
