@@ -326,6 +326,29 @@ mod tests {
     }
 
     #[test]
+    fn links_to_a_routed_file_come_and_go_while_it_is_copied_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("file"), folder.path().join("other"));
+        for (routed, writes) in [(true, false), (true, true), (false, false)] {
+            std::fs::write(&path, b"one").unwrap();
+            let stored_as = StoredAs {
+                path: b"name".to_vec(),
+                routed,
+            };
+            let source = FileSource::look(&path, stored_as, 4096, None).unwrap();
+            await_tick(std::iter::once(&source));
+            source.begin().unwrap();
+            std::fs::hard_link(&path, &other).unwrap();
+            if writes {
+                std::fs::write(&path, b"two").unwrap();
+            }
+            std::fs::remove_file(&other).unwrap();
+            let is_same = source.end().is_ok();
+            assert_eq!(is_same, routed && !writes, "{routed} {writes}");
+        }
+    }
+
+    #[test]
     fn what_is_not_as_it_was_looked_at_is_not_begun() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
