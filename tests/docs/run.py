@@ -45,7 +45,7 @@ EXAMPLES = {
     "job": "settings", "node": "one", "store_path": "", "reserve_bytes": "256MiB", "segment_bytes": "1MiB",
     "cpu_set": "0-0", "interval": "60s", "node_mtbf_hours": "5a", "failure_domain": "rack", "failure_domains": "",
     "encode_rate_bytes": "500MB/s", "fabric_provider": "shm", "listen_address": "127.0.0.1:0", "restore_checkpoint": "1", "fresh": "0", "archive": "",
-    "archive_every": "1", "aggregate_nodes": "8", "archive_history": "2", "archive_rate_bytes": "1GB/s",
+    "archive_every": "1", "capture_threads": "2", "aggregate_nodes": "8", "archive_history": "2", "archive_rate_bytes": "1GB/s",
     "archive_reserve_bytes": "2MiB", "archive_stripe_count": "2", "archive_stripe_size_bytes": "1MiB"}
 STRICT = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 # Commands that end when somebody ends them: they are interrupted after a while, and have to have said something.
