@@ -167,7 +167,12 @@ class Site(ClusterPlace):
         self.cluster.clear()
 
 
-SPARE = """\
+def expect_none_older(job, last):
+    """That what was restored is checkpoint `last`, or a newer one."""
+    expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+
+
+THREE = """\
 #!/bin/sh
 exec {run} -- srun -N 3 -n 3 {app}
 """
@@ -176,14 +181,14 @@ exec {run} -- srun -N 3 -n 3 {app}
 def a_lost_node_gives_way_to_a_spare(settings):
     """Slurm takes it out of the allocation, and the job goes on with what the others have of it."""
     with Cluster(3, spares=1, shm="192m") as cluster, Site(cluster, settings, BACKSTAY_REDUNDANCY="xor") as site:
-        job = site.job(SPARE, "-N4", "--no-kill", "--exclusive", job="heat")
+        job = site.job(THREE, "-N4", "--no-kill", "--exclusive", job="heat")
         job.see("protected", 6)
         agents = site.slurm.agents()
         expect(sorted(agents) == [0, 1, 2, 3], f"agents are on nodes {agents}")
         last = job.newest("protected")
         site.cluster.kill_node(1)
         job.see("restored", 3)
-        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        expect_none_older(job, last)
         hosts = [start["hosts"] for start in job.told("start")]
         expect(hosts[-1] == ["node0", "node2", "node3"], f"hosts of the starts: {hosts}")
         left = site.slurm.agents()
@@ -215,7 +220,7 @@ def a_job_that_does_not_fit_any_more_stops(settings):
         last = job.newest("protected")
         site.cluster.kill_node(2)
         job.see("restored", 3)
-        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        expect_none_older(job, last)
         start = job.told("start")[-1]
         expect(start["hosts"] == ["node0", "node1"], f"hosts of the last start: {start}")
         site.tell_run(signal.SIGTERM)
@@ -238,7 +243,7 @@ def mpirun_goes_on_without_a_lost_node(settings):
         last = job.newest("protected")
         site.cluster.kill_node(1)
         job.see("restored", 3)
-        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        expect_none_older(job, last)
         hosts = [start["hosts"] for start in job.told("start")]
         expect(hosts[-1] == ["node0", "node2", "node3"], f"hosts of the starts: {hosts}")
         site.tell_run(signal.SIGTERM)
@@ -249,30 +254,24 @@ def mpich_goes_on_without_a_lost_node(settings):
     """By srun --mpi=pmi2. Its end is not looked at: UCX at times hangs in MPI_Finalize."""
     with Cluster(3, spares=1, shm="192m") as cluster, \
             Site(cluster, settings, mpi="mpich", BACKSTAY_REDUNDANCY="xor") as site:
-        job = site.job(SPARE.replace("srun", "srun --mpi=pmi2"), "-N4", "--no-kill", "--exclusive", job="heat")
+        job = site.job(THREE.replace("srun", "srun --mpi=pmi2"), "-N4", "--no-kill", "--exclusive", job="heat")
         job.see("protected", 6)
         last = job.newest("protected")
         site.cluster.kill_node(1)
         job.see("restored", 3)
-        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        expect_none_older(job, last)
         job.is_right()
-
-
-REQUEUED = """\
-#!/bin/sh
-exec {run} -- srun -N 3 -n 3 {app}
-"""
 
 
 def the_batch_host_is_lost_and_slurm_requeues(settings):
     """The script is gone with its node; Slurm starts it again elsewhere, and the stores of the others have the job."""
     with Cluster(3, spares=1, shm="192m") as cluster, Site(cluster, settings, BACKSTAY_REDUNDANCY="xor") as site:
-        job = site.job(REQUEUED, "-N3", "--requeue", "--exclusive", job="heat")
+        job = site.job(THREE, "-N3", "--requeue", "--exclusive", job="heat")
         job.see("protected", 6)
         last = job.newest("protected")
         site.cluster.kill_node(0)
         job.see("restored", 3, limit=180)
-        expect(min(int(event.words[0]) for event in job.all("restored")) >= last, f"older than {last}: {job.last_words()}")
+        expect_none_older(job, last)
         found = job.show()
         expect(found["Restarts"] == "1" and found["NodeList"] == "node[1-3]", f"not requeued: {found}")
         site.tell_run(signal.SIGTERM)

@@ -41,6 +41,18 @@ struct Open {
     failed: bool,
 }
 
+impl Open {
+    /// A file that one descriptor has.
+    fn once(name: Vec<u8>) -> Self {
+        Self {
+            name,
+            descriptors: 1,
+            mapped: None,
+            failed: false,
+        }
+    }
+}
+
 struct Shared {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     files: UnsafeCell<BTreeMap<u32, Open>>,
@@ -257,13 +269,7 @@ pub(crate) fn open<T>(
         }
         return opened.map(|(opened, _)| opened);
     };
-    let file = Open {
-        name: routed.name.clone(),
-        descriptors: 1,
-        mapped: None,
-        failed: false,
-    };
-    guard.files().insert(id, file);
+    guard.files().insert(id, Open::once(routed.name.clone()));
     OPEN.fetch_add(1, Ordering::Relaxed);
     place.store(id, Ordering::Relaxed);
     opened.map(|(opened, _)| opened)
@@ -433,13 +439,7 @@ fn take_over(spec: &Spec, fd: c_int) {
             second: &[],
         };
         tell(&mut guard, &message);
-        let file = Open {
-            name,
-            descriptors: 1,
-            mapped: None,
-            failed: false,
-        };
-        guard.files().insert(id, file);
+        guard.files().insert(id, Open::once(name));
         OPEN.fetch_add(1, Ordering::Relaxed);
         id
     };

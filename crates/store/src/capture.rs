@@ -287,11 +287,10 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// For streams of blocks of at most `block_bytes_max`.
-    fn new(capturer: &'a Capturer<'a>, block_bytes_max: usize) -> Self {
+    fn new(capturer: &'a Capturer<'a>) -> Self {
         Self {
             capturer,
-            scratch: vec![0; block_bytes_max],
+            scratch: Vec::new(),
             blocks: Writer::new(capturer),
             pages: Writer::new(capturer),
             captured: Captured::default(),
@@ -305,6 +304,7 @@ impl<'a> Worker<'a> {
         groups: Range<usize>,
     ) -> Result<(Vec<GroupChange>, Captured)> {
         self.captured = Captured::default();
+        self.scratch.resize(index(stream.root.block_bytes), 0);
         let mut changes = Vec::new();
         for group in groups {
             if let Some(change) = self.group(stream, group)? {

@@ -6,11 +6,10 @@
 use crate::reader::StoreReader;
 use crate::region::{Region, Sink};
 use crate::tree::read_blocks;
-use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::error::Result;
+use backstay_base::fanout;
 use backstay_format::width::to_u64;
 use backstay_format::{BlockRef, StreamRoot};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{Builder, scope};
 
 /// Less than this is read by one thread.
 const PARALLEL_BYTES_MIN: u64 = 8 << 20;
@@ -47,31 +46,14 @@ pub fn read_streams(
         return Ok(bytes);
     }
     let chunks = chunks_of(reader, streams)?;
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let outcome = read_chunks(reader, &chunks, &next);
-        if outcome.is_err() {
-            // The others have nothing left to do.
-            next.fetch_max(chunks.len(), Ordering::Relaxed);
+    fanout::all(&chunks, threads, |_, chunk| {
+        let (root, region) = chunk.stream;
+        let mut buffer = Vec::new();
+        for &block in &chunk.blocks {
+            read_block(reader, (root, *region), block, &mut buffer)?;
         }
-        outcome
-    };
-    let outcomes: Vec<Result<()>> = scope(|scope| {
-        let others = (1..threads.min(chunks.len())).map_while(|_| {
-            let named = Builder::new().name("backstay-restore".to_owned());
-            named.spawn_scoped(scope, work).ok()
-        });
-        let others: Vec<_> = others.collect();
-        let own = work();
-        let others = others.into_iter().map(|other| {
-            other.join().unwrap_or_else(|_panic| {
-                let context = "a thread that reads a checkpoint back panicked";
-                Err(Error::new(ErrorKind::Internal, context))
-            })
-        });
-        std::iter::once(own).chain(others).collect()
-    });
-    outcomes.into_iter().collect::<Result<()>>()?;
+        Ok(())
+    })?;
     Ok(bytes)
 }
 
@@ -95,17 +77,6 @@ fn chunks_of<'a>(
         }
     }
     Ok(chunks)
-}
-
-fn read_chunks(reader: &StoreReader, chunks: &[Chunk<'_>], next: &AtomicUsize) -> Result<()> {
-    let mut buffer = Vec::new();
-    while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-        let (root, region) = chunk.stream;
-        for &block in &chunk.blocks {
-            read_block(reader, (root, *region), block, &mut buffer)?;
-        }
-    }
-    Ok(())
 }
 
 fn read_block(

@@ -153,7 +153,7 @@ pub const REFERENCE: [Setting; 45] = [
     .of_each_rank(),
     setting(
         "capture_threads",
-        Form::Whole(1, 256),
+        Form::Whole(1, 64),
         None,
         "threads",
         "Threads of each rank that capture changed blocks, and read them back. By default its share of the processors that it may run on, \

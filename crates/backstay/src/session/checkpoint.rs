@@ -139,7 +139,9 @@ impl Session {
     pub fn checkpoint_start(&mut self) -> Result<Handle> {
         let watch = Stopwatch::start();
         let handle = self.checkpoint_announce()?;
-        self.capture_announced();
+        if let Some(announced) = self.announced.take() {
+            self.begin(announced, true);
+        }
         let blocking_seconds = watch.seconds();
         if let Some(underway) = &mut self.underway {
             underway.report.blocking_seconds = blocking_seconds;
@@ -170,19 +172,16 @@ impl Session {
     /// Captures what was announced, if anything was: then the memory may be written again. Local.
     pub fn checkpoint_capture(&mut self) -> Result<()> {
         self.process.check()?;
-        let Some(announced) = &self.announced else {
-            return Ok(());
-        };
-        let (id, blocking_seconds) = (announced.id, announced.blocking_seconds);
         self.capture_announced();
-        self.paid(id, blocking_seconds);
         Ok(())
     }
 
     /// What was announced is captured, and committed in the background.
     pub(super) fn capture_announced(&mut self) {
         if let Some(announced) = self.announced.take() {
+            let (id, blocking_seconds) = (announced.id, announced.blocking_seconds);
             self.begin(announced, true);
+            self.paid(id, blocking_seconds);
         }
     }
 

@@ -5,11 +5,9 @@
 
 use super::{Captured, Capturer, Stream, Worker};
 use crate::tree::GroupChange;
-use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::width::index;
+use backstay_base::error::Result;
+use backstay_base::fanout;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{Builder, ScopedJoinHandle, scope};
 
 /// Less than this is captured by one thread.
 const PARALLEL_BYTES_MIN: u64 = 8 << 20;
@@ -22,34 +20,32 @@ struct Chunk {
     groups: Range<usize>,
 }
 
-type Groups = (Vec<GroupChange>, Captured);
-
 /// Captures the groups of all streams.
 pub(super) fn groups_of_all(
     capturer: &Capturer<'_>,
     streams: &[Stream<'_>],
-) -> Result<Vec<Groups>> {
-    let block_bytes = streams.iter().map(|stream| stream.root.block_bytes).max();
-    let block_bytes = index(block_bytes.unwrap_or(0));
+) -> Result<Vec<(Vec<GroupChange>, Captured)>> {
     let bytes = streams.iter().map(Stream::bytes_read);
     let bytes = bytes.fold(0, u64::saturating_add);
     if capturer.threads < 2 || bytes < PARALLEL_BYTES_MIN {
-        let mut worker = Worker::new(capturer, block_bytes);
+        let mut worker = Worker::new(capturer);
         let all = streams.iter();
         let all = all.map(|stream| worker.run(stream, 0..stream.groups()));
         let all = all.collect::<Result<_>>()?;
         worker.finish()?;
         return Ok(all);
     }
-    let work = Work {
-        streams,
-        chunks: chunks_of(streams),
-        next: AtomicUsize::new(0),
-    };
-    let mut all: Vec<Groups> = Vec::new();
+    let chunks = chunks_of(streams);
+    let done = fanout::all(&chunks, capturer.threads, |_, chunk| {
+        let mut worker = Worker::new(capturer);
+        let done = worker.run(&streams[chunk.stream], chunk.groups.clone())?;
+        worker.finish()?;
+        Ok(done)
+    })?;
+    let mut all = Vec::new();
     all.resize_with(streams.len(), Default::default);
-    for (chunk, (changes, captured)) in by_threads(capturer, &work, block_bytes)? {
-        let (of_stream, did) = &mut all[work.chunks[chunk].stream];
+    for (chunk, (changes, captured)) in chunks.iter().zip(done) {
+        let (of_stream, did): &mut (Vec<GroupChange>, Captured) = &mut all[chunk.stream];
         of_stream.extend(changes);
         did.add(&captured);
     }
@@ -66,70 +62,4 @@ fn chunks_of(streams: &[Stream<'_>]) -> Vec<Chunk> {
         }));
     }
     chunks
-}
-
-/// What is to be done, and how much of it was taken.
-struct Work<'a> {
-    streams: &'a [Stream<'a>],
-    chunks: Vec<Chunk>,
-    next: AtomicUsize,
-}
-
-impl Work<'_> {
-    /// Captures chunk after chunk until none is left; each with its place.
-    fn take(&self, capturer: &Capturer<'_>, block_bytes: usize) -> Result<Vec<(usize, Groups)>> {
-        let mut worker = Worker::new(capturer, block_bytes);
-        let mut done = Vec::new();
-        let mut run = || {
-            loop {
-                let at = self.next.fetch_add(1, Ordering::Relaxed);
-                let Some(chunk) = self.chunks.get(at) else {
-                    return Ok(());
-                };
-                let stream = &self.streams[chunk.stream];
-                done.push((at, worker.run(stream, chunk.groups.clone())?));
-            }
-        };
-        let outcome = run().and_then(|()| worker.finish());
-        if outcome.is_err() {
-            // The others have nothing left to do.
-            self.next.fetch_max(self.chunks.len(), Ordering::Relaxed);
-        }
-        outcome.map(|()| done)
-    }
-}
-
-/// What became of all chunks, in their order. This thread is one of them; where the system gives fewer, they do it.
-fn by_threads(
-    capturer: &Capturer<'_>,
-    work: &Work<'_>,
-    block_bytes: usize,
-) -> Result<Vec<(usize, Groups)>> {
-    let others = capturer.threads.min(work.chunks.len()).saturating_sub(1);
-    let parts: Vec<_> = scope(|scope| {
-        let started: Vec<_> = (0..others)
-            .map_while(|_| {
-                let named = Builder::new().name("backstay-capture".to_owned());
-                named
-                    .spawn_scoped(scope, || work.take(capturer, block_bytes))
-                    .ok()
-            })
-            .collect();
-        let own = work.take(capturer, block_bytes);
-        let others = started.into_iter().map(join);
-        std::iter::once(own).chain(others).collect()
-    });
-    let mut done = Vec::new();
-    for part in parts {
-        done.extend(part?);
-    }
-    done.sort_unstable_by_key(|&(chunk, _)| chunk);
-    Ok(done)
-}
-
-fn join<T>(worker: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    worker.join().unwrap_or_else(|_panic| {
-        let context = "a capture thread panicked";
-        Err(Error::new(ErrorKind::Internal, context))
-    })
 }
