@@ -149,6 +149,8 @@ fn main() -> Outcome<()> {
         say(&format!("{scenario}: {size} ranks of {mib} MiB"));
         let mut servers = Vec::new();
         if scenario == "slowdown" {
+            // The ranks make it later.
+            std::fs::create_dir_all(&folder)?;
             for job in background::JOBS {
                 servers.push(Server::start(&archive(&folder), job)?);
             }

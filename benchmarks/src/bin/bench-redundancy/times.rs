@@ -29,6 +29,8 @@ impl Protected {
             node: Some(format!("node{}", job.comm.rank())),
             redundancy,
             changed_share: 1.0,
+            // Each node believes that it has all processors, which four of them share.
+            capture_threads: Some(1),
             encode_rate_bytes: rate_bytes,
             ..Config::default()
         };
