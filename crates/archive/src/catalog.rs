@@ -189,10 +189,7 @@ fn epochs(folder: &Path) -> Result<Vec<u32>> {
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
         let name = name.to_string_lossy();
-        let middle = name
-            .strip_prefix("catalog-")
-            .and_then(|rest| rest.strip_suffix(".backstay"));
-        found.extend(middle.and_then(|epoch| epoch.parse::<u32>().ok()));
+        found.extend(crate::FileName::catalog(&name));
     }
     found.sort_unstable_by(|a, b| b.cmp(a));
     Ok(found)

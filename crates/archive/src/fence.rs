@@ -6,14 +6,11 @@
 //! only after a long time. It is removed under its own lock, and whoever locks one looks whether it is still
 //! the one in its place.
 
-use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::open;
+use backstay_base::io::{lock, open};
 use backstay_format::StoreId;
 use backstay_format::limits::LABEL_BYTES_MAX;
-use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -72,9 +69,8 @@ impl Fence {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = open::open(&options, &path).map_err(failed)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| failed(error.into()))?;
-        if !is_in_place(&file, &path) {
+        let taken = lock::take(&file, Duration::ZERO).map_err(failed)?;
+        if !taken || !lock::stands_at(&file, &path) {
             return Err(busy(
                 &path.display().to_string(),
                 "it was removed meanwhile",
@@ -86,20 +82,18 @@ impl Fence {
     fn again_in(folder: &Path, store: StoreId, what: &str) -> Result<Self> {
         let path = path(folder, store);
         let mut options = OpenOptions::new();
-        let Ok(mut file) = open::open(options.read(true).write(true), &path) else {
+        let Ok(file) = open::open(options.read(true).write(true), &path) else {
             let why = format!("{} is gone, so its process may live", path.display());
             return Err(busy(what, &why));
         };
-        if !lock(&file, GRACE) {
-            let mut holder = String::new();
-            let read = Read::by_ref(&mut file).take(64).read_to_string(&mut holder);
-            let holder = match read {
-                Ok(_) if !holder.trim().is_empty() => format!("process {}", holder.trim()),
-                _ => "a process of this host".to_owned(),
+        if !lock::take(&file, GRACE).unwrap_or(false) {
+            let holder = match lock::holder(&file) {
+                process if process.is_empty() => "a process of this host".to_owned(),
+                process => format!("process {process}"),
             };
             return Err(busy(what, &format!("{holder} writes it")));
         }
-        if !is_in_place(&file, &path) {
+        if !lock::stands_at(&file, &path) {
             return Err(busy(what, "its lock was replaced meanwhile"));
         }
         Self::signed(file).map_err(|error| Error::io(format!("{}", path.display()), error))
@@ -114,36 +108,13 @@ impl Fence {
 
     /// Whether a process of this host that lives may write the file.
     pub fn is_held(store: StoreId) -> bool {
-        let file = folder().and_then(|folder| {
-            open::open_read(&path(&folder, store))
-                .map_err(|error| Error::io("opening a lock", error))
-        });
-        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+        folder().is_ok_and(|folder| lock::is_held(&path(&folder, store)))
     }
 
     fn signed(mut file: File) -> std::io::Result<Self> {
         open::inscribe(&mut file, &format!("{}\n", std::process::id()))?;
         Ok(Self { _file: file })
     }
-}
-
-/// Takes the lock, and waits for a holder that is dying.
-fn lock(file: &File, grace: Duration) -> bool {
-    let deadline = Deadline::after(grace);
-    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if deadline.left().is_none() {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
-}
-
-/// Whether `file` is still what stands at `path`.
-fn is_in_place(file: &File, path: &Path) -> bool {
-    let inode = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let held = file.metadata().map(inode).ok();
-    held.is_some() && std::fs::symlink_metadata(path).map(inode).ok() == held
 }
 
 /// Removes locks that nobody holds and nobody took for `age`.
@@ -167,8 +138,8 @@ fn remove_unheld(path: &Path) -> bool {
     let Ok(file) = open::open_read(path) else {
         return false;
     };
-    flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && is_in_place(&file, path)
+    lock::take(&file, Duration::ZERO).unwrap_or(false)
+        && lock::stands_at(&file, path)
         && std::fs::remove_file(path).is_ok()
 }
 

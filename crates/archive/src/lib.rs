@@ -19,6 +19,7 @@ pub mod typed;
 pub mod drain;
 pub mod write;
 mod make;
+mod names;
 pub mod layout;
 mod heir;
 pub mod private;
@@ -39,6 +40,7 @@ pub use catalog::{Catalog, CatalogReader, NewCheckpoint, NewPart};
 pub use device::ArchiveDevice;
 pub use extent::Payload;
 pub use layout::Layout;
+pub use names::FileName;
 pub use write::{ArchiveStore, Commit, NewSegment, Stats};
 
 use backstay_base::clock::Pulse;
@@ -212,12 +214,12 @@ impl Default for WriteOptions {
 
 /// Name of the file of `aggregator` in `epoch`.
 pub fn store_file(aggregator: u32, epoch: u32) -> String {
-    format!("aggregate-{aggregator}-{epoch}.backstay")
+    FileName::Store { aggregator, epoch }.to_string()
 }
 
 /// Name of the catalog file of `epoch`.
 pub fn catalog_file(epoch: u32) -> String {
-    format!("catalog-{epoch}.backstay")
+    FileName::Catalog { epoch }.to_string()
 }
 
 /// The folder of a job's archive below `directory`.

@@ -7,7 +7,7 @@
 use super::find::archive_file;
 use super::open::OpenStore;
 use super::{Checkpoint, Stores, Unreadable};
-use backstay_archive::{Catalog, CatalogReader};
+use backstay_archive::{Catalog, CatalogReader, FileName};
 use backstay_base::error::ErrorKind;
 use backstay_format::width::index;
 use backstay_format::{CatalogCheckpoint, CatalogState, CheckpointId};
@@ -53,18 +53,11 @@ pub struct Archived {
     pub lacks: Vec<String>,
 }
 
-/// Aggregator and epoch of a store's file, by its name.
-fn numbers_of(name: &str) -> Option<(u32, u32)> {
-    let middle = name.strip_prefix("aggregate-")?.strip_suffix(".backstay")?;
-    let (aggregator, epoch) = middle.split_once('-')?;
-    Some((aggregator.parse().ok()?, epoch.parse().ok()?))
-}
-
 /// The newest file of each aggregator among `names`.
 fn newest_of<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<u32, (u32, &'a str)> {
     let mut newest: BTreeMap<u32, (u32, &str)> = BTreeMap::new();
     for name in names {
-        if let Some((aggregator, epoch)) = numbers_of(name) {
+        if let Some((aggregator, epoch)) = FileName::store(name) {
             let known = newest.entry(aggregator).or_insert((epoch, name));
             *known = (*known).max((epoch, name));
         }
@@ -144,7 +137,7 @@ impl Archive {
             self.files_of(entry).any(|name| name == file)
         } else {
             let newest = newest_of(self.opened.keys().map(|name| &**name));
-            numbers_of(file).is_none_or(|(aggregator, epoch)| {
+            FileName::store(file).is_none_or(|(aggregator, epoch)| {
                 newest
                     .get(&aggregator)
                     .is_none_or(|(last, _)| *last == epoch)
@@ -389,6 +382,6 @@ mod tests {
         let newest = newest_of(names.into_iter());
         assert_eq!(newest[&1], (10, names[1]));
         assert_eq!(newest[&0], (3, names[2]));
-        assert_eq!(numbers_of("aggregate-1.backstay"), None);
+        assert_eq!(FileName::store("aggregate-1.backstay"), None);
     }
 }

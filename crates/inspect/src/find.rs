@@ -2,6 +2,7 @@
 //! Purpose: finds store files, and archives of jobs, at or below a path.
 //! Invariants: bounded in depth and in entries; below the given path no symbolic link is followed.
 
+use backstay_archive::FileName;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::geometry::SUPERBLOCK_OFFSETS;
 use backstay_store::place::{STORE_FILE, default_folders};
@@ -95,13 +96,8 @@ fn what_is(path: &Path) -> Found {
 
 /// Whether a name is one of an archive's files: `Some(true)` of a catalog, `Some(false)` of a store.
 pub(super) fn archive_file(name: &OsStr) -> Option<bool> {
-    let name = name.to_str()?.strip_suffix(".backstay")?;
-    let number = |text: &str| text.parse::<u32>().is_ok();
-    if let Some(epoch) = name.strip_prefix("catalog-") {
-        return number(epoch).then_some(true);
-    }
-    let (aggregator, epoch) = name.strip_prefix("aggregate-")?.split_once('-')?;
-    (number(aggregator) && number(epoch)).then_some(false)
+    let found = FileName::of(name.to_str()?)?;
+    Some(matches!(found, FileName::Catalog { .. }))
 }
 
 /// Fails only for the folder asked for; folders below that cannot be read are passed over.

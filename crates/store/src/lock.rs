@@ -3,13 +3,9 @@
 //! In from: the node's leader. Out: the lock, or an error that names the other job.
 //! Invariants: locks are the kernel's (flock), so a dead job's lock is taken over by itself.
 
-use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::open;
-use rustix::fs::{FlockOperation, flock};
+use backstay_base::io::{lock, open};
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,7 +26,7 @@ impl StoreLock {
         let path = directory.join(LOCK_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
-        wait_for(&file, &path, || holder(&path))?;
+        wait_for(&file, &path, "another job")?;
         let mine = format!("job {job}, process {}\n", std::process::id());
         open::inscribe(&mut file, &mine).map_err(failed)?;
         Ok(Self { file })
@@ -38,15 +34,12 @@ impl StoreLock {
 
     /// Whether this lock is the one that others find in `directory`.
     pub fn stands_in(&self, directory: &Path) -> bool {
-        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let held = self.file.metadata().map(inode).ok();
-        held.is_some() && std::fs::metadata(directory.join(LOCK_FILE)).map(inode).ok() == held
+        lock::stands_at(&self.file, &directory.join(LOCK_FILE))
     }
 
     /// Whether a leader that lives holds the lock in `directory`.
     pub fn is_held(directory: &Path) -> bool {
-        let file = open::open_read(&directory.join(LOCK_FILE));
-        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+        lock::is_held(&directory.join(LOCK_FILE))
     }
 
     /// Holds the place of the control file at `path`, which somebody removed while it was mapped: a later
@@ -54,9 +47,10 @@ impl StoreLock {
     pub fn hold_place(path: &Path) -> Result<File> {
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let file = open::open_own(path).map_err(failed)?;
-        let held = flock(&file, FlockOperation::NonBlockingLockShared);
-        held.map_err(|error| failed(error.into()))?;
-        Ok(file)
+        if lock::share(&file).map_err(failed)? {
+            return Ok(file);
+        }
+        Err(busy(path, "another start of this job"))
     }
 
     /// Waits until no process of an earlier start holds the control file at `path`.
@@ -64,43 +58,29 @@ impl StoreLock {
         let Ok(file) = open::open_read(path) else {
             return Ok(());
         };
-        wait_for(&file, path, || {
-            "a process of an earlier start of this job that still runs".to_owned()
-        })
+        wait_for(
+            &file,
+            path,
+            "a process of an earlier start of this job that still runs",
+        )
     }
 }
 
-fn wait_for(file: &File, path: &Path, holder: impl Fn() -> String) -> Result<()> {
-    let deadline = Deadline::after(GRACE);
-    loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) if deadline.left().is_some() => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let context = format!(
-                    "{} is held by {}; end that job, or set another job name or store_path",
-                    path.display(),
-                    holder()
-                );
-                return Err(Error::new(ErrorKind::StoreBusy, context));
-            }
-            Err(error) => {
-                return Err(Error::io(
-                    format!("locking {}", path.display()),
-                    error.into(),
-                ));
-            }
-        }
+/// Takes the lock of `file`, or names who has it: as its text says, or else as `nobody_said`.
+fn wait_for(file: &File, path: &Path, nobody_said: &str) -> Result<()> {
+    let taken = lock::take(file, GRACE);
+    if taken.map_err(|error| Error::io(format!("locking {}", path.display()), error))? {
+        return Ok(());
     }
+    let holder = lock::holder(file);
+    let is_said = !holder.is_empty() && path.ends_with(LOCK_FILE);
+    Err(busy(path, if is_said { &holder } else { nobody_said }))
 }
 
-fn holder(path: &Path) -> String {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(512).read_to_string(&mut text));
-    match read {
-        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
-        _ => "another job".to_owned(),
-    }
+fn busy(path: &Path, holder: &str) -> Error {
+    let context = format!(
+        "{} is held by {holder}; end that job, or set another job name or store_path",
+        path.display()
+    );
+    Error::new(ErrorKind::StoreBusy, context)
 }

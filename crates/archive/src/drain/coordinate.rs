@@ -13,7 +13,7 @@ use super::seats::Seats;
 use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
 use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, sweep};
 use crate::catalog::slot_bytes_for;
-use crate::{Catalog, Identity, NewCheckpoint, NewPart, fence, private, retention};
+use crate::{Catalog, FileName, Identity, NewCheckpoint, NewPart, fence, private, retention};
 use backstay_base::clock::{Deadline, Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
@@ -515,7 +515,7 @@ fn record(catalog: &Catalog, id: CheckpointId, parts: &[DrainProgress]) -> Resul
 
 /// The newest file of each aggregator: that of the highest epoch.
 fn newest_files<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<u32, &'a str> {
-    let known = names.filter_map(|name| Some((sweep::aggregate_of(name)?, name)));
+    let known = names.filter_map(|name| Some((FileName::store(name)?, name)));
     let mut files: Vec<((u32, u32), &str)> = known.collect();
     files.sort_unstable();
     let newest = files.into_iter();

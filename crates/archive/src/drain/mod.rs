@@ -86,8 +86,7 @@ fn parallel<I: Sync, T: Send>(
     threads_max: usize,
     what: impl Fn(&I) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    let done = fanout::each(items, threads_max, |_, item| what(item));
-    done.into_iter().collect()
+    fanout::all(items, threads_max, |_, item| what(item))
 }
 
 /// Does `work` until it ends by itself. Where it panics that is said, and it begins again after `pause`,

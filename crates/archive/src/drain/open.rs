@@ -106,10 +106,7 @@ fn identity(job: &DrainJob) -> Identity {
 
 /// The epoch of an aggregator's file, by its name.
 pub(super) fn epoch_of(file: &str) -> u32 {
-    let number = file
-        .strip_suffix(".backstay")
-        .and_then(|name| name.rsplit('-').next());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    crate::FileName::store(file).map_or(0, |(_, epoch)| epoch)
 }
 
 fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {

@@ -17,7 +17,6 @@ use backstay_format::width::{index, to_u64};
 use backstay_format::{Address, BlockRef, SegmentId, SegmentPiece};
 use backstay_store::reader::StoreReader;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes of segments that are gathered before they are encoded: where all nodes are on this host,
@@ -305,31 +304,26 @@ fn store_all(
 /// Encodes the segments of a window in so many threads as asked for, and hands them to the store.
 fn encode_window(packing: &Packing<'_>, window: &Window) -> Result<()> {
     let drain = packing.drain;
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<()> {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(segment) = window.segments.get(at) else {
-                return Ok(());
-            };
-            drain.go_on()?;
-            let bytes = std::mem::replace(&mut *lock(&window.bytes[at]), Vec::new().into());
-            let pieces = packing.records(segment)?;
-            let checkpoint = drain.job.checkpoint;
-            let base = packing.history.base(packing, drain.encoders, segment);
-            let new =
-                drain
-                    .encoders
-                    .encode(segment, &drain.means, checkpoint, pieces, bytes, base)?;
-            packing.history.note(&new);
-            let stored = to_u64(new.payload.len());
-            drain.store.append(new)?;
-            drain.pulse.beat();
-            let mut progress = lock(drain.progress);
-            progress.bytes_encoded += u64::from(segment.length);
-            progress.bytes_stored += stored;
-        }
-    };
-    let threads: Vec<u32> = (0..drain.settings.threads.max(1)).collect();
-    parallel(&threads, threads.len(), |_| work()).map(|_| ())
+    let places: Vec<usize> = (0..window.segments.len()).collect();
+    let threads = index(drain.settings.threads.max(1));
+    parallel(&places, threads, |&at| {
+        drain.go_on()?;
+        let segment = &window.segments[at];
+        let bytes = std::mem::replace(&mut *lock(&window.bytes[at]), Vec::new().into());
+        let pieces = packing.records(segment)?;
+        let checkpoint = drain.job.checkpoint;
+        let base = packing.history.base(packing, drain.encoders, segment);
+        let new = drain
+            .encoders
+            .encode(segment, &drain.means, checkpoint, pieces, bytes, base)?;
+        packing.history.note(&new);
+        let stored = to_u64(new.payload.len());
+        drain.store.append(new)?;
+        drain.pulse.beat();
+        let mut progress = lock(drain.progress);
+        progress.bytes_encoded += u64::from(segment.length);
+        progress.bytes_stored += stored;
+        Ok(())
+    })
+    .map(drop)
 }

@@ -7,14 +7,10 @@
 //! host (localflock), or does not have costs nothing.
 
 use crate::{fence, private};
-use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::open;
+use backstay_base::io::{lock, open};
 use backstay_base::notice;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,30 +32,16 @@ impl RunningLock {
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
         private::check_file(&path, &file.metadata().map_err(failed)?)?;
-        let deadline = Deadline::after(GRACE);
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if deadline.left().is_some() => {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    let mut holder = String::new();
-                    drop(
-                        Read::by_ref(&mut file)
-                            .take(400)
-                            .read_to_string(&mut holder),
-                    );
-                    return held(&path, holder.trim(), is_next_start);
-                }
-                Err(error) => {
-                    notice::warn(&format!(
-                        "{} cannot be locked ({error}): of two jobs on one archive the later one has it, \
-                         which the other learns when it archives",
-                        path.display()
-                    ));
-                    return Ok(Self { _file: None });
-                }
+        match lock::take(&file, GRACE) {
+            Ok(true) => {}
+            Ok(false) => return held(&path, &lock::holder(&file), is_next_start),
+            Err(error) => {
+                notice::warn(&format!(
+                    "{} cannot be locked ({error}): of two jobs on one archive the later one has it, \
+                     which the other learns when it archives",
+                    path.display()
+                ));
+                return Ok(Self { _file: None });
             }
         }
         let mine = format!(

@@ -6,23 +6,11 @@
 //! newest one stays, to fall back to. Who was taken over from removes nothing.
 
 use super::fetch::open_device;
-use crate::Catalog;
+use crate::{Catalog, FileName};
 use backstay_base::error::Result;
 use backstay_format::width::index;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// Aggregator and epoch of a store, by the name of its file.
-pub(super) fn aggregate_of(name: &str) -> Option<(u32, u32)> {
-    let middle = name.strip_prefix("aggregate-")?.strip_suffix(".backstay")?;
-    let (aggregator, epoch) = middle.split_once('-')?;
-    Some((aggregator.parse().ok()?, epoch.parse().ok()?))
-}
-
-fn catalog_of(name: &str) -> Option<u32> {
-    let middle = name.strip_prefix("catalog-")?.strip_suffix(".backstay")?;
-    middle.parse().ok()
-}
 
 /// Removes what is of no use in `folder`, whose catalog is `catalog` and which so many aggregators write;
 /// the names of what went.
@@ -34,15 +22,15 @@ pub(super) fn sweep(folder: &Path, catalog: &Catalog, aggregators: usize) -> Res
         .map(|s| s.name.clone())
         .collect();
     let mut newest: BTreeMap<u32, u32> = BTreeMap::new();
-    for (aggregator, epoch) in listed.iter().filter_map(|name| aggregate_of(name)) {
+    for (aggregator, epoch) in listed.iter().filter_map(|name| FileName::store(name)) {
         let known = newest.entry(aggregator).or_default();
         *known = epoch.max(*known);
     }
-    let own = catalog_of(catalog.file()).unwrap_or(0);
+    let own = FileName::catalog(catalog.file()).unwrap_or(0);
     let (mut stores, mut gone) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if let Some((aggregator, epoch)) = aggregate_of(&name) {
+        if let Some((aggregator, epoch)) = FileName::store(&name) {
             let behind = newest
                 .get(&aggregator)
                 .is_some_and(|newest| epoch < *newest);
@@ -50,7 +38,7 @@ pub(super) fn sweep(folder: &Path, catalog: &Catalog, aggregators: usize) -> Res
             if (behind || idle) && !listed.contains(&name) {
                 stores.push(name);
             }
-        } else if catalog_of(&name).is_some_and(|epoch| epoch + 1 < own) {
+        } else if FileName::catalog(&name).is_some_and(|epoch| epoch + 1 < own) {
             gone.push(name);
         }
     }
@@ -81,14 +69,6 @@ mod tests {
     use super::*;
     use crate::{Identity, catalog_file};
     use backstay_format::catalog::SLOT_BYTES_DEFAULT;
-
-    #[test]
-    fn names_tell_aggregator_and_epoch() {
-        assert_eq!(aggregate_of("aggregate-12-3.backstay"), Some((12, 3)));
-        assert_eq!(aggregate_of("aggregate-12.backstay"), None);
-        assert_eq!(catalog_of(&catalog_file(7)), Some(7));
-        assert_eq!(catalog_of("catalog-x.backstay"), None);
-    }
 
     #[test]
     fn only_what_nobody_needs_goes() {

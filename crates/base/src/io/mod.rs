@@ -6,7 +6,9 @@
 
 pub mod file;
 pub mod fault;
+pub mod holes;
 pub mod lease;
+pub mod lock;
 pub mod sealed;
 pub mod direct;
 pub mod on_demand;

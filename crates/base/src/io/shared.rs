@@ -56,7 +56,9 @@ impl SharedWords {
             .truncate(false)
             .mode(0o600);
         let file = open::open(&options, path)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)?;
+        if !super::lock::share(&file)? {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
         if let Some(count) = fresh {
             let bytes = backstay_format::width::to_u64(count * size_of::<AtomicU64>());
             open::check_file_size(bytes)?;

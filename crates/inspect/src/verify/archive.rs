@@ -6,9 +6,8 @@
 //! a base is told of the base, with all that needs it.
 
 use super::{Finding, Verifier};
-use crate::find::archive_file;
 use crate::{Archive, Stores};
-use backstay_archive::{ArchiveDevice, Folder, Place, catalog_file};
+use backstay_archive::{ArchiveDevice, FileName, Folder, Place, catalog_file};
 use backstay_base::error::{Error, Result};
 use backstay_base::io::Device;
 use backstay_base::io::direct::AlignedBytes;
@@ -410,12 +409,8 @@ impl Stores {
 fn catalogs_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name());
-    let names = names.filter(|name| archive_file(name) == Some(true));
     let mut epochs: Vec<u32> = names
-        .filter_map(|name| {
-            let name = name.to_str()?.strip_prefix("catalog-")?;
-            name.strip_suffix(".backstay")?.parse().ok()
-        })
+        .filter_map(|name| FileName::catalog(name.to_str()?))
         .collect();
     epochs.sort_unstable();
     epochs.into_iter().map(catalog_file).collect()

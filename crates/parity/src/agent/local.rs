@@ -8,16 +8,15 @@
 
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::{fault, open};
+use backstay_base::io::{fault, lock, open};
 use backstay_base::notice;
 use backstay_format::FormatError;
 use backstay_format::local::{LocalAnswer, LocalRequest};
 use backstay_format::width::index;
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -50,15 +49,9 @@ impl AgentPlace {
         let path = directory.join(AGENT_FILE);
         let failed = |error| Error::io(format!("opening {}", path.display()), error);
         let mut file = open::open_own(&path).map_err(failed)?;
-        let deadline = Deadline::after(LOOK);
-        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            if deadline.left().is_none() {
-                let mut text = String::new();
-                drop(file.read_to_string(&mut text));
-                let context = format!("node's agent is already process {}", text.trim());
-                return Err(Error::new(ErrorKind::StoreBusy, context));
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if !lock::take(&file, LOOK).map_err(failed)? {
+            let context = format!("node's agent is already process {}", lock::holder(&file));
+            return Err(Error::new(ErrorKind::StoreBusy, context));
         }
         open::inscribe(&mut file, &format!("{id}\n")).map_err(failed)?;
         let socket = directory.join(SOCKET);
@@ -76,9 +69,7 @@ impl AgentPlace {
 
     /// Whether leaders find this agent: nobody removed its file, or the whole folder.
     pub fn stands(&self) -> bool {
-        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let held = self.file.metadata().map(inode).ok();
-        held.is_some() && std::fs::metadata(&self.path).map(inode).ok() == held
+        lock::stands_at(&self.file, &self.path)
     }
 
     /// The next leader that calls, if one does within `limit`.
@@ -256,15 +247,11 @@ impl AgentClient {
 
 /// The process that holds the agent's file.
 fn living(directory: &Path) -> Option<i32> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let mut file = open::open(&options, &directory.join(AGENT_FILE)).ok()?;
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+    let file = open::open_read(&directory.join(AGENT_FILE)).ok()?;
+    if lock::share(&file).ok()? {
         return None;
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok().filter(|pid| *pid > 1)
+    lock::holder(&file).parse().ok().filter(|pid| *pid > 1)
 }
 
 /// Before a new start opens the store in `directory`: an agent process lets go of it, or is ended. Returns
@@ -349,7 +336,7 @@ mod tests {
         std::fs::write(&path, format!("{}\n", stranger.id())).unwrap();
         // Whoever holds the place has another number here.
         let holds = File::open(&path).unwrap();
-        flock(&holds, FlockOperation::LockExclusive).unwrap();
+        assert!(lock::take(&holds, PATIENCE).unwrap());
         let pid = i32::try_from(stranger.id()).unwrap();
         let error = end(folder.path(), pid, Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreBusy);

@@ -3,7 +3,8 @@
 //! In from: `names`. Out to: the memory of the node, the program's file systems.
 //! Invariants: a copy is whole under its name, or not there.
 
-use rustix::fs::{SeekFrom, copy_file_range, seek};
+use backstay_base::io::holes::data_of;
+use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 use std::fs::{File, FileTimes};
 use std::io::Result;
@@ -44,49 +45,28 @@ fn copy_to(from: &Path, to: &Path) -> Result<()> {
         .mode(0o600)
         .open(to)?;
     target.set_len(about.len())?;
-    let mut at = 0;
-    while at < about.len() {
-        let (start, end) = match stretch(&source, at, about.len()) {
-            Some(stretch) => stretch?,
-            None => break,
-        };
-        let (mut read, mut written) = (start, start);
-        while read < end {
-            let left = usize::try_from(end - read)
+    for data in data_of(&source)? {
+        let (mut read, mut written) = (data.start, data.start);
+        while read < data.end {
+            let left = usize::try_from(data.end - read)
                 .unwrap_or(usize::MAX)
                 .min(1 << 30);
             match copy_file_range(&source, Some(&mut read), &target, Some(&mut written), left) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                    bytes(&source, &target, read..end)?;
+                    bytes(&source, &target, read..data.end)?;
                     break;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        at = end;
     }
     target.set_permissions(std::fs::Permissions::from_mode(
         about.permissions().mode() & 0o7777,
     ))?;
     let times = FileTimes::new().set_modified(about.modified()?);
     target.set_times(times)
-}
-
-/// The next stretch with data; nothing where there is none any more.
-fn stretch(source: &File, at: u64, length: u64) -> Option<Result<(u64, u64)>> {
-    let start = match seek(source, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return None,
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Some(Ok((at, length))),
-        Err(error) => return Some(Err(error.into())),
-    };
-    let end = match seek(source, SeekFrom::Hole(start)) {
-        Ok(end) => end.min(length),
-        Err(error) => return Some(Err(error.into())),
-    };
-    Some(Ok((start, end)))
 }
 
 /// Between file systems that do not copy for each other.

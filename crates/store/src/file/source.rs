@@ -8,14 +8,14 @@ use super::layout::{FileMap, stretches};
 use super::{check_regular, of_program};
 use crate::region::Source;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::holes::data_of_known;
 use backstay_base::io::open::above_standard;
 use backstay_format::limits::FILE_MODE_MAX;
 use backstay_format::{StoredFile, Stretch};
-use rustix::fs::{Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +88,8 @@ impl FileSource {
     ) -> Result<Self> {
         let (file, about) = open(path)?;
         let seen = Seen::of(&about, stored_as.routed);
-        let data = data_of(&file, &about).map_err(|error| of_program("reading", path, error))?;
+        let data =
+            data_of_known(&file, &about).map_err(|error| of_program("reading", path, error))?;
         let whole = former.map(|former| {
             [Stretch {
                 start: 0,
@@ -186,42 +187,6 @@ fn open(path: &Path) -> Result<(File, Stat)> {
     let about = rustix::fs::fstat(&file).map_err(failed)?;
     check_regular(path, &about)?;
     Ok((File::from(file), about))
-}
-
-/// Where a file has data, ascending.
-fn data_of(file: &File, about: &Stat) -> std::io::Result<Vec<Range<u64>>> {
-    let length = u64::try_from(about.st_size).unwrap_or(0);
-    let whole = || -> Vec<Range<u64>> { std::iter::once(0..length).collect() };
-    if u64::try_from(about.st_blocks)
-        .unwrap_or(0)
-        .saturating_mul(512)
-        >= length
-    {
-        return Ok(whole());
-    }
-    let mut data = Vec::new();
-    let mut at = 0;
-    while at < length {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // No more data: the rest is a hole.
-            Err(Errno::NXIO) => break,
-            // This file system does not say where holes are.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(whole()),
-            Err(error) => return Err(error.into()),
-        };
-        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-            Ok(end) => end.min(length),
-            Err(Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        if end <= at {
-            break;
-        }
-        data.push(start..end);
-        at = end;
-    }
-    Ok(data)
 }
 
 impl Source for FileSource {
