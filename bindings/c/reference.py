@@ -28,6 +28,7 @@ ADAPTER = "include/backstay/backstay_mpi.h"
 # What belongs together, in the order of the site's page; a call that is nowhere here is an error.
 GROUPS = {
     "A session": ["mpi_open", "open", "close", "finish"],
+    "Settings": ["options_new", "option_set", "options_free"],
     "What is protected": ["protect", "protect_array", "unprotect", "mark_dirty"],
     "Checkpoints": ["checkpoint", "checkpoint_start", "test", "wait", "protection_status", "due", "should_leave", "pin",
                     "unpin", "scrub"],
@@ -72,7 +73,7 @@ def entries(text):
             name = re.search(r"(\w+);$", lines[end])[1]
             found.append(Entry("struct", name, paragraphs(comment), "\n".join(lines[at:end + 1])))
             at = end
-        elif re.match(r"(int32_t|const char \*)\s?\*?backstay_\w+\(", line) and comment:
+        elif re.match(r"(int32_t|void|const char|struct \w+) \*?backstay_\w+\(", line) and comment:
             end = at
             while not lines[end].endswith(";"):
                 end += 1

@@ -32,6 +32,7 @@ module backstay
     BACKSTAY_OK = 0, BACKSTAY_NO_CHECKPOINT = 1, BACKSTAY_INVALID_ARGUMENT = 10, &
     BACKSTAY_VARIABLE_MISMATCH = 11, BACKSTAY_CONFIGURATION = 12, BACKSTAY_STORE_FULL = 20, &
     BACKSTAY_STORE_BUSY = 21, BACKSTAY_STORE_IO = 22, BACKSTAY_STORE_FAILED = 23, BACKSTAY_UNREADABLE = 24, &
+    BACKSTAY_EARLIER_FAILED = 25, &
     BACKSTAY_CORRUPT = 30, BACKSTAY_NOT_RETAINED = 31, BACKSTAY_TIMEOUT = 40, BACKSTAY_COMMUNICATOR = 41, &
     BACKSTAY_PEER_FAILED = 42, BACKSTAY_PEER_UNREACHABLE = 43, BACKSTAY_UNSUPPORTED = 50, &
     BACKSTAY_INTERNAL = 60, &
@@ -50,18 +51,19 @@ module backstay
     type(c_ptr) :: handle = c_null_ptr
   end type
 
-  ! Settings of a session. What is 0 or not allocated stays as the environment, the file that
-  ! BACKSTAY_CONFIG names, or the default has it. docs/reference/config.md explains each.
+  ! Settings of a session, made by backstay_option_set. What is not set stays as the environment, the file that
+  ! BACKSTAY_CONFIG names, or the default has it. docs/reference/config.md has them all.
   type, public :: backstay_options
-    character(len=:), allocatable :: job, node, store_path, cpu_set, interval
-    character(len=:), allocatable :: redundancy, failure_domain, archive, settings  ! settings: others, as in a file
-    integer(i8) :: node_mtbf_hours = 0, reserve_bytes = 0, timeout_ms = 0, watchdog_ms = 0
-    integer(i8) :: metrics_interval_ms = 0, encode_rate_bytes = 0, archive_rate_bytes = 0
-    integer(i8) :: segment_bytes = 0, block_bytes = 0, retained = 0, capture_threads = 0
-    integer(i8) :: parity = 0, group_size = 0, archive_every = 0, archive_retained = 0
-    integer(i4) :: tracking = BACKSTAY_TRACKING_DEFAULT
-    real(r8) :: changed_share = 0
+    private
+    character(len=:), allocatable :: pairs  ! names and values, each with a zero after it
   end type
+
+  ! Sets one setting by its name: call backstay_option_set(options, "reserve_bytes", "2GiB"). What cannot be set is an
+  ! error of backstay_open.
+  interface backstay_option_set
+    module procedure set_text, set_i4, set_i8, set_r8, set_logical
+  end interface
+  public :: backstay_option_set
 
   ! The types below are the structs of backstay.h, field by field.
 
@@ -231,34 +233,16 @@ module backstay
       character(len=*, kind=c_char), intent(in) :: name
       integer(i4) :: status
     end function
-    function f_options() bind(c, name="backstay_fortran_options") result(options)
-      import :: c_ptr
+    function f_options(pairs, bytes) bind(c, name="backstay_fortran_options") result(options)
+      import :: c_char, c_ptr, i8
+      character(kind=c_char), intent(in) :: pairs(*)
+      integer(i8), value :: bytes
       type(c_ptr) :: options
     end function
-    subroutine f_options_free(options) bind(c, name="backstay_fortran_options_free")
+    subroutine f_options_free(options) bind(c, name="backstay_options_free")
       import :: c_ptr
       type(c_ptr), value :: options
     end subroutine
-    function f_set_text(options, name, value) bind(c, name="backstay_fortran_set_text") result(status)
-      import :: c_char, c_ptr, i4
-      type(c_ptr), value :: options
-      character(kind=c_char), intent(in) :: name(*), value(*)
-      integer(i4) :: status
-    end function
-    function f_set_number(options, name, number) bind(c, name="backstay_fortran_set_number") result(status)
-      import :: c_char, c_ptr, i4, i8
-      type(c_ptr), value :: options
-      character(kind=c_char), intent(in) :: name(*)
-      integer(i8), value :: number
-      integer(i4) :: status
-    end function
-    function f_set_real(options, name, number) bind(c, name="backstay_fortran_set_real") result(status)
-      import :: c_char, c_ptr, i4, r8
-      type(c_ptr), value :: options
-      character(kind=c_char), intent(in) :: name(*)
-      real(r8), value :: number
-      integer(i4) :: status
-    end function
   end interface
 
   ! backstay.h.
@@ -385,8 +369,8 @@ contains
     type(c_ptr) :: settings
     integer(i4) :: status
 
-    status = made(options, settings)
-    if (status == BACKSTAY_OK) status = f_open(session, comm, settings)
+    settings = made(options)
+    status = f_open(session, comm, settings)
     call f_options_free(settings)
     call finish(status, stat, errmsg)
   end subroutine
@@ -400,8 +384,8 @@ contains
     type(c_ptr) :: settings
     integer(i4) :: status
 
-    status = made(options, settings)
-    if (status == BACKSTAY_OK) status = f_open_single(session, settings)
+    settings = made(options)
+    status = f_open_single(session, settings)
     call f_options_free(settings)
     call finish(status, stat, errmsg)
   end subroutine
@@ -733,42 +717,56 @@ contains
   end function
 
   ! The settings for C; NULL if there are none.
-  function made(options, settings) result(status)
+  function made(options) result(settings)
     type(backstay_options), intent(in), optional :: options
-    type(c_ptr), intent(out) :: settings
-    character(len=*), parameter :: names(*) = [character(len=19) :: "node_mtbf_hours", "reserve_bytes", &
-      "timeout_ms", "watchdog_ms", "metrics_interval_ms", "encode_rate_bytes", "archive_rate_bytes", &
-      "segment_bytes", "block_bytes", "retained", "capture_threads", "parity", "group_size", "archive_every", &
-      "archive_retained", "tracking"]
-    integer(i8) :: numbers(size(names))
-    integer(i4) :: status, i
+    type(c_ptr) :: settings
 
-    status = BACKSTAY_OK
     settings = c_null_ptr
     if (.not. present(options)) return
-    settings = f_options()
-    call set_text("job", options%job); call set_text("node", options%node); call set_text("settings", options%settings)
-    call set_text("store_path", options%store_path); call set_text("cpu_set", options%cpu_set)
-    call set_text("interval", options%interval); call set_text("redundancy", options%redundancy)
-    call set_text("failure_domain", options%failure_domain); call set_text("archive", options%archive)
-    numbers = [options%node_mtbf_hours, options%reserve_bytes, options%timeout_ms, options%watchdog_ms, &
-      options%metrics_interval_ms, options%encode_rate_bytes, options%archive_rate_bytes, &
-      options%segment_bytes, options%block_bytes, options%retained, options%capture_threads, options%parity, &
-      options%group_size, options%archive_every, options%archive_retained, int(options%tracking, i8)]
-    do i = 1, size(names)
-      if (status == BACKSTAY_OK) status = f_set_number(settings, trim(names(i)) // c_null_char, numbers(i))
-    end do
-    if (status /= BACKSTAY_OK) return
-    status = f_set_real(settings, "changed_share" // c_null_char, options%changed_share)
-
-  contains
-
-    subroutine set_text(name, value)
-      character(len=*), intent(in) :: name
-      character(len=:), allocatable, intent(in) :: value
-
-      if (status == BACKSTAY_OK .and. allocated(value)) &
-        status = f_set_text(settings, name // c_null_char, trim(value) // c_null_char)
-    end subroutine
+    if (allocated(options%pairs)) settings = f_options(options%pairs, len(options%pairs, i8))
   end function
+
+  subroutine set_text(options, name, value)
+    type(backstay_options), intent(inout) :: options
+    character(len=*), intent(in) :: name, value
+
+    if (.not. allocated(options%pairs)) options%pairs = ""
+    options%pairs = options%pairs // trim(name) // c_null_char // trim(value) // c_null_char
+  end subroutine
+
+  subroutine set_i4(options, name, value)
+    type(backstay_options), intent(inout) :: options
+    character(len=*), intent(in) :: name
+    integer(i4), intent(in) :: value
+
+    call set_i8(options, name, int(value, i8))
+  end subroutine
+
+  subroutine set_i8(options, name, value)
+    type(backstay_options), intent(inout) :: options
+    character(len=*), intent(in) :: name
+    integer(i8), intent(in) :: value
+    character(len=24) :: text
+
+    write (text, "(i0)") value
+    call set_text(options, name, text)
+  end subroutine
+
+  subroutine set_r8(options, name, value)
+    type(backstay_options), intent(inout) :: options
+    character(len=*), intent(in) :: name
+    real(r8), intent(in) :: value
+    character(len=400) :: text
+
+    write (text, "(f0.9)") value
+    call set_text(options, name, text)
+  end subroutine
+
+  subroutine set_logical(options, name, value)
+    type(backstay_options), intent(inout) :: options
+    character(len=*), intent(in) :: name
+    logical, intent(in) :: value
+
+    call set_text(options, name, trim(merge("true ", "false", value)))
+  end subroutine
 end module

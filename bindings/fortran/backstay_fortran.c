@@ -563,116 +563,19 @@ void backstay_fortran_read_rank(const session_variable *session, const CFI_cdesc
 
 /* ---- Settings -------------------------------------------------------------------------------------- */
 
-enum kind { TEXT, U64, U32, I32, F64 };
-
-static const struct {
-    const char *name;
-    size_t offset;
-    enum kind kind;
-} settings[] = {
-#define SETTING(name, kind) {#name, offsetof(backstay_options, name), kind}
-    SETTING(job, TEXT),
-    SETTING(node, TEXT),
-    SETTING(store_path, TEXT),
-    SETTING(cpu_set, TEXT),
-    SETTING(interval, TEXT),
-    SETTING(redundancy, TEXT),
-    SETTING(failure_domain, TEXT),
-    SETTING(archive, TEXT),
-    SETTING(settings, TEXT),
-    SETTING(node_mtbf_hours, U64),
-    SETTING(reserve_bytes, U64),
-    SETTING(timeout_ms, U64),
-    SETTING(watchdog_ms, U64),
-    SETTING(metrics_interval_ms, U64),
-    SETTING(encode_rate_bytes, U64),
-    SETTING(archive_rate_bytes, U64),
-    SETTING(segment_bytes, U32),
-    SETTING(block_bytes, U32),
-    SETTING(retained, U32),
-    SETTING(capture_threads, U32),
-    SETTING(parity, U32),
-    SETTING(group_size, U32),
-    SETTING(archive_every, U32),
-    SETTING(archive_retained, U32),
-    SETTING(tracking, I32),
-    SETTING(changed_share, F64),
-#undef SETTING
-};
-
-static void *setting(backstay_options *options, const char *name, enum kind *kind)
+/* Settings from names and values, each with a zero after it; what cannot be set backstay_open says. */
+backstay_options *backstay_fortran_options(const char *pairs, int64_t bytes)
 {
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (strcmp(settings[i].name, name) == 0) {
-            *kind = settings[i].kind;
-            return (char *)options + settings[i].offset;
-        }
-    return NULL;
-}
+    backstay_options *options = backstay_options_new();
+    const char *name = pairs, *end = pairs + bytes;
 
-backstay_options *backstay_fortran_options(void)
-{
-    backstay_options *options = malloc(sizeof *options);
+    while (name < end) {
+        const char *value = name + strlen(name) + 1;
 
-    if (options != NULL)
-        *options = backstay_options_default();
-    return options;
-}
-
-void backstay_fortran_options_free(backstay_options *options)
-{
-    for (size_t i = 0; options != NULL && i < sizeof settings / sizeof *settings; i++)
-        if (settings[i].kind == TEXT)
-            free(*(char **)(void *)((char *)options + settings[i].offset));
-    free(options);
-}
-
-static int32_t no_setting(const char *name)
-{
-    return refuse(BACKSTAY_INTERNAL, "backstay_open", name, "cannot be set: no memory, or no such setting");
-}
-
-int32_t backstay_fortran_set_text(backstay_options *options, const char *name, const char *value)
-{
-    enum kind kind = TEXT;
-    char *copy = malloc(strlen(value) + 1);
-    void *place = options == NULL ? NULL : setting(options, name, &kind);
-
-    if (copy == NULL || place == NULL || kind != TEXT) {
-        free(copy);
-        return no_setting(name);
+        backstay_option_set(options, name, value);
+        name = value + strlen(value) + 1;
     }
-    *(char **)place = strcpy(copy, value);
-    return BACKSTAY_OK;
-}
-
-int32_t backstay_fortran_set_number(backstay_options *options, const char *name, int64_t value)
-{
-    enum kind kind = TEXT;
-    void *place = options == NULL ? NULL : setting(options, name, &kind);
-
-    if (place == NULL || kind == TEXT || kind == F64)
-        return no_setting(name);
-    if (value < 0 || (kind == U32 && value > UINT32_MAX) || (kind == I32 && value > INT32_MAX))
-        return refuse(BACKSTAY_CONFIGURATION, "backstay_open", name, "cannot be %lld", (long long)value);
-    if (kind == U64)
-        *(uint64_t *)place = (uint64_t)value;
-    else if (kind == U32)
-        *(uint32_t *)place = (uint32_t)value;
-    else
-        *(int32_t *)place = (int32_t)value;
-    return BACKSTAY_OK;
-}
-
-int32_t backstay_fortran_set_real(backstay_options *options, const char *name, double value)
-{
-    enum kind kind = TEXT;
-    void *place = options == NULL ? NULL : setting(options, name, &kind);
-
-    if (place == NULL || kind != F64)
-        return no_setting(name);
-    *(double *)place = value;
-    return BACKSTAY_OK;
+    return options;
 }
 
 /* ---- Sessions -------------------------------------------------------------------------------------- */

@@ -53,30 +53,30 @@ program calls
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierror)
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierror)
   call get_command_argument(1, store)
-  options%job = "calls of Fortran"
-  options%node = "node"
-  options%store_path = store
-  options%cpu_set = "0"
-  options%interval = "3600"
-  options%redundancy = "none"
-  options%failure_domain = "rack"
-  options%node_mtbf_hours = 1000
-  options%reserve_bytes = 2_int64**26
-  options%timeout_ms = 60000
-  options%watchdog_ms = 60000
-  options%metrics_interval_ms = 1000
-  options%encode_rate_bytes = 10**9
-  options%archive_rate_bytes = 10**9
-  options%segment_bytes = 2**20
-  options%block_bytes = 4096
-  options%retained = 3
-  options%capture_threads = 1
-  options%parity = 1
-  options%group_size = 4
-  options%archive_every = 1
-  options%archive_retained = 2
-  options%tracking = BACKSTAY_TRACKING_MARKED
-  options%changed_share = 0.5_real64
+  call backstay_option_set(options, "job", "calls of Fortran")
+  call backstay_option_set(options, "node", "node")
+  call backstay_option_set(options, "store_path", store)
+  call backstay_option_set(options, "cpu_set", "0")
+  call backstay_option_set(options, "interval", "3600")
+  call backstay_option_set(options, "redundancy", "none")
+  call backstay_option_set(options, "failure_domain", "rack")
+  call backstay_option_set(options, "node_mtbf_hours", 1000)
+  call backstay_option_set(options, "reserve_bytes", 2_int64**26)
+  call backstay_option_set(options, "timeout_ms", 60000)
+  call backstay_option_set(options, "watchdog_ms", 60000)
+  call backstay_option_set(options, "metrics_interval_ms", 1000)
+  call backstay_option_set(options, "encode_rate_bytes", 10**9)
+  call backstay_option_set(options, "archive_rate_bytes", 10**9)
+  call backstay_option_set(options, "segment_bytes", 2**20)
+  call backstay_option_set(options, "block_bytes", 4096)
+  call backstay_option_set(options, "retained", 3)
+  call backstay_option_set(options, "capture_threads", 1)
+  call backstay_option_set(options, "parity", 1)
+  call backstay_option_set(options, "group_size", 4)
+  call backstay_option_set(options, "archive_every", 1)
+  call backstay_option_set(options, "archive_retained", 2)
+  call backstay_option_set(options, "tracking", "marked")
+  call backstay_option_set(options, "changed_share", 0.5_real64)
   call backstay_open(session, MPI_COMM_WORLD, options)
   call check(len(backstay_version()) >= 5, "version")
   call check(backstay_status_name(BACKSTAY_STORE_FULL) == "store is full", "status name")
@@ -113,7 +113,8 @@ contains
   subroutine layout()
     integer, parameter :: mine(*) = [BACKSTAY_OK, BACKSTAY_NO_CHECKPOINT, BACKSTAY_INVALID_ARGUMENT, &
       BACKSTAY_VARIABLE_MISMATCH, BACKSTAY_CONFIGURATION, BACKSTAY_STORE_FULL, BACKSTAY_STORE_BUSY, &
-      BACKSTAY_STORE_IO, BACKSTAY_STORE_FAILED, BACKSTAY_UNREADABLE, BACKSTAY_CORRUPT, BACKSTAY_NOT_RETAINED, &
+      BACKSTAY_STORE_IO, BACKSTAY_STORE_FAILED, BACKSTAY_UNREADABLE, BACKSTAY_EARLIER_FAILED, &
+      BACKSTAY_CORRUPT, BACKSTAY_NOT_RETAINED, &
       BACKSTAY_TIMEOUT, BACKSTAY_COMMUNICATOR, BACKSTAY_PEER_FAILED, BACKSTAY_PEER_UNREACHABLE, &
       BACKSTAY_UNSUPPORTED, BACKSTAY_INTERNAL, BACKSTAY_TRACKING_DEFAULT, BACKSTAY_TRACKING_FULL, &
       BACKSTAY_TRACKING_HASH, BACKSTAY_TRACKING_PAGES, BACKSTAY_TRACKING_MARKED, BACKSTAY_LEVEL_NODE, &

@@ -121,27 +121,20 @@ contains
   end subroutine
 
   subroutine wrong_settings()
-    options%retained = -1
+    call wrong_setting("retained", "-1", 'retained is "-1": it is not a whole number')
+    call wrong_setting("retained", "4294967296", "retained is 4294967296, not 2 to 32")
+    call wrong_setting("retained", "1", "retained is 1, not 2 to 32")
+    call wrong_setting("redundancy", "wood", 'redundancy is "wood": write none')
+    call wrong_setting("retaned", "3", "retaned is no setting, and nearly retained")
+  end subroutine
+
+  subroutine wrong_setting(name, value, said)
+    character(len=*), intent(in) :: name, value, said
+    type(backstay_options) :: options
+
+    call backstay_option_set(options, name, value)
     call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_CONFIGURATION, "retained: cannot be -1")
-    options%retained = 2_int64**32
-    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_CONFIGURATION, "retained: cannot be 4294967296")
-    options%retained = 1
-    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_CONFIGURATION, "retained")
-    options%retained = 0
-    options%redundancy = "wood"
-    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_INVALID_ARGUMENT, "wood")
-    options%redundancy = "none"
-    options%tracking = 77
-    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_INVALID_ARGUMENT, "tracking is 77")
-    options%tracking = BACKSTAY_TRACKING_DEFAULT
-    options%settings = "encode_threads = 1" // new_line("a") // "retaned = 3"
-    call backstay_open(session, MPI_COMM_WORLD, options, stat, message)
-    call expect(BACKSTAY_CONFIGURATION, "retaned is no setting, and nearly retained")
+    call expect(BACKSTAY_CONFIGURATION, said)
   end subroutine
 
   subroutine wrong_variables()

@@ -17,7 +17,7 @@ static int fail(const char *what, const char *why)
 int main(int argc, char **argv)
 {
     backstay_session *session = NULL;
-    backstay_options options = backstay_options_default();
+    backstay_options *options = backstay_options_new();
     backstay_report report = backstay_report_default();
     int64_t step = 0, first = 0;
     int until = argc > 1 ? atoi(argv[1]) : 10;
@@ -26,9 +26,10 @@ int main(int argc, char **argv)
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    options.reserve_bytes = (uint64_t)64 << 20;
-    if (backstay_mpi_open(MPI_COMM_WORLD, &options, &session) != BACKSTAY_OK)
+    backstay_option_set(options, "reserve_bytes", "64MiB");
+    if (backstay_mpi_open(MPI_COMM_WORLD, options, &session) != BACKSTAY_OK)
         return fail("open", backstay_message(NULL));
+    backstay_options_free(options);
     if (backstay_protect(session, "cell", BACKSTAY_F64, cell, CELLS) != BACKSTAY_OK ||
         backstay_protect(session, "step", BACKSTAY_I64, &step, 1) != BACKSTAY_OK)
         return fail("protect", backstay_message(session));

@@ -256,7 +256,7 @@ command_line() {
 # Every call of the headers has a page that groff finds nothing wrong with; so has the overview, with every setting.
 manual_pages() {
     local man="$prefix/share/man" name
-    for name in $(sed -n 's/^\(int32_t\|const char \*\)\s*\(backstay_[a-z_]*\)(.*/\2/p' "$prefix/include/backstay/backstay.h"); do
+    for name in $(sed -n 's/^\(int32_t\|void\|const char\|struct [a-z_]*\) \**\(backstay_[a-z_]*\)(.*/\2/p' "$prefix/include/backstay/backstay.h"); do
         grep -q "^\.SH SYNOPSIS" "$man/man3/$name.3" || { echo "no page of $name"; return 1; }
     done
     for name in $(sed -n 's/^| `[a-z_]*` .*| `\(BACKSTAY_[A-Z_]*\)` | \(the same\|may differ\) |$/\1/p' docs/reference/config.md); do

@@ -380,5 +380,5 @@ fn protect(
     let variable = Variable::new("field", ElementType::F64, &[each]);
     let variable = variable.slab(&[all], &[each * to_u64(rank)]);
     // SAFETY: `part` outlives the session, and nobody else writes it.
-    unsafe { session.protect(variable, part.as_mut_ptr().cast()) }
+    unsafe { session.protect(variable, part.as_mut_ptr().cast()) }.map(drop)
 }

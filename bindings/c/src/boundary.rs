@@ -4,25 +4,22 @@
 //! session is refused without being followed; two calls of one session at a time are refused, and so is
 //! every call in a child made by fork, which waits for no lock that a thread of its parent held.
 
+use crate::keys::Keyed;
 use crate::session::{Session, State};
 use crate::status::{BACKSTAY_OK, invalid};
 use engine::{Error, ErrorKind, Result};
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
-/// The open sessions by the address C knows them by.
-static OPEN: Mutex<BTreeMap<usize, Arc<Session>>> = Mutex::new(BTreeMap::new());
-
-/// The process that opened the last of them.
-static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+static OPEN: Keyed<Session> = Keyed::none();
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
+    /// That of a session, as this thread was shown it: no other thread frees it.
+    static SHOWN: RefCell<CString> = RefCell::default();
 }
 
 /// Runs `body` and gives its status; the text of a failure becomes this thread's message.
@@ -65,13 +62,7 @@ pub(crate) fn on_session(
 
 /// Makes a session known to C.
 pub(crate) fn publish(session: Session) -> *mut Session {
-    let session = Arc::new(session);
-    let pointer = Arc::as_ptr(&session).cast_mut();
-    OPENED_BY.store(std::process::id(), Ordering::Release);
-    if let Some(mut open) = open_sessions() {
-        open.insert(pointer.addr(), session);
-    }
-    pointer
+    OPEN.insert(session)
 }
 
 /// Takes a session back from C, unless a call of it is running; the flag tells of a panic.
@@ -83,9 +74,7 @@ pub(crate) fn withdraw(pointer: *const Session) -> Result<(State, bool)> {
         Err(TryLockError::Poisoned(poisoned)) => (poisoned.into_inner().take(), true),
         Err(TryLockError::WouldBlock) => return Err(busy()),
     };
-    if let Some(mut open) = open_sessions() {
-        open.remove(&pointer.addr());
-    }
+    OPEN.remove(pointer);
     Ok(state)
 }
 
@@ -97,7 +86,8 @@ pub(crate) fn message(pointer: *const Session) -> *const c_char {
                 .message
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            message.as_ptr()
+            SHOWN.with_borrow_mut(|shown| shown.clone_from(&message));
+            SHOWN.with_borrow(|shown| shown.as_ptr())
         }
         Some(_of_the_parent) => MESSAGE.with_borrow(|message| message.as_ptr()),
         None if pointer.is_null() => MESSAGE.with_borrow(|message| message.as_ptr()),
@@ -134,7 +124,7 @@ fn panic_text(payload: &(dyn Any + Send)) -> &str {
 }
 
 fn find(pointer: *const Session) -> Option<Arc<Session>> {
-    open_sessions()?.get(&pointer.addr()).cloned()
+    OPEN.get(pointer)
 }
 
 fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
@@ -145,18 +135,6 @@ fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
             ErrorKind::Internal,
             "an earlier call of this session panicked; it can only be closed",
         )),
-    }
-}
-
-/// `None` in a child made by fork, where another thread of the parent was in the table just then.
-fn open_sessions() -> Option<MutexGuard<'static, BTreeMap<usize, Arc<Session>>>> {
-    if OPENED_BY.load(Ordering::Acquire) == std::process::id() {
-        return Some(OPEN.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-    match OPEN.try_lock() {
-        Ok(open) => Some(open),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }
 

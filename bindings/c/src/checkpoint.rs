@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: taking checkpoints from C, at once or in the background, and keeping them.
-//! Invariants: a checkpoint under way is known by its address and freed by its session.
+//! Invariants: a checkpoint under way is known by its key, and to its session alone.
 
 use crate::boundary::on_session;
+use crate::keys;
 use crate::pointer;
-use crate::session::{Session, State};
+use crate::session::Session;
 use crate::sized;
 use crate::status::invalid;
-use engine::{CheckpointId, Result};
-use engine::{Handle, Level};
+use engine::{CheckpointId, Error, Level, Result};
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
 use std::ptr;
@@ -105,13 +105,9 @@ unsafe impl sized::Sized for Protection {
     const FIRST_SIZE: usize = size_of::<Protection>();
 }
 
-/// A checkpoint under way.
+/// A checkpoint under way; what C has is a key.
 #[derive(Debug)]
-pub struct UnderWay {
-    handle: Handle,
-    /// Something to stand at an address of its own.
-    _place: u64,
-}
+pub struct UnderWay(());
 
 /// What a scrub found.
 #[derive(Debug, Clone, Copy)]
@@ -160,10 +156,10 @@ pub unsafe extern "C" fn backstay_checkpoint_start(
         // SAFETY: not NULL, so the caller says it is valid for writing.
         unsafe { place.write(ptr::null_mut()) };
         let handle = state.engine()?.checkpoint_start()?;
-        let mut under_way = Box::new(UnderWay { handle, _place: 0 });
+        let key = keys::new();
         // SAFETY: as above.
-        unsafe { place.write(&raw mut *under_way) };
-        state.under_way.push(under_way);
+        unsafe { place.write(key) };
+        state.under_way.insert(key.addr(), handle);
         Ok(())
     })
 }
@@ -180,13 +176,9 @@ pub unsafe extern "C" fn backstay_test(
     on_session(session, "backstay_test", |state| {
         let done = pointer::required(done, "done")?;
         let level = level_of(level)?;
-        let at = position(state, handle)?;
-        let under_way = state.under_way.swap_remove(at);
-        let outcome = state
-            .engine()
-            .and_then(|session| session.test(&under_way.handle, level));
-        state.under_way.push(under_way);
-        let outcome = outcome?;
+        let found = state.under_way.get(&handle.addr()).copied();
+        let found = found.ok_or_else(|| unknown(handle))?;
+        let outcome = state.engine()?.test(&found, level)?;
         // SAFETY: not NULL, so the caller says it is valid for writing.
         unsafe { done.write(outcome) };
         Ok(())
@@ -206,9 +198,9 @@ pub unsafe extern "C" fn backstay_wait(
         // SAFETY: the header asks for NULL or a struct as long as it says.
         unsafe { sized::check(report) }?;
         let level = level_of(level)?;
-        let at = position(state, handle)?;
-        let under_way = state.under_way.swap_remove(at);
-        let done = state.engine()?.wait(under_way.handle, level)?;
+        let found = state.under_way.remove(&handle.addr());
+        let found = found.ok_or_else(|| unknown(handle))?;
+        let done = state.engine()?.wait(found, level)?;
         // SAFETY: the same.
         unsafe { sized::write(report, &reported(&done)) }
     })
@@ -324,24 +316,18 @@ pub(crate) fn reported(report: &engine::Report) -> Report {
         bytes_total: report.bytes_total,
         bytes_changed: report.bytes_changed,
         bytes_manifest: report.bytes_manifest,
-        blocking_seconds: report.blocking_seconds,
-        capture_seconds: report.capture_seconds,
-        commit_seconds: report.commit_seconds,
-        protect_seconds: report.protect_seconds,
-        archive_seconds: report.archive_seconds,
+        blocking_seconds: report.blocking_time.as_secs_f64(),
+        capture_seconds: report.capture_time.as_secs_f64(),
+        commit_seconds: report.commit_time.as_secs_f64(),
+        protect_seconds: report.protect_time.as_secs_f64(),
+        archive_seconds: report.archive_time.as_secs_f64(),
     }
 }
 
-fn position(state: &State, handle: *const UnderWay) -> Result<usize> {
-    let found = state
-        .under_way
-        .iter()
-        .position(|under_way| ptr::eq(&raw const **under_way, handle));
-    found.ok_or_else(|| {
-        invalid(format!(
-            "{handle:p} is no checkpoint under way of this session: waited for already?"
-        ))
-    })
+fn unknown(handle: *const UnderWay) -> Error {
+    invalid(format!(
+        "{handle:p} is no checkpoint under way of this session: waited for already?"
+    ))
 }
 
 fn level_of(number: i32) -> Result<Level> {

@@ -19,6 +19,7 @@
 
 pub mod status;
 pub mod comm;
+mod keys;
 pub mod options;
 pub mod session;
 pub mod variable;

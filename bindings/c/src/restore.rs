@@ -157,7 +157,7 @@ pub(crate) unsafe fn put(to: *mut Restored, from: &engine::Restored) -> Result<(
         struct_size: size_of::<Restored>(),
         checkpoint: from.checkpoint.into(),
         bytes_read: from.bytes_read,
-        seconds: from.seconds,
+        seconds: from.time.as_secs_f64(),
         ranks_then: from.ranks_then,
         fell_back: from.fell_back,
         unclaimed: from.unclaimed,

@@ -4,13 +4,13 @@
 //! to its session and ends with it.
 
 use crate::boundary::{self, caught, guard};
-use crate::checkpoint::UnderWay;
 use crate::comm::{CallerComm, Comm};
 use crate::options::{self, Options};
 use crate::pointer;
 use crate::status::invalid;
 use engine::comm::Single;
-use engine::{Communicator, Error, ErrorKind, Result};
+use engine::{Communicator, Error, ErrorKind, Handle, Result};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::Mutex;
 
@@ -45,8 +45,7 @@ impl Session {
 pub(crate) struct State {
     session: Option<engine::Session>,
     /// Checkpoints started and not waited for.
-    #[expect(clippy::vec_box, reason = "C knows each by its address")]
-    pub(crate) under_way: Vec<Box<UnderWay>>,
+    pub(crate) under_way: BTreeMap<usize, Handle>,
 }
 
 impl State {
@@ -70,7 +69,7 @@ impl State {
 ///
 /// `comm` is NULL for a program of one process. Otherwise it belongs to the session from here on: its
 /// `release` is called once, by backstay_close or, if this call fails, before it returns.
-/// `options` is NULL for the environment's settings. The session comes to `*session`, NULL on failure.
+/// `options` (backstay_options_new) is NULL for the environment's settings. The session comes to `*session`, NULL on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn backstay_open(
     comm: *const Comm,
@@ -87,13 +86,12 @@ pub unsafe extern "C" fn backstay_open(
         let place = pointer::required(session, "session")?;
         // SAFETY: not NULL, so the caller says it is valid for writing.
         unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: options are NULL or as the header describes them.
-        let config = unsafe { options::config(options) };
+        let config = options::config(options);
         let opened = engine::Session::open_with(comm, config)?;
         let pointer = boundary::publish(Session {
             state: Mutex::new(State {
                 session: Some(opened),
-                under_way: Vec::new(),
+                under_way: BTreeMap::new(),
             }),
             message: Mutex::default(),
             process: std::process::id(),

@@ -29,6 +29,8 @@ pub const BACKSTAY_STORE_IO: i32 = 22;
 pub const BACKSTAY_STORE_FAILED: i32 = 23;
 /// What is stored could not be read. Nothing was given up: start again, or restore an older one by number.
 pub const BACKSTAY_UNREADABLE: i32 = 24;
+/// A checkpoint that was started before has failed; this call did nothing: make it again.
+pub const BACKSTAY_EARLIER_FAILED: i32 = 25;
 /// Bytes are not what their checksum says: restore an older checkpoint.
 pub const BACKSTAY_CORRUPT: i32 = 30;
 /// The checkpoint asked for is not retained, or not complete.
@@ -69,7 +71,7 @@ pub extern "C" fn backstay_status_name(status: i32) -> *const c_char {
 
 /// The text of the last failure of this session, or of this thread where `session` is NULL: after
 /// backstay_open and backstay_close, which have no session to ask. Empty if there was none. It
-/// stays valid until the next call with the same session, or of the same thread.
+/// stays valid until the next call of the same thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn backstay_message(session: *const Session) -> *const c_char {
     boundary::message(session)
@@ -98,6 +100,7 @@ fn name(status: i32) -> &'static CStr {
         BACKSTAY_STORE_IO => c"store input/output error",
         BACKSTAY_STORE_FAILED => c"store failed",
         BACKSTAY_UNREADABLE => c"could not be read",
+        BACKSTAY_EARLIER_FAILED => c"a checkpoint started before failed",
         BACKSTAY_CORRUPT => c"damaged",
         BACKSTAY_NOT_RETAINED => c"checkpoint not retained",
         BACKSTAY_TIMEOUT => c"time limit reached",

@@ -4,19 +4,22 @@
 use crate::boundary::{guard, message, on_session};
 use crate::checkpoint::{
     BACKSTAY_LEVEL_PROTECTED, Id, Protection, Report, backstay_checkpoint,
-    backstay_checkpoint_start, backstay_protection_status, backstay_wait,
+    backstay_checkpoint_start, backstay_pin, backstay_protection_status, backstay_wait,
 };
 use crate::comm::Comm;
-use crate::options::Options;
+use crate::options::{Options, backstay_option_set, backstay_options_free, backstay_options_new};
 use crate::session::{Session, backstay_close, backstay_finish, backstay_open};
 use crate::status::{
     BACKSTAY_COMMUNICATOR, BACKSTAY_CONFIGURATION, BACKSTAY_INTERNAL, BACKSTAY_INVALID_ARGUMENT,
-    BACKSTAY_NO_CHECKPOINT, BACKSTAY_OK, BACKSTAY_UNSUPPORTED, backstay_message, backstay_refuse,
+    BACKSTAY_NO_CHECKPOINT, BACKSTAY_NOT_RETAINED, BACKSTAY_OK, BACKSTAY_UNSUPPORTED,
+    backstay_message, backstay_refuse,
 };
-use crate::variable::{BACKSTAY_F64, backstay_protect, backstay_unprotect};
+use crate::variable::{
+    Array, BACKSTAY_F64, backstay_protect, backstay_protect_array, backstay_unprotect,
+};
 use crate::{files, restore, sized};
 use std::ffi::{CStr, CString, c_void};
-use std::mem::{MaybeUninit, offset_of, size_of};
+use std::mem::{MaybeUninit, size_of};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,21 +41,33 @@ struct Opened {
     folder: tempfile::TempDir,
 }
 
+fn set(options: *mut Options, name: &str, value: &str) {
+    let status = try_to_set(options, name, Some(value));
+    assert_eq!(status, BACKSTAY_OK, "{}", text(ptr::null()));
+}
+
+fn try_to_set(options: *mut Options, name: &str, value: Option<&str>) -> i32 {
+    let name = CString::new(name).unwrap();
+    let value = value.map(|value| CString::new(value).unwrap());
+    let value = value.as_ref().map_or(ptr::null(), |value| value.as_ptr());
+    // SAFETY: both are C strings, or NULL for the value.
+    unsafe { backstay_option_set(options, name.as_ptr(), value) }
+}
+
 fn opened(comm: Option<&Comm>) -> (i32, Opened) {
     opened_in(tempfile::tempdir().unwrap(), comm)
 }
 
 fn opened_in(folder: tempfile::TempDir, comm: Option<&Comm>) -> (i32, Opened) {
-    let path = CString::new(folder.path().to_str().unwrap()).unwrap();
-    let mut options: Options = zeroed();
-    options.struct_size = size_of::<Options>();
-    options.store_path = path.as_ptr();
-    options.reserve_bytes = 32 << 20;
-    options.job = c"test".as_ptr();
+    let options = backstay_options_new();
+    set(options, "store_path", folder.path().to_str().unwrap());
+    set(options, "reserve_bytes", "32MiB");
+    set(options, "job", "test");
     let mut session = ptr::null_mut();
     let comm = comm.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: table, options and place are as the header asks.
-    let status = unsafe { backstay_open(comm, &raw const options, &raw mut session) };
+    let status = unsafe { backstay_open(comm, options, &raw mut session) };
+    backstay_options_free(options);
     let opened = Opened { session, folder };
     (status, opened)
 }
@@ -365,18 +380,16 @@ fn what_is_durable_at_which_level_is_told() {
 #[test]
 fn redundancy_on_one_node_is_told_to_be_short() {
     let folder = tempfile::tempdir().unwrap();
-    let path = CString::new(folder.path().to_str().unwrap()).unwrap();
-    let mut options: Options = zeroed();
-    options.struct_size = size_of::<Options>();
-    options.store_path = path.as_ptr();
-    options.redundancy = c"rs".as_ptr();
-    options.parity = 3;
+    let options = backstay_options_new();
+    set(options, "store_path", folder.path().to_str().unwrap());
+    set(options, "redundancy", "rs");
+    set(options, "parity", "3");
     let mut session = ptr::null_mut();
     let mut now: Protection = zeroed();
     now.struct_size = size_of::<Protection>();
     // SAFETY: options and places are as the header asks.
     unsafe {
-        let status = backstay_open(ptr::null(), &raw const options, &raw mut session);
+        let status = backstay_open(ptr::null(), options, &raw mut session);
         assert_eq!(status, BACKSTAY_OK, "{}", text(ptr::null()));
         let status = backstay_protection_status(session, &raw mut now);
         assert_eq!(status, BACKSTAY_OK, "{}", text(session));
@@ -384,22 +397,110 @@ fn redundancy_on_one_node_is_told_to_be_short() {
         let why = CStr::from_ptr(now.shortfall.as_ptr()).to_str().unwrap();
         assert!(why.contains("one node"), "{why}");
         assert_eq!(backstay_close(session), BACKSTAY_OK);
-        options.redundancy = c"raid".as_ptr();
-        let status = backstay_open(ptr::null(), &raw const options, &raw mut session);
-        assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
-        assert!(text(ptr::null()).contains("raid"), "{}", text(ptr::null()));
+    }
+    backstay_options_free(options);
+}
+
+#[test]
+fn options_are_set_by_name_and_a_wrong_one_is_told_twice() {
+    let options = backstay_options_new();
+    set(options, "changed_share", "0");
+    set(options, "retained", "3");
+    set(options, "encode_threads", "4");
+    set(options, "archive_codec", "ratio");
+    set(options, "parity", "5");
+    assert_eq!(try_to_set(options, "parity", None), BACKSTAY_OK);
+    let config = crate::options::config(options).unwrap();
+    assert_eq!((config.retained, config.parity), (3, 2));
+    assert_eq!((config.changed_share, config.encode_threads), (0.0, 4));
+    for (name, value, said) in [
+        ("retaned", "3", "retaned is no setting, and nearly retained"),
+        (
+            "retained",
+            "many",
+            "retained is \"many\": it is not a whole number",
+        ),
+        ("redundancy", "wood", "write none"),
+    ] {
+        let options = backstay_options_new();
+        let status = try_to_set(options, name, Some(value));
+        assert_eq!(status, BACKSTAY_CONFIGURATION, "{name}");
+        assert!(text(ptr::null()).contains(said), "{}", text(ptr::null()));
+        set(options, "retained", "4");
+        let mut session = ptr::null_mut();
+        // SAFETY: options and place are as the header asks.
+        let status = unsafe { backstay_open(ptr::null(), options, &raw mut session) };
+        assert_eq!(status, BACKSTAY_CONFIGURATION, "{name}");
+        assert!(text(ptr::null()).contains(said), "{}", text(ptr::null()));
+        backstay_options_free(options);
+    }
+    set(options, "retained", "1");
+    assert!(crate::options::config(options).is_err());
+    backstay_options_free(options);
+    backstay_options_free(options);
+    assert_eq!(
+        try_to_set(options, "parity", Some("1")),
+        BACKSTAY_INVALID_ARGUMENT
+    );
+    assert_eq!(
+        try_to_set(ptr::null_mut(), "parity", Some("1")),
+        BACKSTAY_INVALID_ARGUMENT
+    );
+    assert!(crate::options::config(options).is_err(), "they are gone");
+}
+
+#[test]
+fn what_is_closed_has_no_name_of_what_comes_later() {
+    let (_, first) = opened(None);
+    let former = first.session;
+    let mut handle = ptr::null_mut();
+    // SAFETY: the place is valid.
+    let status = unsafe { backstay_checkpoint_start(former, &raw mut handle) };
+    assert_eq!(status, BACKSTAY_OK);
+    assert_eq!(backstay_close(former), BACKSTAY_OK);
+    for _ in 0..20 {
+        let (_, later) = opened(None);
+        assert_ne!(former, later.session);
+        assert_eq!(backstay_pin(former, 1), BACKSTAY_INVALID_ARGUMENT);
+        let mut own = ptr::null_mut();
+        // SAFETY: the places are valid.
+        unsafe {
+            let status = backstay_checkpoint_start(later.session, &raw mut own);
+            assert_eq!(status, BACKSTAY_OK, "{}", text(later.session));
+            for _ in 0..2 {
+                let status = backstay_wait(later.session, handle, 1, ptr::null_mut());
+                assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
+            }
+            let status = backstay_wait(later.session, own, 1, ptr::null_mut());
+            assert_eq!(status, BACKSTAY_OK, "{}", text(later.session));
+            let status = backstay_wait(later.session, own, 1, ptr::null_mut());
+            assert_eq!(status, BACKSTAY_INVALID_ARGUMENT, "a handle waits once");
+        }
+        assert_eq!(backstay_close(later.session), BACKSTAY_OK);
     }
 }
 
 #[test]
-fn settings_of_an_older_header_are_those_of_today() {
-    let mut options: Options = zeroed();
-    options.struct_size = offset_of!(Options, redundancy);
-    options.parity = 7;
-    options.retained = 4;
-    // SAFETY: the struct is longer than it says.
-    let config = unsafe { crate::options::config(&raw const options) }.unwrap();
-    assert_eq!((config.retained, config.parity), (4, 2));
+fn a_message_stays_though_another_thread_fails() {
+    let (_, opened) = opened(None);
+    let session = opened.session;
+    assert_eq!(backstay_pin(session, 77), BACKSTAY_NOT_RETAINED);
+    let shown = message(session);
+    // SAFETY: a C string, until this thread calls again.
+    let before = unsafe { CStr::from_ptr(shown) }.to_owned();
+    let place = session.addr();
+    std::thread::spawn(move || {
+        let session = ptr::without_provenance_mut(place);
+        for number in 100..200 {
+            assert_eq!(backstay_pin(session, number), BACKSTAY_NOT_RETAINED);
+        }
+    })
+    .join()
+    .unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { CStr::from_ptr(shown) }, &*before);
+    assert!(text(session).contains("199"), "{}", text(session));
+    assert_eq!(backstay_close(session), BACKSTAY_OK);
 }
 
 unsafe extern "C" fn broken_allgather(
@@ -456,26 +557,27 @@ fn a_communicator_that_fails_is_released_once_and_heard() {
 fn structs_of_other_ages_are_understood() {
     #[repr(C)]
     struct Longer {
-        options: Options,
+        array: Array,
         unknown: u64,
     }
+    let (_, opened) = opened(None);
     let mut longer = Longer {
-        options: zeroed(),
+        array: zeroed(),
         unknown: 0,
     };
-    longer.options.struct_size = size_of::<Longer>();
-    let read = |longer: &Longer| {
-        // SAFETY: the struct is as long as it says.
-        let config = unsafe { crate::options::config(ptr::from_ref(longer).cast()) };
-        config.map_err(|error| error.kind().code())
+    let mut cell = 0.0f64;
+    longer.array.struct_size = size_of::<Longer>();
+    longer.array.name = c"cell".as_ptr();
+    longer.array.address = (&raw mut cell).cast();
+    longer.array.element = BACKSTAY_F64;
+    let protect = |longer: &Longer| {
+        // SAFETY: the struct is as long as it says, and its memory stays until the session ends.
+        unsafe { backstay_protect_array(opened.session, ptr::from_ref(longer).cast()) }
     };
-    assert!(read(&longer).is_ok());
-    longer.options.retained = 1;
-    assert_eq!(read(&longer), Err(BACKSTAY_CONFIGURATION));
-    longer.options.retained = 3;
-    assert_eq!(read(&longer).unwrap().retained, 3);
+    assert_eq!(protect(&longer), BACKSTAY_OK, "{}", text(opened.session));
     longer.unknown = 1;
-    assert_eq!(read(&longer), Err(BACKSTAY_UNSUPPORTED));
+    assert_eq!(protect(&longer), BACKSTAY_UNSUPPORTED);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
 }
 
 #[test]
@@ -488,15 +590,20 @@ fn a_message_of_nobody_is_empty_text() {
 
 #[test]
 fn a_struct_that_is_too_long_is_called_so() {
-    let mut options: Options = zeroed();
+    let (_, opened) = opened(None);
+    let mut array: Array = zeroed();
     for (size, words) in [(8, "less than the"), (1 << 20, "more than the")] {
-        options.struct_size = size;
-        let mut session = ptr::null_mut();
+        array.struct_size = size;
         // SAFETY: the size is looked at first, and refused.
-        let status = unsafe { backstay_open(ptr::null(), &raw const options, &raw mut session) };
+        let status = unsafe { backstay_protect_array(opened.session, &raw const array) };
         assert_eq!(status, BACKSTAY_INVALID_ARGUMENT);
-        assert!(text(ptr::null()).contains(words), "{}", text(ptr::null()));
+        assert!(
+            text(opened.session).contains(words),
+            "{}",
+            text(opened.session)
+        );
     }
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
 }
 
 #[test]

@@ -3,16 +3,29 @@
 //! Invariants: a shape is copied during the call; the memory itself stays the program's.
 
 use crate::boundary::on_session;
-use crate::options;
 use crate::pointer;
 use crate::session::Session;
 use crate::sized;
 use crate::status::invalid;
 use engine::Variable;
+use engine::config::Tracking;
 use engine::format::limits::DIMENSIONS_MAX;
 use engine::{ElementType, Result};
 use std::ffi::{c_char, c_void};
 use std::mem::{offset_of, size_of};
+
+/// Changed blocks are found as the session does by default.
+pub const BACKSTAY_TRACKING_DEFAULT: i32 = 0;
+/// Every block is written every time.
+pub const BACKSTAY_TRACKING_FULL: i32 = 1;
+/// Blocks whose hash differs from the committed one are written.
+pub const BACKSTAY_TRACKING_HASH: i32 = 2;
+/// Only pages the kernel saw written are hashed. For memory that no device and no other process
+/// writes: no MPI window, no RDMA receive buffer.
+pub const BACKSTAY_TRACKING_PAGES: i32 = 3;
+/// Only what backstay_mark_dirty named is hashed, once that was all that changed. A variable of at most
+/// 64 KiB, and one that is never marked, is hashed.
+pub const BACKSTAY_TRACKING_MARKED: i32 = 4;
 
 /// int8_t.
 pub const BACKSTAY_I8: i32 = 1;
@@ -99,7 +112,7 @@ pub unsafe extern "C" fn backstay_protect(
         check_address(address, name, count)?;
         let variable = Variable::new(name, element, &[count]);
         // SAFETY: the header asks for memory of that size that stays until it is unprotected.
-        unsafe { state.engine()?.protect(variable, address.cast()) }
+        unsafe { state.engine()?.protect(variable, address.cast()) }.map(drop)
     })
 }
 
@@ -112,7 +125,7 @@ pub unsafe extern "C" fn backstay_protect_array(session: *mut Session, array: *c
         // SAFETY: its pointers are as the header describes them.
         let variable = unsafe { described(&array) }?;
         // SAFETY: the header asks for memory of that size that stays until it is unprotected.
-        unsafe { state.engine()?.protect(variable, array.address.cast()) }
+        unsafe { state.engine()?.protect(variable, array.address.cast()) }.map(drop)
     })
 }
 
@@ -141,7 +154,9 @@ pub unsafe extern "C" fn backstay_mark_dirty(
         let end = offset
             .checked_add(length)
             .ok_or_else(|| invalid(format!("{name}: offset {offset} and length {length}")))?;
-        state.engine()?.mark_dirty(name, offset..end)
+        let engine = state.engine()?;
+        let variable = engine.variable(name)?;
+        engine.mark_dirty(variable, offset..end)
     })
 }
 
@@ -172,7 +187,7 @@ unsafe fn described(array: &Array) -> Result<Variable> {
         let start = unsafe { pointer::numbers(array.start, ndim, "start") }?;
         variable = variable.slab(whole, start);
     }
-    if let Some(tracking) = options::tracking(array.tracking)? {
+    if let Some(tracking) = tracking(array.tracking)? {
         variable = variable.tracking(tracking);
     }
     if array.block_bytes != 0 {
@@ -199,6 +214,20 @@ fn check_address(address: *const c_void, name: &str, count: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// The tracking with this number; `None` for the default.
+fn tracking(number: i32) -> Result<Option<Tracking>> {
+    match number {
+        BACKSTAY_TRACKING_DEFAULT => Ok(None),
+        BACKSTAY_TRACKING_FULL => Ok(Some(Tracking::Full)),
+        BACKSTAY_TRACKING_HASH => Ok(Some(Tracking::Hash)),
+        BACKSTAY_TRACKING_PAGES => Ok(Some(Tracking::Pages)),
+        BACKSTAY_TRACKING_MARKED => Ok(Some(Tracking::Marked)),
+        other => Err(invalid(format!(
+            "tracking is {other}, not one of BACKSTAY_TRACKING_* (0 to 4)"
+        ))),
+    }
 }
 
 #[cfg(test)]

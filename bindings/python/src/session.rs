@@ -215,7 +215,7 @@ fn protect(engine: &mut Engine, variable: Variable, address: usize) -> engine::R
     let address = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY: the object is kept alive as long as it is protected, and its memory is looked at and held
     // during each call that reads or writes it; where it is nowhere, it is found so before it is touched.
-    unsafe { engine.protect(variable, address) }
+    unsafe { engine.protect(variable, address) }.map(drop)
 }
 
 fn id(checkpoint: CheckpointId) -> (u64, u64) {
@@ -264,11 +264,11 @@ fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>>
     fields.set_item("bytes_total", report.bytes_total)?;
     fields.set_item("bytes_changed", report.bytes_changed)?;
     fields.set_item("bytes_manifest", report.bytes_manifest)?;
-    fields.set_item("blocking_seconds", report.blocking_seconds)?;
-    fields.set_item("capture_seconds", report.capture_seconds)?;
-    fields.set_item("commit_seconds", report.commit_seconds)?;
-    fields.set_item("protect_seconds", report.protect_seconds)?;
-    fields.set_item("archive_seconds", report.archive_seconds)?;
+    fields.set_item("blocking_seconds", report.blocking_time.as_secs_f64())?;
+    fields.set_item("capture_seconds", report.capture_time.as_secs_f64())?;
+    fields.set_item("commit_seconds", report.commit_time.as_secs_f64())?;
+    fields.set_item("protect_seconds", report.protect_time.as_secs_f64())?;
+    fields.set_item("archive_seconds", report.archive_time.as_secs_f64())?;
     Ok(fields)
 }
 
@@ -277,7 +277,7 @@ fn restored<'py>(py: Python<'py>, restored: &Restored) -> PyResult<Bound<'py, Py
     fields.set_item("number", restored.checkpoint.number)?;
     fields.set_item("incarnation", restored.checkpoint.incarnation)?;
     fields.set_item("bytes_read", restored.bytes_read)?;
-    fields.set_item("seconds", restored.seconds)?;
+    fields.set_item("seconds", restored.time.as_secs_f64())?;
     fields.set_item("ranks_then", restored.ranks_then)?;
     fields.set_item("fell_back", restored.fell_back)?;
     fields.set_item("unclaimed", restored.unclaimed)?;
@@ -402,6 +402,8 @@ impl Session {
     ) -> PyResult<()> {
         self.with(py, |open| {
             let (count, row_bytes) = open.bytes_of_rows(py, name)?;
+            let variable = open.engine.variable(name);
+            let variable = variable.map_err(|error| self.tell(py, &error))?;
             let runs = match (rows, range) {
                 (Some(rows), _) => runs(rows),
                 (None, Some((from, to))) => std::iter::once(from..to).collect(),
@@ -416,7 +418,7 @@ impl Session {
                     return Err(invalid(py, context));
                 }
                 let bytes = run.start * row_bytes..run.end * row_bytes;
-                let done = open.engine.mark_dirty(name, bytes);
+                let done = open.engine.mark_dirty(variable, bytes);
                 done.map_err(|error| self.tell(py, &error))?;
             }
             Ok(())

@@ -260,14 +260,22 @@ impl Config {
         Self::from_table(environment()?, "BACKSTAY_CONFIG and BACKSTAY_* variables")
     }
 
-    /// The same with the settings of `text` over them, a text as a file has it; `place` names it in errors.
-    pub fn from_environment_and(text: &str, place: &str) -> Result<Self> {
-        let program = read::text(text, place)?;
-        read::settings(program.clone(), place)?;
+    /// The same with settings by their names over them, each as the environment would have it:
+    /// `("reserve_bytes", "2GiB")`.
+    pub fn from_environment_with<'a>(
+        named: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self> {
         let mut table = environment()?;
-        table.extend(program);
-        let all = format!("BACKSTAY_CONFIG, BACKSTAY_* variables and {place}");
-        Self::from_table(table, &all)
+        for (name, text) in named {
+            table.insert(name.to_owned(), read::named(name, text)?);
+        }
+        let all = "BACKSTAY_CONFIG, BACKSTAY_* variables and the program's options";
+        Self::from_table(table, all)
+    }
+
+    /// That there is a setting `name`, and `text` says a value of its form.
+    pub fn check_named(name: &str, text: &str) -> Result<()> {
+        read::named(name, text).map(drop)
     }
 
     /// The settings in a TOML file over the defaults.
@@ -598,15 +606,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gives_settings_as_a_file_has_them() {
-        let given = |text| Config::from_environment_and(text, "settings of a program");
-        let config = given("encode_threads = 7\nreserve_bytes = \"2MiB\"\nfresh = 1").unwrap();
+    fn a_program_gives_settings_by_their_names() {
+        let config = Config::from_environment_with([
+            ("encode_threads", "7"),
+            ("reserve_bytes", "2MiB"),
+            ("fresh", "1"),
+        ]);
+        let config = config.unwrap();
         let has = (config.encode_threads, config.reserve_bytes, config.fresh);
         assert_eq!(has, (7, Some(2 << 20), Some(1)));
-        let error = given("retaned = 3").unwrap_err().to_string();
-        let words = "settings of a program: retaned is no setting, and nearly retained";
-        assert!(error.contains(words), "{error}");
-        assert!(given("retained = ").is_err());
+        let error = Config::from_environment_with([("retaned", "3")]).unwrap_err();
+        let words = "retaned is no setting, and nearly retained";
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(Config::check_named("retained", "").is_err());
+        assert!(Config::check_named("retained", "3").is_ok());
     }
 
     #[test]

@@ -92,5 +92,5 @@ pub use config::Config;
 pub use restartable::{Element, Restartable, State, Variables};
 pub use session::{
     FileEntry, Finished, Handle, Level, ProtectionStatus, Report, Restored, Scrubbed, Session,
-    Variable,
+    Variable, VariableId,
 };

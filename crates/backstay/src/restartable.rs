@@ -232,8 +232,9 @@ impl<S: State> Restartable<S> {
             variable.descriptor().element.width_bytes()
         });
         let byte = |element: u64| element.saturating_mul(width);
+        let variable = self.session.variable(name)?;
         self.session
-            .mark_dirty(name, byte(elements.start)..byte(elements.end))
+            .mark_dirty(variable, byte(elements.start)..byte(elements.end))
     }
 
     /// Keeps checkpoint `number` until it is unpinned. Collective.
@@ -317,7 +318,7 @@ impl<S: State> Restartable<S> {
         // SAFETY: the memory is the state's, as long as the variable says (`Variables::variable`). The session reaches it
         // in calls of this type alone that borrow the state exclusively, each after `look` has found it where it is;
         // `session` gives out no call that reads or writes variables. The session is dropped before the state.
-        unsafe { self.session.protect(variable, address) }
+        unsafe { self.session.protect(variable, address) }.map(drop)
     }
 }
 

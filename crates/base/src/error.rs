@@ -50,6 +50,8 @@ pub enum ErrorKind {
     StoreFailed = 23,
     /// What is stored could not be read, so nothing is known of it, and nothing was given up.
     Unreadable = 24,
+    /// A checkpoint that was started before has failed; the call that says so did nothing itself.
+    EarlierFailed = 25,
     /// Bytes are not what their checksum says.
     Corrupt = 30,
     /// The checkpoint asked for is not retained, or not complete.
@@ -70,7 +72,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, in order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoCheckpoint,
         Self::InvalidArgument,
         Self::VariableMismatch,
@@ -80,6 +82,7 @@ impl ErrorKind {
         Self::StoreIo,
         Self::StoreFailed,
         Self::Unreadable,
+        Self::EarlierFailed,
         Self::Corrupt,
         Self::NotRetained,
         Self::Timeout,
@@ -117,11 +120,20 @@ impl ErrorKind {
                 | Self::PeerUnreachable
         )
     }
+    /// Whether the session goes on as it was.
+    pub const fn is_passing(self) -> bool {
+        matches!(
+            self.advice(),
+            Advice::Retry | Advice::FallBack | Advice::Degrade
+        )
+    }
     /// What a caller can do about it.
     pub const fn advice(self) -> Advice {
         match self {
             Self::NoCheckpoint => Advice::StartFresh,
-            Self::StoreBusy | Self::Unreadable | Self::Timeout => Advice::Retry,
+            Self::StoreBusy | Self::Unreadable | Self::EarlierFailed | Self::Timeout => {
+                Advice::Retry
+            }
             Self::Corrupt | Self::NotRetained => Advice::FallBack,
             Self::StoreFull | Self::StoreIo | Self::PeerUnreachable => Advice::Degrade,
             Self::InvalidArgument
@@ -144,6 +156,7 @@ impl ErrorKind {
             Self::StoreIo => "BACKSTAY_STORE_IO",
             Self::StoreFailed => "BACKSTAY_STORE_FAILED",
             Self::Unreadable => "BACKSTAY_UNREADABLE",
+            Self::EarlierFailed => "BACKSTAY_EARLIER_FAILED",
             Self::Corrupt => "BACKSTAY_CORRUPT",
             Self::NotRetained => "BACKSTAY_NOT_RETAINED",
             Self::Timeout => "BACKSTAY_TIMEOUT",
@@ -185,6 +198,10 @@ impl ErrorKind {
                  be read: nothing was given up. To go on from an older checkpoint, and give up the \
                  newer, name it: `restore_checkpoint`, or `restore_from`."
             }
+            Self::EarlierFailed => {
+                "Make the same call again: only the checkpoint that was started before is lost, and the one \
+                 before it stays. The message says why it failed."
+            }
             Self::Corrupt => {
                 "After a restore: every older checkpoint was tried too. Restore from level 2 or 3 \
                  where there is one, or start from the beginning. The message names file, structure \
@@ -221,6 +238,7 @@ impl ErrorKind {
             Self::StoreIo => "store input/output error",
             Self::StoreFailed => "store failed",
             Self::Unreadable => "could not be read",
+            Self::EarlierFailed => "a checkpoint started before failed",
             Self::Corrupt => "damaged",
             Self::NotRetained => "checkpoint not retained",
             Self::Timeout => "time limit reached",

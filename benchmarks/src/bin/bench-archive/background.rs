@@ -35,12 +35,12 @@ pub(crate) fn blocking(job: &Job, arguments: &[String]) -> Outcome<()> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         stencil(field.words(), interval);
-        without.push(job.most(alone.session.checkpoint()?.blocking_seconds)?);
+        without.push(job.most(alone.session.checkpoint()?.blocking_time.as_secs_f64())?);
     }
     for run in 0..=runs {
         // Half of the time the one before still drains when the next is taken.
         stencil(other.words(), interval / 4.0);
-        let seconds = job.most(behind.session.checkpoint()?.blocking_seconds)?;
+        let seconds = job.most(behind.session.checkpoint()?.blocking_time.as_secs_f64())?;
         if run > 0 {
             with.push(seconds);
         }

@@ -112,7 +112,7 @@ fn protect(session: &mut Session, field: &mut Field) -> Outcome<()> {
     let length = backstay::format::width::to_u64(field.words().len());
     let variable = Variable::new("field", ElementType::F64, &[length]);
     // SAFETY: the field keeps its memory, and is written by this thread only, between checkpoints.
-    Ok(unsafe { session.protect(variable, field.address()) }?)
+    Ok(unsafe { session.protect(variable, field.address()) }.map(drop)?)
 }
 
 /// 0, 0.1, 3 and 100 % changed, found by hash; memory held.

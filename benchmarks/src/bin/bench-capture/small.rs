@@ -43,7 +43,7 @@ fn compare(
 fn protect(session: &mut Session, variable: Variable, address: *mut u8) -> Outcome<()> {
     // SAFETY: fields keep their memory as long as the session here, and are written by this thread
     // only, between checkpoints.
-    Ok(unsafe { session.protect(variable, address) }?)
+    Ok(unsafe { session.protect(variable, address) }.map(drop)?)
 }
 
 /// One variable of 1 MiB, all of it changed.
@@ -142,7 +142,7 @@ pub(crate) fn marked(job: &Job, arguments: &[String]) -> Outcome<()> {
             let chosen = field.choose(share, Place::Scattered, seed);
             field.change(&chosen);
             for granule in chosen {
-                session.mark_dirty("field", field.bytes(granule))?;
+                session.mark_dirty(session.variable("field")?, field.bytes(granule))?;
             }
             Ok(())
         },

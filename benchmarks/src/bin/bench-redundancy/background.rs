@@ -31,11 +31,11 @@ pub(crate) fn blocking(job: &Job, arguments: &[String]) -> Outcome<()> {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for _ in 0..runs {
             stencil(field.words(), interval);
-            without.push(job.most(alone.session.checkpoint()?.blocking_seconds)?);
+            without.push(job.most(alone.session.checkpoint()?.blocking_time.as_secs_f64())?);
         }
         for run in 0..=runs {
             stencil(other.words(), interval);
-            let seconds = job.most(behind.session.checkpoint()?.blocking_seconds)?;
+            let seconds = job.most(behind.session.checkpoint()?.blocking_time.as_secs_f64())?;
             // Nothing is encoded behind the first one.
             if run > 0 {
                 with.push(seconds);

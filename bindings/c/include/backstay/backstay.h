@@ -65,6 +65,9 @@
 /// What is stored could not be read. Nothing was given up: start again, or restore an older one by number.
 #define BACKSTAY_UNREADABLE 24
 
+/// A checkpoint that was started before has failed; this call did nothing: make it again.
+#define BACKSTAY_EARLIER_FAILED 25
+
 /// Bytes are not what their checksum says: restore an older checkpoint.
 #define BACKSTAY_CORRUPT 30
 
@@ -175,10 +178,13 @@
 /// Bytes of backstay_protection.shortfall.
 #define BACKSTAY_SHORTFALL_BYTES 512
 
+/// Settings of a program.
+typedef struct backstay_options backstay_options;
+
 /// One process's part in the checkpoints of a job.
 typedef struct backstay_session backstay_session;
 
-/// A checkpoint under way.
+/// A checkpoint under way; what C has is a key.
 typedef struct backstay_handle backstay_handle;
 
 /// A communicator: how the processes of a job reach each other. For MPI use backstay_mpi_open, which
@@ -219,68 +225,6 @@ typedef struct backstay_comm {
     /// allreduce_max does it then.
     int32_t (*broadcast)(void *context, void *bytes, size_t count, uint32_t root);
 } backstay_comm;
-
-/// Settings of a session. What is 0 or NULL stays as the environment (BACKSTAY_STORE_PATH and so
-/// on), the file that BACKSTAY_CONFIG names, or the default has it.
-typedef struct backstay_options {
-    /// sizeof(backstay_options).
-    size_t struct_size;
-    /// Name of the job; by default the program's name and a hash of its working directory.
-    const char *job;
-    /// Name of the node; by default the host name.
-    const char *node;
-    /// Folder for the store; by default on /dev/shm where it is large enough.
-    const char *store_path;
-    /// CPUs for background threads, as in "0-3,8"; by default those of the process.
-    const char *cpu_set;
-    /// When backstay_due says yes: every so many seconds, or "auto" (the default).
-    const char *interval;
-    /// Mean time between failures of one node, in hours, for "auto".
-    uint64_t node_mtbf_hours;
-    /// Bytes to reserve on each node; by default a rule applied at the first checkpoint.
-    uint64_t reserve_bytes;
-    /// Longest wait of Backstay's, in milliseconds.
-    uint64_t timeout_ms;
-    /// After this time inside the communicator a watchdog reports rank and operation.
-    uint64_t watchdog_ms;
-    /// Least time between two writings of metrics.json, in milliseconds.
-    uint64_t metrics_interval_ms;
-    /// Fraction of the state expected to change between checkpoints, for the rule above.
-    double changed_share;
-    /// Bytes of a segment, a power of two.
-    uint32_t segment_bytes;
-    /// Bytes of a block, the unit of change tracking; a power of two.
-    uint32_t block_bytes;
-    /// How changed blocks are found: one of BACKSTAY_TRACKING_*.
-    int32_t tracking;
-    /// Newest checkpoints to keep, at least 2.
-    uint32_t retained;
-    /// Threads of each rank that capture changed blocks, and read them back; 0: its share of the processors.
-    uint32_t capture_threads;
-    /// Must be 0.
-    uint32_t reserved;
-    /// What protects checkpoints against lost nodes: "none", "partner", "xor" or "rs".
-    const char *redundancy;
-    /// What fails together with this node; by default nothing.
-    const char *failure_domain;
-    /// Bytes a second that a node gathers for parity at most.
-    uint64_t encode_rate_bytes;
-    /// Lost nodes of a group that "rs" covers.
-    uint32_t parity;
-    /// Nodes of a group.
-    uint32_t group_size;
-    /// Folder on the parallel file system that checkpoints drain to; NULL for none.
-    const char *archive;
-    /// Bytes a second that all aggregators of the job write to the archive at most.
-    uint64_t archive_rate_bytes;
-    /// Every so many checkpoints one drains; 0 for those that the planner picks (see backstay_due).
-    uint32_t archive_every;
-    /// Checkpoints that the archive keeps.
-    uint32_t archive_retained;
-    /// Any other settings, as a file of settings has them: "fresh = 1\nencode_threads = 4". What a field above
-    /// sets counts more. NULL for none.
-    const char *settings;
-} backstay_options;
 
 /// An array of one process, or its part of an array that all processes share. Row-major.
 typedef struct backstay_array {
@@ -406,7 +350,7 @@ const char *backstay_status_name(int32_t status);
 
 /// The text of the last failure of this session, or of this thread where `session` is NULL: after
 /// backstay_open and backstay_close, which have no session to ask. Empty if there was none. It
-/// stays valid until the next call with the same session, or of the same thread.
+/// stays valid until the next call of the same thread.
 const char *backstay_message(const struct backstay_session *session);
 
 /// For adapters: makes `text` the message of this thread and returns `status`. A function of a
@@ -414,12 +358,26 @@ const char *backstay_message(const struct backstay_session *session);
 int32_t backstay_refuse(int32_t status,
                         const char *text);
 
+/// Makes an empty set of settings, for backstay_option_set, backstay_open and backstay_options_free. What is not set stays
+/// as the environment (BACKSTAY_STORE_PATH and so on), the file that BACKSTAY_CONFIG names, or the default has it.
+struct backstay_options *backstay_options_new(void);
+
+/// Sets one setting of docs/reference/config.md by its name: `backstay_option_set(options, "reserve_bytes", "2GiB")`, its
+/// value as the environment would have it. `value` NULL takes back what was set. A name or a value that cannot be is an
+/// error here, and once more in backstay_open, so that nobody has to look at each status.
+int32_t backstay_option_set(struct backstay_options *options,
+                            const char *name,
+                            const char *value);
+
+/// Frees settings; the sessions that were opened with them keep theirs. NULL is allowed.
+void backstay_options_free(struct backstay_options *options);
+
 /// Opens a session: all processes of `comm` together. The store is found or made, and what earlier
 /// starts of the job left in it; nothing of the program's memory is touched.
 ///
 /// `comm` is NULL for a program of one process. Otherwise it belongs to the session from here on: its
 /// `release` is called once, by backstay_close or, if this call fails, before it returns.
-/// `options` is NULL for the environment's settings. The session comes to `*session`, NULL on failure.
+/// `options` (backstay_options_new) is NULL for the environment's settings. The session comes to `*session`, NULL on failure.
 int32_t backstay_open(const struct backstay_comm *comm,
                       const struct backstay_options *options,
                       struct backstay_session **session);
@@ -645,7 +603,6 @@ extern "C" {
         return value;                                                                              \
     }
 BACKSTAY_DEFAULT(backstay_comm)
-BACKSTAY_DEFAULT(backstay_options)
 BACKSTAY_DEFAULT(backstay_array)
 BACKSTAY_DEFAULT(backstay_report)
 BACKSTAY_DEFAULT(backstay_restored)

@@ -62,7 +62,8 @@ fn the_library_exports_what_the_header_declares() {
 fn declared(header: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in header.lines() {
-        let declaration = line.starts_with("int32_t ") || line.starts_with("const char *");
+        let types = ["int32_t ", "const char *", "void ", "struct "];
+        let declaration = types.iter().any(|kind| line.starts_with(kind));
         let Some(end) = line.find('(').filter(|_| declaration) else {
             continue;
         };

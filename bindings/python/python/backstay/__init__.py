@@ -19,6 +19,7 @@ from ._errors import (
     CommunicatorError,
     ConfigurationError,
     Corrupt,
+    EarlierFailed,
     Error,
     Internal,
     InvalidArgument,
@@ -41,8 +42,8 @@ from ._reports import CheckpointId, Finished, Level, Protection, Report, Restore
 from ._session import Checkpoint, Output, Session, Tracking, open
 
 __all__ = [
-    "Checkpoint", "CheckpointId", "Communicator", "CommunicatorError", "ConfigurationError", "Corrupt", "Error",
-    "Finished", "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "Output", "PeerFailed", "PeerUnreachable",
+    "Checkpoint", "CheckpointId", "Communicator", "CommunicatorError", "ConfigurationError", "Corrupt",
+    "EarlierFailed", "Error", "Finished", "Internal", "InvalidArgument", "Level", "NoCheckpoint", "NotRetained", "Output", "PeerFailed", "PeerUnreachable",
     "Protection", "Report", "Restored", "Session", "StoreBusy", "StoreFailed", "StoreFull", "StoreIO", "StoredArray",
     "StoredCheckpoint", "StoredFile", "Stores", "Timeout", "Tracking", "Unreadable", "Unsupported", "VariableMismatch",
     "__version__", "open", "read",

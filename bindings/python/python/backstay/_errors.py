@@ -71,6 +71,12 @@ class Unreadable(Error):
     code = 24
 
 
+class EarlierFailed(Error):
+    """A checkpoint that was started before has failed; this call did nothing: make it again."""
+
+    code = 25
+
+
 class Corrupt(Error):
     """Bytes are not what their checksum says."""
 

@@ -49,6 +49,14 @@ fn unknown(key: &str) -> String {
     }
 }
 
+/// The value of the setting `name`, as a text.
+pub(super) fn named(name: &str, text: &str) -> Result<Value> {
+    match REFERENCE.iter().find(|setting| setting.key == name) {
+        Some(setting) => of_variable(setting, text, name),
+        None => Err(wrong(&unknown(name))),
+    }
+}
+
 /// The value of a variable in the environment.
 pub(super) fn of_variable(setting: &Setting, text: &str, variable: &str) -> Result<Value> {
     of_text(setting, text).map_err(|why| wrong(&format!("{variable} is {text:?}: {why}")))

@@ -47,6 +47,7 @@ impl Handle {
 
 /// What a checkpoint did on this rank.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// Which checkpoint.
     pub checkpoint: CheckpointId,
@@ -60,16 +61,16 @@ pub struct Report {
     pub bytes_changed: u64,
     /// Bytes written beside the blocks: tree pages, tables.
     pub bytes_manifest: u64,
-    /// Time the program was blocked, in seconds.
-    pub blocking_seconds: f64,
-    /// Time to find, copy and hash changed blocks, in seconds.
-    pub capture_seconds: f64,
-    /// Time from the capture to the outcome of all ranks, in seconds.
-    pub commit_seconds: f64,
-    /// Time waited until it was protected across nodes, in seconds.
-    pub protect_seconds: f64,
-    /// Time waited until it was in the archive, in seconds.
-    pub archive_seconds: f64,
+    /// Time the program was blocked.
+    pub blocking_time: Duration,
+    /// Time to find, copy and hash changed blocks.
+    pub capture_time: Duration,
+    /// Time from the capture to the outcome of all ranks.
+    pub commit_time: Duration,
+    /// Time waited until it was protected across nodes.
+    pub protect_time: Duration,
+    /// Time waited until it was in the archive.
+    pub archive_time: Duration,
 }
 
 /// A checkpoint between capture and vote.
@@ -89,7 +90,7 @@ pub(super) struct Announced {
     id: CheckpointId,
     turn: u64,
     begun: Result<()>,
-    blocking_seconds: f64,
+    blocking_time: Duration,
 }
 
 /// Who commits this node's part.
@@ -117,7 +118,7 @@ impl Session {
     pub(super) fn checkpoint_with_files(&mut self) -> Result<Report> {
         self.process.check()?;
         let watch = Stopwatch::start();
-        self.settle_underway()?;
+        self.settle_earlier()?;
         let mut announced = self.announce();
         self.begin(announced, false);
         let mut outcome = self.settle_underway();
@@ -127,8 +128,8 @@ impl Session {
             outcome = self.settle_underway();
         }
         let mut report = outcome?.unwrap_or_default();
-        report.blocking_seconds = watch.seconds();
-        self.paid(report.checkpoint, report.blocking_seconds);
+        report.blocking_time = watch.elapsed();
+        self.paid(report.checkpoint, report.blocking_time);
         self.record(&report);
         Ok(report)
     }
@@ -142,12 +143,12 @@ impl Session {
         if let Some(announced) = self.announced.take() {
             self.begin(announced, true);
         }
-        let blocking_seconds = watch.seconds();
+        let blocking_time = watch.elapsed();
         if let Some(underway) = &mut self.underway {
-            underway.report.blocking_seconds = blocking_seconds;
+            underway.report.blocking_time = blocking_time;
         }
         // Nobody may ever wait for it: the next one is due an interval from now.
-        self.paid(handle.checkpoint, blocking_seconds);
+        self.paid(handle.checkpoint, blocking_time);
         Ok(handle)
     }
 
@@ -158,9 +159,9 @@ impl Session {
         self.process.check()?;
         self.refuse_open_set("checkpoint_start")?;
         let watch = Stopwatch::start();
-        self.settle_underway()?;
+        self.settle_earlier()?;
         let mut announced = self.announce();
-        announced.blocking_seconds = watch.seconds();
+        announced.blocking_time = watch.elapsed();
         let handle = Handle {
             checkpoint: announced.id,
             turn: announced.turn,
@@ -179,9 +180,9 @@ impl Session {
     /// What was announced is captured, and committed in the background.
     pub(super) fn capture_announced(&mut self) {
         if let Some(announced) = self.announced.take() {
-            let (id, blocking_seconds) = (announced.id, announced.blocking_seconds);
+            let (id, blocking_time) = (announced.id, announced.blocking_time);
             self.begin(announced, true);
-            self.paid(id, blocking_seconds);
+            self.paid(id, blocking_time);
         }
     }
 
@@ -234,9 +235,9 @@ impl Session {
         }
         outcome?;
         if level == Level::Protected {
-            report.protect_seconds = watch.seconds();
+            report.protect_time = watch.elapsed();
         } else {
-            report.archive_seconds = watch.seconds();
+            report.archive_time = watch.elapsed();
         }
         Ok(report)
     }
@@ -278,7 +279,7 @@ impl Session {
             id,
             turn: self.turn,
             begun,
-            blocking_seconds: 0.0,
+            blocking_time: Duration::ZERO,
         }
     }
 
@@ -291,10 +292,10 @@ impl Session {
         let captured = begun.and_then(|()| self.capture(id, turn));
         let mut report = Report {
             checkpoint: id,
-            blocking_seconds: announced.blocking_seconds,
+            blocking_time: announced.blocking_time,
             ..Report::default()
         };
-        report.capture_seconds = watch.seconds();
+        report.capture_time = watch.elapsed();
         let rank = self.comm.rank();
         let post = match &captured {
             Ok(pending) => {
@@ -459,7 +460,7 @@ impl Session {
             Ok(())
         };
         outcome.and(back)?;
-        underway.report.commit_seconds = underway.since.seconds();
+        underway.report.commit_time = underway.since.elapsed();
         Ok(Some(underway.report))
     }
 
@@ -472,6 +473,20 @@ impl Session {
         }
         self.policy.complete.insert(id);
         self.protection.drop_log(&self.node);
+    }
+
+    /// The same for a call that is about something else: the caller learns that it was not this call's own work that
+    /// failed, and that it has to be made again.
+    pub(super) fn settle_earlier(&mut self) -> Result<()> {
+        self.capture_announced();
+        let earlier = self.underway.as_ref().map(|underway| underway.id);
+        match (self.settle_underway(), earlier) {
+            (Err(error), Some(id)) if error.kind().is_passing() => {
+                let context = format!("checkpoint {id}; this call did nothing, make it again");
+                Err(Error::caused(ErrorKind::EarlierFailed, context, error))
+            }
+            (outcome, _) => outcome.map(|_| ()),
+        }
     }
 
     /// The outcome of this node's commit as far as this rank is answerable for it.
@@ -564,12 +579,15 @@ impl Session {
         metrics
             .checkpoint
             .blocking_seconds
-            .add(report.blocking_seconds);
+            .add(report.blocking_time.as_secs_f64());
         metrics
             .checkpoint
             .capture_seconds
-            .add(report.capture_seconds);
-        metrics.checkpoint.commit_seconds.add(report.commit_seconds);
+            .add(report.capture_time.as_secs_f64());
+        metrics
+            .checkpoint
+            .commit_seconds
+            .add(report.commit_time.as_secs_f64());
         metrics.checkpoint.bytes_total.add(as_f64(total));
         metrics.checkpoint.bytes_changed.add(as_f64(changed));
         metrics.store_bytes = self

@@ -26,6 +26,7 @@ mod pace;
 mod process;
 mod protect;
 mod protection;
+mod registry;
 mod restore;
 mod retention;
 mod scrub;
@@ -41,6 +42,7 @@ pub use crate::schedule::Level;
 pub use checkpoint::{Handle, Report};
 pub use files::FileEntry;
 pub use lineage::Finished;
+pub use registry::VariableId;
 pub use restore::Restored;
 pub use scrub::Scrubbed;
 pub use variable::Variable;
@@ -70,11 +72,10 @@ use node::Node;
 use process::{OfProcess, Process};
 use protection::Protection;
 pub use protection::ProtectionStatus;
-use std::collections::BTreeMap;
+use registry::Registry;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use variable::Registered;
 use vote::{agree, as_checkpoint, as_number, united, vote};
 use watch::Watched;
 
@@ -96,7 +97,7 @@ pub struct Session {
     config: Config,
     node: Node,
     store: Option<Stores>,
-    variables: BTreeMap<String, Registered>,
+    variables: Registry,
     files: Files,
     /// Counts the changes of `variables` and `files`.
     generation: u64,
@@ -214,7 +215,7 @@ impl Session {
             config,
             node,
             store: None,
-            variables: BTreeMap::new(),
+            variables: Registry::default(),
             files: Files::default(),
             generation: 0,
             pages: None,

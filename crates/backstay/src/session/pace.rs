@@ -12,6 +12,7 @@ use backstay_base::error::Result;
 use backstay_base::notice;
 use backstay_format::CheckpointId;
 use backstay_store::control::Control;
+use std::time::Duration;
 
 fn look(pacer: &mut Pacer, control: &Control) {
     let (there, under_way, seconds) = match pacer.top() {
@@ -80,9 +81,9 @@ impl Session {
     }
 
     /// The checkpoint that was begun blocked the program so long.
-    pub(super) fn paid(&mut self, id: CheckpointId, blocking_seconds: f64) {
+    pub(super) fn paid(&mut self, id: CheckpointId, blocking_time: Duration) {
         if let Some(pacer) = &mut self.pacer {
-            pacer.committed(id, blocking_seconds);
+            pacer.committed(id, blocking_time.as_secs_f64());
         }
     }
 

@@ -4,6 +4,7 @@
 //! Invariants: a call that fails leaves what was protected before.
 
 use super::Session;
+use super::registry::VariableId;
 use super::variable::{Registered, Variable};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
@@ -15,14 +16,14 @@ use std::ops::Range;
 
 impl Session {
     /// Protects a variable: from now on it is part of every checkpoint, and of a restore. Calling it
-    /// again for a name gives the variable another address, size or type.
+    /// again for a name gives the variable another address, size or type, and returns the id that it has.
     ///
     /// # Safety
     /// `address` is valid for reads and writes of all its bytes until it is protected with another
     /// address, unprotected, or the session ends; no other thread writes it during `checkpoint`,
     /// `checkpoint_start` or `restore`.
     #[expect(unsafe_code, reason = "the program's memory is reached by pointer")]
-    pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<()> {
+    pub unsafe fn protect(&mut self, variable: Variable, address: *mut u8) -> Result<VariableId> {
         self.process.check()?;
         self.capture_announced();
         self.files.check_name(&variable.descriptor.name)?;
@@ -35,9 +36,13 @@ impl Session {
         if registered.changes.wants_pages() {
             self.open_page_tracker();
         }
-        self.variables
-            .insert(registered.descriptor.name.clone(), registered);
-        Ok(())
+        Ok(self.variables.insert(registered))
+    }
+
+    /// The variable that is protected under `name`.
+    pub fn variable(&self, name: &str) -> Result<VariableId> {
+        self.process.check()?;
+        self.variables.id(name).ok_or_else(|| self.unknown(name))
     }
 
     /// The tracker of pages; without kernel support or permission none, which is said once.
@@ -68,27 +73,30 @@ impl Session {
         }
     }
 
-    /// Says that `bytes` of a variable changed. Under [`crate::config::Tracking::Marked`] only what was
+    /// Says that `bytes` of a variable changed; nothing is looked up. Under [`crate::config::Tracking::Marked`] only what was
     /// marked is looked at, once marks have named all that changed; under the others it is a hint.
-    pub fn mark_dirty(&mut self, name: &str, bytes: Range<u64>) -> Result<()> {
+    pub fn mark_dirty(&mut self, variable: VariableId, bytes: Range<u64>) -> Result<()> {
         self.process.check()?;
         self.capture_announced();
-        match self.variables.get_mut(name) {
+        match self.variables.of_id(variable) {
             Some(variable) => variable.mark(&bytes),
-            None => Err(self.unknown(name)),
+            None => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "this variable is not protected any more, or in another session",
+            )),
         }
     }
 
     /// How changes of each variable are found now; see [`crate::config::Tracking`].
     pub fn tracking(&self) -> BTreeMap<String, VariableTracking> {
-        let variables = self.variables.iter();
+        let variables = self.variables.values();
         variables
-            .map(|(name, variable)| (name.clone(), variable.changes.now()))
+            .map(|variable| (variable.descriptor.name.clone(), variable.changes.now()))
             .collect()
     }
 
     pub(super) fn unknown(&self, name: &str) -> Error {
-        let known: Vec<&str> = self.variables.keys().take(8).map(|name| &**name).collect();
+        let known: Vec<&str> = self.variables.names().take(8).collect();
         let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let context = format!("no variable {name:?} is protected; there are {known:?}");
         Error::new(ErrorKind::InvalidArgument, context)

@@ -53,6 +53,7 @@ const SAYS_WHY: &str = "the log of its first member, which coordinates it, says 
 
 /// What is durable at which level, as far as this node knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ProtectionStatus {
     /// Lost nodes of a group that were asked to be survived.
     pub asked: usize,

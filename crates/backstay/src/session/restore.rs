@@ -31,13 +31,14 @@ use std::time::Duration;
 
 /// What a restore did on this rank.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Restored {
     /// Which checkpoint.
     pub checkpoint: CheckpointId,
     /// Bytes given back to the program.
     pub bytes_read: u64,
-    /// Time it took, in seconds.
-    pub seconds: f64,
+    /// Time it took.
+    pub time: Duration,
     /// Ranks of the job that took it.
     pub ranks_then: u32,
     /// Newer checkpoints that were skipped because they were damaged.
@@ -146,7 +147,7 @@ impl Session {
                     self.place_files(id, files, token)?;
                     self.open_start(id, start)?;
                     restored.fell_back = fell_back;
-                    restored.seconds = watch.seconds();
+                    restored.time = watch.elapsed();
                     self.note_restore(&restored);
                     return Ok(restored);
                 }
@@ -270,7 +271,7 @@ impl Session {
                 "restored checkpoint {} of {} ranks in {:.3} s{}",
                 restored.checkpoint,
                 restored.ranks_then,
-                restored.seconds,
+                restored.time.as_secs_f64(),
                 if restored.fell_back > 0 {
                     ", after newer ones failed"
                 } else {
@@ -278,13 +279,19 @@ impl Session {
                 }
             ));
         }
-        self.pace_from(restored.checkpoint, restored.level, restored.seconds);
+        self.pace_from(
+            restored.checkpoint,
+            restored.level,
+            restored.time.as_secs_f64(),
+        );
         let Some(file) = &mut self.metrics else {
             return;
         };
         file.metrics.restarts += 1;
         file.metrics.incarnation = self.incarnation;
-        file.metrics.restore_seconds.add(restored.seconds);
+        file.metrics
+            .restore_seconds
+            .add(restored.time.as_secs_f64());
         if let Err(error) = file.write() {
             notice::warn(&error.to_string());
         }
@@ -548,7 +555,7 @@ impl Session {
         restored.bytes_read += files.bytes;
         if let Some((_, part)) = &part {
             let unclaimed = |d: &&VariableDescriptor| {
-                !self.variables.contains_key(&d.name) && !self.files.claims(d)
+                !self.variables.contains(&d.name) && !self.files.claims(d)
             };
             let count = part.descriptors.iter().filter(unclaimed).count();
             restored.unclaimed = u32::try_from(count).unwrap_or(u32::MAX);

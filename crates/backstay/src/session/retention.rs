@@ -37,7 +37,7 @@ impl Session {
 
     fn change_pin(&mut self, number: u64, pinned: bool) -> Result<()> {
         self.process.check()?;
-        self.settle_underway()?;
+        self.settle_earlier()?;
         let found = self
             .policy
             .complete

@@ -13,6 +13,7 @@ use backstay_store::track::mappings::Access;
 
 /// What a scrub found on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Scrubbed {
     /// Blocks read and verified.
     pub blocks: u64,

@@ -68,6 +68,7 @@ impl Rank {
         unsafe {
             self.session
                 .protect(step, std::ptr::from_mut(&mut self.step).cast())
+                .map(drop)
         }
     }
 

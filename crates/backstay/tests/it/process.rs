@@ -316,7 +316,7 @@ fn in_the_fork(rank: Box<Rank>, released: &AtomicU64) -> i32 {
         session.scrub().map(drop),
         session.pin(1),
         session.unprotect("step"),
-        session.mark_dirty("field", 0..8),
+        session.variable("field").map(drop),
         session.stored_shape("field", 0).map(drop),
     ];
     for (number, outcome) in (1..).zip(refused) {

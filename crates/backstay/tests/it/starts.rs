@@ -262,7 +262,23 @@ fn what_newer_ones_took_the_place_of_was_durable() {
         // SAFETY: `huge` outlives its protection.
         unsafe { rank.session.protect(variable, huge.as_mut_ptr()).unwrap() };
         let failed = start(rank);
-        rank.session.checkpoint_start().unwrap_err();
+        let mut number = failed.checkpoint().number;
+        for _ in 0..2 {
+            // Whatever comes next says so, once, and does nothing.
+            let earlier = rank.session.checkpoint_start().unwrap_err();
+            assert_eq!(earlier.kind(), ErrorKind::EarlierFailed, "{earlier}");
+            let text = earlier.to_string();
+            assert!(text.contains("short by"), "{text}");
+            assert!(text.contains(&format!("checkpoint {number}")), "{text}");
+            start(rank);
+            let earlier = rank.session.pin(1).unwrap_err();
+            assert_eq!(earlier.kind(), ErrorKind::EarlierFailed, "{earlier}");
+            let own = rank.session.checkpoint().unwrap_err();
+            assert_eq!(own.kind(), ErrorKind::StoreFull, "{own}");
+            number = start(rank).checkpoint().number;
+        }
+        let earlier = rank.session.checkpoint().unwrap_err();
+        assert_eq!(earlier.kind(), ErrorKind::EarlierFailed, "{earlier}");
         rank.session.unprotect("huge").unwrap();
         start(rank);
         let kind = |error: backstay::Error| error.kind();

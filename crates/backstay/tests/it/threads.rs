@@ -59,9 +59,8 @@ fn counted(kind: Tracking, threads: u32) -> Vec<(u64, u64)> {
             for (at, bytes) in memory.iter_mut().enumerate() {
                 fill(bytes, at, step);
                 let all = 0..u64::try_from(bytes.len()).unwrap();
-                session
-                    .mark_dirty(&format!("variable {at:03}"), all)
-                    .unwrap();
+                let variable = session.variable(&format!("variable {at:03}")).unwrap();
+                session.mark_dirty(variable, all).unwrap();
             }
             let report = session.checkpoint().unwrap();
             counted.push((report.blocks_changed, report.bytes_changed));
@@ -147,7 +146,9 @@ fn what_was_announced_is_captured_by_another_thread_or_by_the_next_call() {
                 }),
                 // Whatever comes next has it captured first, and sees what was protected then.
                 2 => session.unprotect("variable 000").unwrap(),
-                3 => session.mark_dirty("variable 001", 0..1).unwrap(),
+                3 => session
+                    .mark_dirty(session.variable("variable 001").unwrap(), 0..1)
+                    .unwrap(),
                 4 => assert!(session.due().unwrap().is_none()),
                 _ => {}
             }

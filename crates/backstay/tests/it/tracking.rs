@@ -81,18 +81,24 @@ fn marked_blocks_are_written_and_unmarked_ones_are_not() {
         let mut words = large(rank, Tracking::Marked);
         rank.session.checkpoint().unwrap();
         words[0] = 5;
-        rank.session.mark_dirty("large", 0..8).unwrap();
+        mark(rank, 0..8).unwrap();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.blocks_changed, 1, "{report:?}");
         assert_eq!(now(rank, "large").0, "marked");
         words[5000] = 7;
         words[100_000] = 8;
-        rank.session.mark_dirty("large", 40_000..40_008).unwrap();
-        rank.session.mark_dirty("large", 800_000..800_008).unwrap();
+        mark(rank, 40_000..40_008).unwrap();
+        mark(rank, 800_000..800_008).unwrap();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.blocks_changed, 2, "{report:?}");
-        assert!(rank.session.mark_dirty("large", 0..(1 << 23) + 1).is_err());
+        assert!(mark(rank, 0..(1 << 23) + 1).is_err());
     });
+}
+
+/// Marks bytes of the large variable.
+fn mark(rank: &mut Rank, bytes: std::ops::Range<u64>) -> backstay::Result<()> {
+    let large = rank.session.variable("large")?;
+    rank.session.mark_dirty(large, bytes)
 }
 
 /// How changes of a variable are found now, and why not as asked.
@@ -118,7 +124,7 @@ fn believed(rank: &mut Rank) -> Vec<u64> {
     let mut words = large(rank, Tracking::Marked);
     rank.session.checkpoint().unwrap();
     words[3] = 3;
-    rank.session.mark_dirty("large", 24..32).unwrap();
+    mark(rank, 24..32).unwrap();
     rank.session.checkpoint().unwrap();
     assert_eq!(now(rank, "large").0, "marked");
     words
@@ -132,7 +138,7 @@ fn a_breach_that_is_found_is_hashed_whole_in_the_same_checkpoint() {
         let mut words = believed(rank);
         // Every block is written, one is marked: the one that is checked beside it finds it.
         words.iter_mut().step_by(2048).for_each(|word| *word += 10);
-        rank.session.mark_dirty("large", 0..8).unwrap();
+        mark(rank, 0..8).unwrap();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.blocks_changed, 512, "{report:?}");
         let (how, why) = now(rank, "large");
@@ -199,11 +205,11 @@ fn first_marks_that_do_not_name_all_that_changed_are_never_believed() {
         }
         words[5] = 77;
         words[500_000] = 78;
-        rank.session.mark_dirty("large", 40..48).unwrap();
+        mark(rank, 40..48).unwrap();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.blocks_changed, 2, "{report:?}");
         words[600_000] = 79;
-        rank.session.mark_dirty("large", 40..48).unwrap();
+        mark(rank, 40..48).unwrap();
         let report = rank.session.checkpoint().unwrap();
         assert_eq!(report.blocks_changed, 1, "{report:?}");
         assert_eq!(now(rank, "large").0, "hash");
@@ -266,7 +272,7 @@ fn small_variables_are_hashed_whatever_is_marked() {
         for tracking in [Tracking::Marked, Tracking::Pages] {
             protect_large(rank, &words, tracking);
             for step in 0..4 {
-                rank.session.mark_dirty("large", 0..8).unwrap();
+                mark(rank, 0..8).unwrap();
                 words[0] += 1;
                 // At first the marks name all that changed.
                 let others = u64::from(step >= 2);
@@ -287,11 +293,11 @@ fn marks_take_as_much_memory_however_many_there_are() {
     let folder = tempfile::tempdir().unwrap();
     start(1, &config(folder.path()), |rank| {
         let _words = believed(rank);
-        rank.session.mark_dirty("large", 0..8).unwrap();
+        mark(rank, 0..8).unwrap();
         let before = rank.session.memory_bytes();
         for index in 0..200_000u64 {
             let start = index * 7919 % (1 << 20) * 8;
-            rank.session.mark_dirty("large", start..start + 8).unwrap();
+            mark(rank, start..start + 8).unwrap();
         }
         assert_eq!(rank.session.memory_bytes(), before);
     });
@@ -584,4 +590,40 @@ fn a_checkpoint_can_be_committed_in_the_background() {
         assert_eq!(rank.step, 20);
         rank.check();
     });
+}
+
+#[test]
+fn an_id_names_its_variable_alone_as_long_as_it_is_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = std::sync::Mutex::new(None);
+    for place in ["one", "two"] {
+        start(1, &config(&folder.path().join(place)), |rank| {
+            let words = large(rank, Tracking::Marked);
+            let large = rank.session.variable("large").unwrap();
+            if let Some(old) = old.lock().unwrap().replace(large) {
+                let error = rank.session.mark_dirty(old, 0..8).unwrap_err();
+                assert!(error.to_string().contains("another session"), "{error}");
+            }
+            rank.session.mark_dirty(large, 0..8).unwrap();
+            // Protected elsewhere it is the same variable.
+            let mut moved = words.clone();
+            let variable = Variable::new("large", ElementType::U64, &[1 << 20]);
+            // SAFETY: both live longer than the session uses them.
+            let again = unsafe { rank.session.protect(variable, moved.as_mut_ptr().cast()) };
+            assert_eq!(again.unwrap(), large);
+            rank.session.unprotect("large").unwrap();
+            assert!(rank.session.mark_dirty(large, 0..8).is_err());
+            let mut other = vec![0u64; 16];
+            let variable = Variable::new("other", ElementType::U64, &[16]);
+            // SAFETY: as above.
+            let other = unsafe { rank.session.protect(variable, other.as_mut_ptr().cast()) };
+            assert!(
+                rank.session.mark_dirty(large, 0..8).is_err(),
+                "the slot is another's now"
+            );
+            rank.session.mark_dirty(other.unwrap(), 0..8).unwrap();
+            assert!(rank.session.variable("large").is_err());
+            rank.session.unprotect("other").unwrap();
+        });
+    }
 }

@@ -147,7 +147,7 @@ impl Session {
             let looked = self.files.look(self.config.block_bytes)?;
             if let Some(looked) = looked
                 .iter()
-                .find(|looked| self.variables.contains_key(&looked.descriptor.name))
+                .find(|looked| self.variables.contains(&looked.descriptor.name))
             {
                 return Err(super::taken(&looked.descriptor.name, "a variable"));
             }

@@ -134,7 +134,7 @@ impl Session {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, context));
         }
-        if self.variables.contains_key(name) {
+        if self.variables.contains(name) {
             return Err(taken(name, "a variable"));
         }
         let path = checked(path.as_ref())?;

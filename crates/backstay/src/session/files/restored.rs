@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// A file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileEntry {
     /// What [`Session::restore_file`] takes: the name that it is protected by, or its own in its set.
     pub name: PathBuf,
