@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what a peer exposes, as a device to read from.
 //! In from: composers. Out to: an endpoint, which pulls.
-//! Invariants: read only; small reads are made of longer pulls, which are kept for a while; what a peer did
-//! not give is asked for again within the limit, and keeps its kind: it proves nothing of what is stored.
+//! Invariants: read only; small reads are made of longer pulls, which are kept for a while, and are the longer the
+//! more was read in a row; what a peer did not give is asked for again within the limit, and keeps its kind: it
+//! proves nothing of what is stored.
 
 use super::{Endpoint, ExposureId, Peer, words};
 use backstay_base::clock::Backoff;
@@ -39,10 +40,43 @@ fn of_the_way(failed: error::Error) -> error::Error {
     failed
 }
 
-/// Small reads are made of chunks of this size, which are kept.
+/// Small reads are made of pieces of this size, which are kept, and of twice as much behind each that was read to its
+/// end,
+const PIECE_BYTES: u64 = 16 << 10;
+/// up to this.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Chunks kept where nothing else is said.
 const CHUNKS_MAX: usize = 32;
+
+/// What was pulled, by where it begins.
+#[derive(Debug, Default)]
+struct Kept {
+    chunks: BTreeMap<u64, Arc<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Kept {
+    /// The last chunk that begins at `offset` or before it, and its end.
+    fn before(&self, offset: u64) -> Option<(u64, u64, &Arc<Vec<u8>>)> {
+        let (&start, chunk) = self.chunks.range(..=offset).next_back()?;
+        Some((start, start + to_u64(chunk.len()), chunk))
+    }
+
+    /// What is to be pulled for byte `offset` of `length` bytes: where it begins, and how much. It begins at a multiple
+    /// of its size, so it crosses no multiple of [`CHUNK_BYTES`], as segments end there.
+    fn wanted(&self, offset: u64, length: u64) -> (u64, u64) {
+        let start = offset / PIECE_BYTES * PIECE_BYTES;
+        let ahead = match self.before(start) {
+            Some((before, end, _)) if end == start => 2 * (end - before),
+            _ => PIECE_BYTES,
+        };
+        let aligned = 1 << start.trailing_zeros().min(CHUNK_BYTES.trailing_zeros());
+        let end = start.saturating_add(ahead.min(aligned));
+        let next = self.chunks.range(start..).next().map(|(&next, _)| next);
+        let end = end.min(length).min(next.unwrap_or(length));
+        (start, end.saturating_sub(start))
+    }
+}
 
 /// What a peer exposes, as a device that is only read. What it holds must not change meanwhile.
 #[derive(Debug)]
@@ -54,7 +88,7 @@ pub struct RemoteDevice {
     within: Duration,
     ended: Option<Arc<AtomicBool>>,
     chunks_max: usize,
-    chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+    kept: Mutex<Kept>,
 }
 
 impl RemoteDevice {
@@ -74,7 +108,7 @@ impl RemoteDevice {
             within,
             ended: None,
             chunks_max: CHUNKS_MAX,
-            chunks: Mutex::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -85,7 +119,7 @@ impl RemoteDevice {
         self
     }
 
-    /// Keeps no more than so many chunks of 256 KiB.
+    /// Keeps no more than so many times 256 KiB.
     #[must_use]
     pub fn keeping(mut self, chunks: usize) -> Self {
         self.chunks_max = chunks.max(1);
@@ -118,21 +152,24 @@ impl RemoteDevice {
         }
     }
 
-    fn chunk(&self, number: u64) -> Result<Arc<Vec<u8>>> {
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(chunk) = chunks.get(&number) {
-            return Ok(Arc::clone(chunk));
+    /// What has byte `offset`, and where it begins.
+    fn chunk(&self, offset: u64) -> Result<(u64, Arc<Vec<u8>>)> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((start, end, chunk)) = kept.before(offset)
+            && offset < end
+        {
+            return Ok((start, Arc::clone(chunk)));
         }
-        let start = number * CHUNK_BYTES;
-        let length = CHUNK_BYTES.min(self.length_bytes.saturating_sub(start));
+        let (start, length) = kept.wanted(offset, self.length_bytes);
         let mut bytes = vec![0; to_usize(length)];
         self.pull(&mut bytes, start)?;
-        if chunks.len() >= self.chunks_max {
-            chunks.clear();
+        if kept.bytes + bytes.len() > self.chunks_max * to_usize(CHUNK_BYTES) {
+            *kept = Kept::default();
         }
+        kept.bytes += bytes.len();
         let chunk = Arc::new(bytes);
-        chunks.insert(number, Arc::clone(&chunk));
-        Ok(chunk)
+        kept.chunks.insert(start, Arc::clone(&chunk));
+        Ok((start, chunk))
     }
 }
 
@@ -151,8 +188,8 @@ impl Device for RemoteDevice {
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + to_u64(done);
-            let chunk = self.chunk(at / CHUNK_BYTES)?;
-            let start = to_usize(at % CHUNK_BYTES);
+            let (begins, chunk) = self.chunk(at)?;
+            let start = to_usize(at - begins);
             let count = (chunk.len().saturating_sub(start)).min(buffer.len() - done);
             if count == 0 {
                 return Err(Error::from(ErrorKind::UnexpectedEof));

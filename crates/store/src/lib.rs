@@ -17,6 +17,7 @@ pub mod control;
 pub mod space;
 pub mod reader;
 pub mod reserve;
+pub mod view;
 pub mod tree;
 pub mod read_back;
 pub mod compare;

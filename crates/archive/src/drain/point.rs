@@ -17,9 +17,10 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::CheckpointId;
 use backstay_format::agent::Seat;
 use backstay_format::drain::{DrainAnswer, DrainJob, DrainProgress, DrainRequest, REQUEST_MAGIC};
-use backstay_net::{Endpoint, ExposureId, Peer, file_exposure, words};
+use backstay_net::{Endpoint, Exposed, ExposureId, Peer, file_exposure, words};
 use backstay_store::control::{Control, wait_until};
 use backstay_store::reserve::Reserve;
+use backstay_store::view::SegmentView;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -181,14 +182,20 @@ impl DrainPoint {
         }
         let file = Arc::clone(reserve.reader().device());
         self.endpoint
-            .expose(file_exposure(store), backstay_net::Exposed::Device(file));
+            .expose(file_exposure(store), Exposed::Device(file));
+        let segments = Arc::new(SegmentView::of_reserve(reserve));
+        self.endpoint
+            .expose(store.into(), Exposed::Sealed(segments));
         *source = Some(Arc::new(NodeSource::new(reserve.clone())));
     }
 
     /// Lets go of the node's store: a drain that is under way ends first.
     pub fn detach(&self) {
         self.stop();
-        drop(lock(&self.source).take());
+        if let Some(source) = lock(&self.source).take() {
+            self.endpoint.withdraw(source.store().into());
+            self.endpoint.withdraw(file_exposure(source.store()));
+        }
     }
 
     /// What the node's ranks share, once there is a store.

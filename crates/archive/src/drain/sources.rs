@@ -186,16 +186,15 @@ impl NodeBlocks {
         let reader = if let Some(reader) = mapped {
             reader
         } else {
-            let device = RemoteDevice::new(
-                Arc::clone(&endpoint),
-                peer.clone(),
-                file_exposure(offered.store),
-                offered.length_bytes,
-                within,
-            )
-            .until(Arc::clone(cancel));
-            let reader = StoreReader::open(Arc::new(device))?;
-            reader.read_records(|_, _, _| {})?;
+            let remote = |exposure, length_bytes| {
+                let endpoint = Arc::clone(&endpoint);
+                let device =
+                    RemoteDevice::new(endpoint, peer.clone(), exposure, length_bytes, within);
+                Arc::new(device.until(Arc::clone(cancel)))
+            };
+            // The node knows where its segments stand.
+            let file = remote(file_exposure(offered.store), offered.length_bytes);
+            let reader = StoreReader::open_over(file, remote(offered.store.into(), u64::MAX))?;
             Arc::new(reader)
         };
         Ok(Self {

@@ -18,6 +18,7 @@ mod fabric;
 mod finished;
 mod groups;
 mod deleted;
+mod far_reads;
 mod files;
 mod files_routed;
 mod later_versions;

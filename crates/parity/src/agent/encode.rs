@@ -8,7 +8,6 @@
 //! Source: the paper on non-blocking multi-level checkpointing, section II, generalised from XOR.
 
 use super::pace::Pace;
-use super::view::{ExtentView, SegmentView};
 use super::{Agent, Ask, peer, rebuild};
 use crate::code::{Code, Piece};
 use backstay_base::clock::Deadline;
@@ -19,7 +18,9 @@ use backstay_format::agent::{Answer, Collected, Request, Seat, StripePlan};
 use backstay_format::width::index;
 use backstay_format::{Address, Digest, Extent, Stripe, StripeId, StripePiece, Superblock};
 use backstay_net::{Exposed, ExposureId};
+use backstay_store::reader::segment_place;
 use backstay_store::reserve::Reserve;
+use backstay_store::view::{ExtentView, SegmentView};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -116,7 +117,7 @@ impl Work<'_> {
         let extent = own.extent;
         let view = ExtentView {
             segments: SegmentView::of_reserve(&self.reserve),
-            start: super::view::place(extent.segment, extent.offset_bytes),
+            start: segment_place(extent.segment, u64::from(extent.offset_bytes)),
             length_bytes: u64::from(extent.length_bytes),
         };
         let exposed = Exposed::Sealed(Arc::new(view));
@@ -194,7 +195,7 @@ impl Work<'_> {
         if piece.column != self.column {
             let mut buffer = self.agent.buffers.take(length);
             let seat = self.seat(piece.column)?;
-            let offset = super::view::place(extent.segment, extent.offset_bytes);
+            let offset = segment_place(extent.segment, u64::from(extent.offset_bytes));
             let endpoint = &self.agent.endpoint;
             let into = &mut buffer[..length];
             let left = self.left();

@@ -39,7 +39,6 @@ mod repair;
 pub mod restart;
 mod round;
 pub mod survey;
-mod view;
 
 pub use coordinate::RoundCoordinatorThread;
 pub use drains::{DrainThread, Drains, MakeDrains};
@@ -52,6 +51,7 @@ use backstay_store::control::Control;
 use backstay_store::lock::StoreLock;
 use backstay_store::reserve::Reserve;
 use backstay_store::stripe_log::StripeTable;
+use backstay_store::view::SegmentView;
 use buffers::Buffers;
 use member::Member;
 use std::path::{Path, PathBuf};
@@ -230,7 +230,7 @@ impl Agent {
     }
 
     fn expose(&self, reserve: &Reserve, store: StoreId) {
-        let segments = view::SegmentView::of_reserve(reserve);
+        let segments = SegmentView::of_reserve(reserve);
         self.endpoint
             .expose(store.into(), Exposed::Sealed(Arc::new(segments)));
         let file = Arc::clone(reserve.reader().device());

@@ -23,7 +23,7 @@ use backstay_format::{
     SegmentClass, SegmentId, SegmentRecord, StoreId, Stripe, StripePiece, Superblock,
 };
 use backstay_store::place::{STORE_BEING_MADE, STORE_FILE};
-use backstay_store::reader::{RootSlots, StoreReader};
+use backstay_store::reader::{RootSlots, StoreReader, segment_place};
 use backstay_store::recover::walk_part;
 use backstay_store::revision::read_ranks;
 use backstay_store::stripe_log::{StripeLog, StripeTable};
@@ -275,7 +275,7 @@ impl<'a> Work<'a> {
         };
         let mut bytes = vec![0; index(extent.length_bytes)];
         let within = self.deadline.left().unwrap_or(Duration::from_millis(1));
-        let offset = super::view::place(extent.segment, extent.offset_bytes);
+        let offset = segment_place(extent.segment, u64::from(extent.offset_bytes));
         let endpoint = &self.agent.endpoint;
         let pulled = endpoint.pull(&peer(seat), seat.store.into(), offset, &mut bytes, within);
         pulled.map_err(|error| {

@@ -4,7 +4,6 @@
 //! Invariants: nothing is written; a store that is damaged is as if it were not there, and said; what cannot be
 //! read is told as that, and never as absent.
 
-use super::view::SegmentView;
 use super::{Agent, lock};
 use backstay_base::error::{Error, Result};
 use backstay_base::io::file::FileDevice;
@@ -20,6 +19,7 @@ use backstay_store::reader::StoreReader;
 use backstay_store::reserve::is_blank;
 use backstay_store::revision::read_ranks;
 use backstay_store::stripe_log::{LOG_FILES, StripeTable, look_at_both};
+use backstay_store::view::SegmentView;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

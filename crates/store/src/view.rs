@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: our stores as others see them: their segments by their ids, and extents of these.
+//! Purpose: stores as other nodes see them: their segments by their ids, and extents of these.
+//! In from: `reader`, `reserve`. Out to: who exposes them to agents and aggregators.
 //! Invariants: read only; nobody but the store itself knows where a segment stands; what is not sealed is
 //! copied, never lent.
 
+use crate::reader::StoreReader;
+use crate::reserve::Reserve;
 use backstay_base::error;
 use backstay_base::io::Device;
 use backstay_base::io::sealed::{Mapping, SealedView};
 use backstay_format::SegmentId;
 use backstay_format::limits::SEGMENT_BYTES_MAX;
 use backstay_format::width::to_u64;
-use backstay_store::reader::{StoreReader, segment_place};
-use backstay_store::reserve::Reserve;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
-/// Where byte `offset` of `segment` is in a view.
-pub(super) fn place(segment: SegmentId, offset: u32) -> u64 {
-    segment_place(segment, u64::from(offset))
-}
-
 /// The segments of a store, one behind the other in the order of their ids.
 #[derive(Debug)]
-pub(super) struct SegmentView {
+pub struct SegmentView {
     reader: Arc<StoreReader>,
     /// Of a store that grows meanwhile.
     reserve: Option<Reserve>,
@@ -29,7 +25,7 @@ pub(super) struct SegmentView {
 
 impl SegmentView {
     /// Of a store that ranks write.
-    pub(super) fn of_reserve(reserve: &Reserve) -> Self {
+    pub fn of_reserve(reserve: &Reserve) -> Self {
         Self {
             reader: reserve.shared_reader(),
             reserve: Some(reserve.clone()),
@@ -57,7 +53,7 @@ impl SegmentView {
     }
 
     /// Of a store that nobody writes; its records were read.
-    pub(super) fn of_reader(reader: Arc<StoreReader>) -> Self {
+    pub fn of_reader(reader: Arc<StoreReader>) -> Self {
         let reserve = None;
         Self { reader, reserve }
     }
@@ -112,10 +108,13 @@ impl SealedView for SegmentView {
 
 /// One extent of a store's segments, as an exposure of its own.
 #[derive(Debug)]
-pub(super) struct ExtentView {
-    pub(super) segments: SegmentView,
-    pub(super) start: u64,
-    pub(super) length_bytes: u64,
+pub struct ExtentView {
+    /// The segments.
+    pub segments: SegmentView,
+    /// Where it begins in them.
+    pub start: u64,
+    /// Its length.
+    pub length_bytes: u64,
 }
 
 impl Device for ExtentView {
