@@ -111,6 +111,7 @@ fn kind_of(action: &Action) -> (u64, u64) {
         }
         Action::Describe { .. } => (0, 0),
         Action::Read { span, .. } => (1, span.length),
+        Action::ReadPast { length, .. } => (1, *length),
     }
 }
 

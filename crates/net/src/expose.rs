@@ -5,7 +5,7 @@
 //! alive until its reader is done, withdrawn or not; a fingerprint is of sealed bytes, and of these computed
 //! once, unless somebody says that other bytes arrived.
 
-use super::one_sided::{LEAST_BYTES, Offer, OneSided};
+use super::one_sided::{Offer, OneSided};
 use super::{ExposureId, Span, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -134,12 +134,12 @@ impl Debug for Findings {
 type Known = Arc<Mutex<Findings>>;
 
 /// Who asks for a description.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker<'a> {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asker<'a> {
     /// Whether a file will do.
-    pub(crate) same_machine: bool,
+    pub same_machine: bool,
     /// By what else it can read, if both sides can.
-    pub(crate) one_sided: Option<&'a dyn OneSided>,
+    pub one_sided: Option<&'a dyn OneSided>,
 }
 
 /// What one endpoint exposes.
@@ -185,25 +185,10 @@ impl Exposures {
         Ok(exposed)
     }
 
-    /// What a reader has to know of `spans` of what is exposed under `id`: where they stand, for one on the
-    /// same machine, and their fingerprints, which are computed now if they are not known, or `afresh`.
+    /// What `asker` has to know of `spans` of what is exposed under `id`: where they stand, for one on the same
+    /// machine, how it reads them past this process, and their fingerprints, which are computed now if they are not
+    /// known, or `afresh`.
     pub fn describe(
-        &self,
-        id: ExposureId,
-        spans_afresh: (&[Span], bool),
-        same_machine: bool,
-        deadline: &Deadline,
-    ) -> Result<Description> {
-        let one_sided = None;
-        let asker = Asker {
-            same_machine,
-            one_sided,
-        };
-        self.describe_to(asker, id, spans_afresh, deadline)
-    }
-
-    /// The same, and how `asker` reads them past this process.
-    pub(crate) fn describe_to(
         &self,
         asker: Asker<'_>,
         id: ExposureId,
@@ -222,8 +207,9 @@ impl Exposures {
             let bytes = exposed.sealed(*span);
             fingerprints.push(bytes.map(|bytes| known_of(&known, *span, bytes, afresh)));
             remotes.push(bytes.and_then(|bytes| {
-                let offered = asker.one_sided.filter(|_| bytes.len() >= LEAST_BYTES);
-                let (remote, offer) = offered?.offer(&exposed, bytes)?;
+                let offered = asker.one_sided?;
+                let is_long = bytes.len() >= offered.least_bytes();
+                let (remote, offer) = is_long.then(|| offered.offer(&exposed, *span, bytes))??;
                 keep(&known, offer);
                 Some(remote)
             }));

@@ -17,8 +17,8 @@ mod secret;
 pub mod tcp;
 
 pub use address::{announced_host, host_address};
-pub use expose::{Exposed, Exposures};
-pub use one_sided::{Transport, Transports};
+pub use expose::{Asker, Exposed, Exposures};
+pub use one_sided::{Missed, Offer, OneSided, Transport, Transports, read_past};
 pub use remote::{RemoteDevice, file_exposure};
 pub use secret::{Secret, SecretSource};
 pub use tcp::{TcpEndpoint, TcpOptions};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: reads past the owner's threads: what a way of them offers to the endpoint that carries all else.
-//! In from: `tcp`, which describes ranges and reads them. Out to: `fabric`, where it is built in.
+//! In from: endpoints, which describe ranges and read them. Out to: `fabric`, where it is built in; a simulated one
+//! in tests.
 //! Invariants: only sealed bytes go that way, and count when their fingerprint was compared; what fails goes
 //! over the connection instead.
 
-use super::Exposed;
+use super::{Described, Exposed, Span};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::Fingerprint;
@@ -58,11 +59,11 @@ pub struct Transports {
 pub(crate) const LEAST_BYTES: usize = 64 << 10;
 
 /// What keeps memory readable for peers until it is dropped.
-pub(crate) type Offer = Arc<dyn Any + Send + Sync>;
+pub type Offer = Arc<dyn Any + Send + Sync>;
 
 /// Why bytes did not come.
 #[derive(Debug)]
-pub(crate) struct Missed(pub(crate) String);
+pub struct Missed(pub String);
 
 impl Display for Missed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,15 +72,19 @@ impl Display for Missed {
 }
 
 /// A way to read memory of a peer in which none of its threads takes part.
-pub(crate) trait OneSided: Debug + Send + Sync {
+pub trait OneSided: Debug + Send + Sync {
     /// What it is called; both sides have to use the same.
     fn provider(&self) -> &str;
     /// Whether it reaches only peers on this machine.
     fn is_local(&self) -> bool;
     /// How peers reach this endpoint.
     fn address(&self) -> Vec<u8>;
-    /// Lets peers read `bytes`, which are sealed and lent of `exposed`.
-    fn offer(&self, exposed: &Exposed, bytes: &[u8]) -> Option<(Remote, Offer)>;
+    /// Shorter ranges are not read that way.
+    fn least_bytes(&self) -> usize {
+        LEAST_BYTES
+    }
+    /// Lets peers read `bytes`, which are sealed and lent of `exposed`: this range of it.
+    fn offer(&self, exposed: &Exposed, range: Span, bytes: &[u8]) -> Option<(Remote, Offer)>;
     /// Fills `into` from `remote` of the endpoint at `address`; the fingerprint of what came, which is to be
     /// compared.
     fn read(
@@ -91,6 +96,22 @@ pub(crate) trait OneSided: Debug + Send + Sync {
     ) -> std::result::Result<Fingerprint, Missed>;
     /// Nothing is read or offered any more.
     fn end(&self);
+}
+
+/// Reads a range past its owner, where that offered it. What did not come, or is other bytes than were described, is to
+/// be read over the connection.
+pub fn read_past(
+    way: &dyn OneSided,
+    range: &Described,
+    into: &mut [u8],
+    deadline: &Deadline,
+) -> Option<std::result::Result<(), Missed>> {
+    let (address, remote) = range.remote.as_ref()?;
+    Some(match way.read(address, *remote, into, deadline) {
+        Ok(found) if range.fingerprint == Some(found) => Ok(()),
+        Ok(_) => Err(Missed("other bytes came than were described".to_owned())),
+        Err(missed) => Err(missed),
+    })
 }
 
 /// The way that `wanted` names, for an endpoint that is reached at `host`.

@@ -5,6 +5,7 @@
 //! drives is the same each time; time passes only by latency and by limits that were reached; no
 //! lock is held while a handler, a device or a hook runs.
 
+mod one_sided;
 mod operation;
 mod traffic;
 
@@ -17,9 +18,10 @@ use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::Fingerprint;
 use backstay_format::width::to_u64;
 use backstay_net::{
-    Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Span, check_message,
-    check_read, check_spans, remote_error, verify, words,
+    Asker, Described, Endpoint, Exposed, ExposureId, Exposures, Handler, OneSided, Peer, Span,
+    check_message, check_read, check_spans, read_past, remote_error, verify, words,
 };
+use one_sided::{Past, Registered};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,6 +53,9 @@ struct State {
     latency: Duration,
     elapsed: Duration,
     hook: Option<Hook>,
+    /// Sealed bytes are read past their owners.
+    one_sided: bool,
+    registered: Registered,
 }
 
 /// A simulated network. Copies are handles of the same network.
@@ -76,6 +81,8 @@ impl SimNetwork {
             latency: Duration::from_micros(20),
             elapsed: Duration::ZERO,
             hook: None,
+            one_sided: false,
+            registered: Registered::default(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -191,6 +198,15 @@ impl SimNetwork {
             }
         }
     }
+    /// From now on sealed bytes are read past their owners, which take no part in it, and through them only where
+    /// that fails.
+    pub fn read_past_owners(&self) {
+        self.lock().one_sided = true;
+    }
+    /// Reads past owners that came, and that had to be done again through them.
+    pub fn reads_past(&self) -> [u64; 2] {
+        self.lock().registered.reads
+    }
     /// Operations begun so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
@@ -292,6 +308,8 @@ struct Arrived {
     exposures: Arc<Exposures>,
     fault: Option<Fault>,
     flip: u64,
+    /// A node that stalls does not do it.
+    needs_owner: bool,
 }
 
 impl SimEndpoint {
@@ -345,6 +363,7 @@ impl SimEndpoint {
         }
         let flip = state.seeded.next_u64();
         let latency = state.latency;
+        let needs_owner = !matches!(carried, Carried::Past(_));
         let node = state.nodes.get(to).filter(|node| node.up);
         let Some(node) = node else {
             return Err(Self::unreachable(peer, "connection refused"));
@@ -355,8 +374,9 @@ impl SimEndpoint {
             exposures: Arc::clone(&node.exposures),
             fault,
             flip,
+            needs_owner,
         };
-        let is_late = node.stalled || fault == Some(Fault::Lost) || latency > within;
+        let is_late = node.stalled && needs_owner || fault == Some(Fault::Lost) || latency > within;
         if !is_late {
             state.elapsed += latency;
             state.count(&self.name, to, carried);
@@ -381,7 +401,7 @@ impl SimEndpoint {
         }
         let stalled = state.nodes.get(to).is_some_and(|node| node.stalled);
         drop(state);
-        if stalled || arrived.fault == Some(Fault::AnswerLost) {
+        if stalled && arrived.needs_owner || arrived.fault == Some(Fault::AnswerLost) {
             return Err(self.too_late(peer, within));
         }
         Ok(())
@@ -411,6 +431,10 @@ impl Debug for SimEndpoint {
 }
 
 impl SimEndpoint {
+    fn is_one_sided(&self) -> bool {
+        self.network.lock().one_sided
+    }
+
     /// Changes the node while it is in the start of this handle.
     fn change(&self, change: impl FnOnce(&mut Node)) {
         let mut state = self.network.lock();
@@ -490,28 +514,37 @@ impl Endpoint for SimEndpoint {
         let arrived = self.arrive(peer, action, Carried::Request(bytes), within)?;
         // What it takes to answer is no time of this network.
         let unlimited = Deadline::after(Duration::MAX);
-        let described = arrived
-            .exposures
-            .describe(exposure, (spans, afresh), false, &unlimited);
+        let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
+        let way = Past::of(&self.network, to, arrived.start);
+        let asker = Asker {
+            same_machine: false,
+            one_sided: self.is_one_sided().then_some(&way),
+        };
+        let exposures = &arrived.exposures;
+        let described = exposures.describe(asker, exposure, (spans, afresh), &unlimited);
         self.come_back(peer, &arrived, within)?;
         if arrived.fault == Some(Fault::Corrupt) {
             return Err(Self::unreachable(peer, "the description is none"));
         }
         let described =
             described.map_err(|error| remote_error(peer, error.kind(), &words(&error)))?;
-        let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
         let bytes = DESCRIBED_BYTES * to_u64(spans.len());
         let mut state = self.network.lock();
         state.count(&self.name, to, Carried::Answer(bytes));
         drop(state);
-        let each = |(&span, fingerprint)| Described {
+        let remotes = described.fabric.map(|fabric| fabric.remotes);
+        let remotes = remotes.into_iter().flatten();
+        let address = Arc::new(way.address());
+        let each = |((&span, fingerprint), remote): (_, Option<_>)| Described {
             exposure,
             span,
             fingerprint,
             located: None,
-            remote: None,
+            remote: remote.map(|remote| (Arc::clone(&address), remote)),
         };
-        Ok(spans.iter().zip(described.fingerprints).map(each).collect())
+        let all = spans.iter().zip(described.fingerprints);
+        let all = all.zip(remotes.chain(std::iter::repeat(None)));
+        Ok(all.map(each).collect())
     }
 
     fn read(
@@ -522,6 +555,11 @@ impl Endpoint for SimEndpoint {
         within: Duration,
     ) -> Result<()> {
         check_read(range, into)?;
+        let way = Past::of(&self.network, &self.name, self.start);
+        let unlimited = Deadline::after(Duration::MAX);
+        if let Some(Ok(())) = read_past(&way, range, into, &unlimited) {
+            return Ok(());
+        }
         let (exposure, span) = (range.exposure, range.span);
         let action = || Action::Read { exposure, span };
         let carried = Carried::Pulled(span.length);
@@ -731,6 +769,52 @@ mod tests {
         assert_eq!(network.traffic("b"), served);
         network.clear_traffic();
         assert_eq!(network.traffic("b"), Traffic::default());
+    }
+
+    #[test]
+    fn memory_is_read_past_its_owner_until_it_is_withdrawn() {
+        let (network, one, other) = pair(9);
+        network.read_past_owners();
+        let spans = [Span {
+            offset: 5,
+            length: 100,
+        }];
+        let described = one.describe(&other.peer(), ID, (&spans, false), WITHIN);
+        let [range] = &described.unwrap()[..] else {
+            panic!("one range");
+        };
+        let mut bytes = [0; 100];
+        let mut read = || {
+            let read = one.read(&other.peer(), range, &mut bytes, WITHIN);
+            read.map(|()| bytes[0]).map_err(|error| error.kind())
+        };
+        let served = || network.traffic("b").pulls_served;
+        assert_eq!((read(), served()), (Ok(5), 0));
+        network.stall("b");
+        assert_eq!((read(), served()), (Ok(5), 0), "its code does not run");
+        network.resume("b");
+        for fault in [Fault::Corrupt, Fault::Lost, Fault::AnswerBroken] {
+            let before = (served(), network.reads_past()[1]);
+            network.plan(1, fault);
+            assert_eq!(read(), Ok(5), "{fault:?}: through the owner");
+            assert_eq!(served(), before.0 + 1);
+            let missed = before.1 + u64::from(fault != Fault::Corrupt);
+            assert_eq!(network.reads_past()[1], missed);
+        }
+        // The key is of memory that is exposed no more.
+        other.expose(ID, Exposed::Memory(Arc::new(vec![7; 256])));
+        assert_eq!(read(), Ok(7), "what the owner has now");
+        other.withdraw(ID);
+        assert_eq!(read(), Err(ErrorKind::NotRetained));
+        other.expose(ID, Exposed::Memory(Arc::new((0..=255).collect())));
+        let handle = network.clone();
+        network.set_hook(move |attempt| {
+            if let Action::ReadPast { length: 100, .. } = attempt.action {
+                handle.take_down(&attempt.to);
+            }
+            None
+        });
+        assert_eq!(read(), Err(ErrorKind::PeerUnreachable), "it died in a read");
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Rank {
 pub(crate) fn request(action: &Action) -> Option<Request> {
     match action {
         Action::Call { request } => Request::decode(request).ok(),
-        Action::Describe { .. } | Action::Read { .. } => None,
+        Action::Describe { .. } | Action::Read { .. } | Action::ReadPast { .. } => None,
     }
 }
 

@@ -25,10 +25,17 @@ pub(crate) fn one(what: &str) {
     add(what, 1);
 }
 
-/// What chance did in a network since there was `before`.
-pub(crate) fn network(network: &SimNetwork, before: &BTreeMap<Fault, u64>) {
+/// What chance did in a network since there was `before`, and how often owners took no part in reads.
+pub(crate) fn network(network: &SimNetwork, before: &(BTreeMap<Fault, u64>, [u64; 2])) {
+    let (faults, reads) = before;
+    let [came, missed] = network.reads_past();
+    add("reads past owners", came - reads[0]);
+    add(
+        "reads past owners that were done again through them",
+        missed - reads[1],
+    );
     for (fault, count) in network.faults() {
-        let known = before.get(&fault).copied().unwrap_or(0);
+        let known = faults.get(&fault).copied().unwrap_or(0);
         let what = format!("messages and pulls by chance: {fault:?}");
         add(&what, count - known);
     }

@@ -9,6 +9,7 @@
 //! | `BACKSTAY_SIM_SEEDS=10000` | so many, from `BACKSTAY_SIM_FROM` (1) on |
 //! | `BACKSTAY_SIM_STORY=agents` | of these only such whose story has that in its name |
 //! | `BACKSTAY_SIM_WORKERS=16` | in so many processes; four for each core else |
+//! | `BACKSTAY_SIM_ONE_SIDED=1` | in all of them owners take no part in reads of sealed bytes; 0: in none; in half of them else |
 //! | `BACKSTAY_COUNTS=FILE` | JSON of what was done and survived |
 //!
 //! Seeds run in processes of their own, some at a time, so that a hang or an abort has one seed.
@@ -181,11 +182,17 @@ fn keep_what_returns(
 
 /// Runs one seed; false if something was wrong.
 fn seed_is_well(seed: u64, plain: bool) -> bool {
-    let scenario = if plain {
+    let mut scenario = if plain {
         Scenario::plain(seed)
     } else {
         Scenario::of(seed)
     };
+    if let Some(one_sided) = environment("BACKSTAY_SIM_ONE_SIDED") {
+        scenario.one_sided = one_sided != 0;
+    }
+    if scenario.one_sided {
+        counts::one("jobs whose owners take no part in reads");
+    }
     let scenario = Arc::new(scenario);
     counts::one("jobs");
     if scenario.clock_jumps {

@@ -83,6 +83,7 @@ impl Maker {
             archive: None,
             clock_jumps: false,
             repeats: 0,
+            one_sided: false,
             starts,
             halts: Vec::new(),
             agents: Vec::new(),

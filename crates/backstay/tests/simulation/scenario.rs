@@ -304,6 +304,8 @@ pub(crate) struct Scenario {
     pub(crate) clock_jumps: bool,
     /// So many of 1000 requests are handled twice, the second time at once or later.
     pub(crate) repeats: u64,
+    /// Sealed bytes are read past their owners.
+    pub(crate) one_sided: bool,
     pub(crate) starts: Vec<StartPlan>,
     /// Of each start: what is stopped, if anything is.
     pub(crate) halts: Vec<Option<Halt>>,
@@ -403,6 +405,9 @@ impl fmt::Display for Scenario {
                 repeats => format!(", {repeats} of 1000 requests repeated"),
             }
         )?;
+        if self.one_sided {
+            writeln!(f, "  reads past owners")?;
+        }
         if let Some(story) = self.story {
             writeln!(f, "  story: {story}")?;
         }

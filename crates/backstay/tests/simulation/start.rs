@@ -122,7 +122,10 @@ impl Start<'_> {
     ) -> Result<PathBuf, String> {
         let outlive = self.scenario.servers_outlive();
         let network = network(self, servers, agents);
-        let (counted, faults_before) = (network.clone(), network.faults());
+        if self.scenario.one_sided {
+            network.read_past_owners();
+        }
+        let (counted, before) = (network.clone(), (network.faults(), network.reads_past()));
         let apart = agents.take_part(self.scenario, self.number);
         let agents_outlive = apart && self.scenario.fate(self.number) != Some(Fate::Die);
         let names = endpoints(&self.plan().placement, apart);
@@ -158,7 +161,7 @@ impl Start<'_> {
         started.map_err(|error| error.to_string())?;
         self.start_ranks(&world, endpoints);
         let ended = self.wait(&receiver, &world);
-        counts::network(&counted, &faults_before);
+        counts::network(&counted, &before);
         if !outlive {
             servers.end(matches!(ended, Ok(Ended { dead: false, .. })));
         }

@@ -4,6 +4,7 @@
 //! In: a scenario. Out: the same with a story in it.
 //! Invariants: a seed's story is drawn from numbers of its own.
 
+use crate::TOLD;
 use crate::maker::SPARES;
 use crate::scenario::{
     Access, AgentTrigger, ArchiveSetup, Damage, Deed, Device, DeviceFault, End, Fate, Halt, How,
@@ -44,6 +45,10 @@ pub(crate) fn told(scenario: Scenario) -> Scenario {
     if twice.chance(1, 2) {
         teller.scenario.repeats = [20, 100, 300, 1000][twice.index(4)];
     }
+    let seed = teller.scenario.seed;
+    // Those that find a defect of pulls again find it where owners take part in them.
+    teller.scenario.one_sided =
+        !TOLD.contains(&seed) && Seeded::of(&[seed, 0x0070_6173_7473]).chance(1, 2);
     teller.scenario.story = story;
     teller.finishes();
     teller.scenario

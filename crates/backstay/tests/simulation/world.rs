@@ -224,7 +224,7 @@ impl World {
             let goes_on = self.end.agents_outlive && is_agent(&attempt.from);
             return (!goes_on).then_some(Fault::Unreachable);
         }
-        if let Action::Read { .. } = attempt.action
+        if let Action::Read { .. } | Action::ReadPast { .. } = attempt.action
             && let Some((name, turns)) = &mut *self.pulls.lock().unwrap()
             && *name == attempt.from
             && turns.is_due(turns.what.after, turns.what.count)

@@ -8,8 +8,8 @@
 mod progress;
 mod raw;
 
-use crate::Exposed;
 use crate::one_sided::{Missed, Offer, OneSided};
+use crate::{Exposed, Span};
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::notice::SaidOnce;
 use backstay_format::wire::Remote;
@@ -208,7 +208,7 @@ impl OneSided for Fabric {
         self.progress.port().address().to_vec()
     }
 
-    fn offer(&self, exposed: &Exposed, bytes: &[u8]) -> Option<(Remote, Offer)> {
+    fn offer(&self, exposed: &Exposed, _: Span, bytes: &[u8]) -> Option<(Remote, Offer)> {
         if self.ended.load(Ordering::SeqCst) {
             return None;
         }

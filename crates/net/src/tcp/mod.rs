@@ -17,7 +17,7 @@ use super::{
     Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Secret, SecretSource, Span,
     Transports, announced_host, check_message, check_read, check_spans, remote_error, verify,
 };
-use crate::one_sided::{self, OneSided};
+use crate::one_sided::{self, OneSided, read_past};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::FormatError;
@@ -288,23 +288,24 @@ impl TcpEndpoint {
         into: &mut [u8],
         deadline: &Deadline,
     ) -> bool {
-        let (Some(way), Some((address, remote))) = (&self.shared.one_sided, &range.remote) else {
+        let Some(way) = &self.shared.one_sided else {
             return false;
         };
-        let words = match way.read(address, *remote, into, deadline) {
-            Ok(found) if range.fingerprint == Some(found) => {
+        match read_past(&**way, range, into, deadline) {
+            None => false,
+            Some(Ok(())) => {
                 self.shared.count(1, into.len());
-                return true;
+                true
             }
-            Ok(_) => "other bytes came than were described".to_owned(),
-            Err(missed) => missed.to_string(),
-        };
-        if !self.shared.has_ended() {
-            let provider = way.provider();
-            let words = format!("{peer}: not read over {provider}, but over TCP: {words}");
-            self.shared.refusals.say(&words);
+            Some(Err(missed)) => {
+                if !self.shared.has_ended() {
+                    let provider = way.provider();
+                    let words = format!("{peer}: not read over {provider}, but over TCP: {missed}");
+                    self.shared.refusals.say(&words);
+                }
+                false
+            }
         }
-        false
     }
 
     fn broken(&self, peer: &Peer, broken: Broken) -> Error {

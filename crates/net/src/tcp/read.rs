@@ -111,7 +111,7 @@ pub(super) fn answer_describe(
         same_machine: asked.same_machine,
         one_sided: one_sided.filter(|way| way.provider() == asked.provider),
     };
-    match exposures.describe_to(asker, id, spans, deadline) {
+    match exposures.describe(asker, id, spans, deadline) {
         Ok(description) => link.send(Kind::Description, &[&description.encode()?], deadline),
         Err(error) => server::fail(link, &error, deadline),
     }

@@ -48,7 +48,14 @@ pub enum Action {
         /// Which ranges.
         spans: Vec<Span>,
     },
-    /// A one-sided read.
+    /// A read of memory that was offered, in which its owner takes no part.
+    ReadPast {
+        /// Names the memory.
+        key: u64,
+        /// So many bytes of it.
+        length: u64,
+    },
+    /// A read through the owner.
     Read {
         /// From which exposure.
         exposure: ExposureId,

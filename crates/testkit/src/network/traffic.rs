@@ -11,6 +11,8 @@ pub(super) enum Carried {
     Request(u64),
     Answer(u64),
     Pulled(u64),
+    /// Pulled past its owner, which does nothing.
+    Past(u64),
 }
 
 /// What one node sent and received since its name was first used, or since [`super::SimNetwork::clear_traffic`].
@@ -55,12 +57,13 @@ impl Traffic {
         let (sent, received) = match carried {
             Carried::Request(request) => (request, 0),
             Carried::Answer(answer) => (0, answer),
-            Carried::Pulled(bytes) if is_sender => {
+            Carried::Past(_) if !is_sender => return,
+            Carried::Pulled(bytes) | Carried::Past(bytes) if is_sender => {
                 self.pulls_sent += 1;
                 self.bytes_pulled += bytes;
                 (0, 0)
             }
-            Carried::Pulled(bytes) => {
+            Carried::Pulled(bytes) | Carried::Past(bytes) => {
                 self.pulls_served += 1;
                 self.bytes_served += bytes;
                 (0, 0)

@@ -27,6 +27,14 @@ struct Simulated(SimNetwork);
 #[test]
 fn the_simulated_network_conforms() {
     transport_conformance(&Simulated(SimNetwork::new(1)));
+    let network = SimNetwork::new(1);
+    network.read_past_owners();
+    transport_conformance(&Simulated(network.clone()));
+    assert!(
+        network.reads_past()[0] > 8 * 12,
+        "{:?}",
+        network.reads_past()
+    );
 }
 
 fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
