@@ -188,6 +188,7 @@ def arguments():
     parser.add_argument("--all", action="store_true", help="the whole table, not CI's part of it")
     parser.add_argument("--soak", type=int, default=0, help="the whole table so often")
     parser.add_argument("--seed", type=int, help="where random choices begin; printed, so that a run can be repeated")
+    parser.add_argument("--provider", help="of libfabric, over which nodes read each other then")
     parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--only", default="", help="cells whose scheme/loss/instant has this text")
     settings = parser.parse_args()

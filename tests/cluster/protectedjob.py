@@ -76,8 +76,11 @@ class Scene(ClusterPlace):
         super().__init__(cluster, settings.programs, "openmpi", f"{seed}.{number}")
         self.seed = seed
         self.backstay = settings.programs / "backstay"
-        self.name, self.scheme, self.agents, self.kib = job, scheme, {}, 64
-        self.environment = {"BACKSTAY_TIMEOUT_MS": str(TIMEOUT_MS), "BACKSTAY_LOG": "info", **SCHEMES[scheme],
+        self.provider = getattr(settings, "provider", None)
+        # What is short is not read over libfabric.
+        self.name, self.scheme, self.agents, self.kib = job, scheme, {}, 512 if self.provider else 64
+        over = {"BACKSTAY_TRANSPORT": "libfabric", "BACKSTAY_FABRIC_PROVIDER": self.provider} if self.provider else {}
+        self.environment = {"BACKSTAY_TIMEOUT_MS": str(TIMEOUT_MS), "BACKSTAY_LOG": "info", **SCHEMES[scheme], **over,
                             **{key: str(value) for key, value in wishes.items()}}
 
     def job(self, environment=None, kib=None, **options):

@@ -361,6 +361,7 @@ def main():
                         default=pathlib.Path(__file__).resolve().parents[2] / "target" / "cluster")
     parser.add_argument("--only", default="", help="tests whose function's name matches this expression")
     parser.add_argument("--soak", type=int, default=0, help="all of them so often")
+    parser.add_argument("--provider", help="of libfabric, over which nodes read each other then")
     parser.add_argument("--record", type=pathlib.Path, help="file for what a soak did and survived")
     parser.add_argument("--seed", type=int, help="where random choices begin")
     settings = parser.parse_args()
