@@ -12,9 +12,9 @@ use backstay_format::mac::{FrameMac, MAC_BYTES, Sealer};
 use backstay_format::width::index;
 use backstay_format::wire::{self, HEAD_BYTES, Head, Kind};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 use std::fmt;
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,9 @@ use std::time::Duration;
 const AHEAD_BYTES: usize = 4 << 10;
 /// Memory for a body is taken in steps of this size, as its bytes arrive.
 const STEP_BYTES: usize = 256 << 10;
-/// Bytes of a piece that are hashed at once while the rest arrives.
-const SHOWN_BYTES: usize = 64 << 10;
+/// Sent by one call, and received and hashed by one: so much stays in the processor's own cache. Who sends more at
+/// once has filled the buffers of the socket long before they are read, and they come from memory.
+const PIECE_BYTES: usize = 256 << 10;
 /// A peer that does not confirm what was sent for so long is given up by the kernel, waited for or not.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 
@@ -143,7 +144,6 @@ impl Link {
 
     /// Whether nothing arrived that nobody asked for, and the other side did not end it.
     pub(super) fn is_quiet(&self) -> bool {
-        use rustix::net::{RecvFlags, recv};
         let mut byte = [0_u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peeked = recv(&*self.stream, &mut byte[..], flags);
@@ -213,10 +213,13 @@ impl Link {
             }
             let left = deadline.left().ok_or(Broken::Timeout)?;
             self.stream.set_write_timeout(Some(left))?;
-            let slices: Vec<IoSlice<'_>> = parts[first..]
-                .iter()
-                .map(|part| IoSlice::new(part))
-                .collect();
+            let mut room = PIECE_BYTES;
+            let mut slices = Vec::with_capacity(parts.len() - first);
+            for part in &parts[first..] {
+                let taken = room.min(part.len());
+                slices.push(IoSlice::new(&part[..taken]));
+                room -= taken;
+            }
             let mut none = SendAncillaryBuffer::default();
             let sent = sendmsg(&*self.stream, &slices, &mut none, SendFlags::NOSIGNAL);
             let mut sent = match sent {
@@ -242,9 +245,9 @@ impl Link {
     ) -> Result<usize, Broken> {
         if self.waiting.is_empty() {
             if into.len() >= AHEAD_BYTES {
-                return self.read_stream(None, Some(into), deadline);
+                return self.read_stream(Some(into), deadline);
             }
-            let count = self.read_stream(Some(()), None, deadline)?;
+            let count = self.read_stream(None, deadline)?;
             self.waiting = 0..count;
         }
         let count = self.waiting.len().min(into.len());
@@ -254,25 +257,28 @@ impl Link {
         Ok(count)
     }
 
-    /// One read of the socket, into the read-ahead or into `into`.
+    /// One read of the socket, of what there is into the read-ahead or of as much as there is room in `into`.
     fn read_stream(
         &mut self,
-        ahead: Option<()>,
         into: Option<&mut [u8]>,
         deadline: &Deadline,
     ) -> Result<usize, Broken> {
-        let target = match (ahead, into) {
-            (None, Some(into)) => into,
-            _ => &mut self.ahead[..],
+        // Who wants much is woken once, and not for each segment of the network that arrives.
+        let (target, flags) = match into {
+            Some(into) => {
+                let piece = into.len().min(PIECE_BYTES);
+                (&mut into[..piece], RecvFlags::WAITALL)
+            }
+            None => (&mut self.ahead[..], RecvFlags::empty()),
         };
         loop {
             let left = deadline.left().ok_or(Broken::Timeout)?;
             self.stream.set_read_timeout(Some(left))?;
-            match (&*self.stream).read(target) {
-                Ok(0) => return Err(Broken::Closed),
-                Ok(count) => return Ok(count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            match recv(&*self.stream, &mut *target, flags) {
+                Ok((0, _)) => return Err(Broken::Closed),
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }
     }
@@ -344,24 +350,17 @@ impl Link {
     }
 
     /// Fills `into` with bytes that are in no frame; `each` is shown them in order, a few at a time, as they
-    /// arrive.
+    /// arrive and are in the cache still.
     pub(super) fn receive_bare(
         &mut self,
         into: &mut [u8],
         each: &mut dyn FnMut(&[u8]),
         deadline: &Deadline,
     ) -> Result<(), Broken> {
-        let (mut filled, mut shown) = (0, 0);
-        while shown < into.len() {
-            filled += self.read_some(&mut into[filled..], deadline)?;
-            // In large parts, which hash faster, and in the cache still.
-            let end = if filled == into.len() {
-                filled
-            } else {
-                shown + (filled - shown) / SHOWN_BYTES * SHOWN_BYTES
-            };
-            each(&into[shown..end]);
-            shown = end;
+        // Whole pieces hash faster than what happens to arrive.
+        for piece in into.chunks_mut(PIECE_BYTES) {
+            self.read_all(piece, deadline)?;
+            each(piece);
         }
         Ok(())
     }
@@ -404,7 +403,6 @@ impl Link {
 
     /// Ends our side of the connection, without a wait for the other.
     pub(super) fn end_at_once(&self) {
-        use rustix::net::{RecvFlags, recv};
         drop(self.stream.shutdown(Shutdown::Write));
         // What arrived already would destroy what was sent.
         let mut thrown = [0_u8; AHEAD_BYTES];
