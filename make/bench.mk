@@ -1,7 +1,7 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
 .PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
-.PHONY: bench-redundancy bench-scale scale scale-figure bench-transport compression-figures
+.PHONY: bench-staging staging-figure bench-redundancy bench-scale scale scale-figure bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -50,6 +50,15 @@ SCALE_REPORT ?= benchmarks/results/scale-xeon-2core-615913e.json
 
 scale-figure: ## docs/figures/scale.svg and .png from a report of bench-scale
 	$(BENCH) bench-scale -- --picture docs/figures --from $(SCALE_REPORT)
+
+bench-staging: ## What one staging server takes to the archive, by writer threads and by nodes (5 min)
+	BACKSTAY_LOG=warn $(BENCH) bench-staging -- $(BENCH_ARGS)
+
+# The report that the picture in docs/guide/draining.md is made of.
+STAGING_REPORT ?= target/bench/staging.json
+
+staging-figure: ## docs/figures/staging.svg and .png from a report of bench-staging
+	$(BENCH) bench-staging -- --from $(STAGING_REPORT) --picture docs/figures
 
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)
