@@ -291,7 +291,7 @@ class Run:
                 return scene.cluster.start(HEAD, command, {**ours, "OMPI_MCA_rmaps_base_oversubscribe": "1"},
                                            scene.folder, stdout=log, stderr=log, start_new_session=True)
 
-        self.job = Supervised(scene, job=scene.name, environment=scene.environment, nodes=counts, kib=64, watch=1,
+        self.job = Supervised(scene, job=scene.name, environment=scene.environment, nodes=counts, kib=scene.kib, watch=1,
                               leave=1, steps=steps, **program)
         scene.jobs.append(self.job)
 
