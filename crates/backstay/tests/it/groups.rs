@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Groups that run rounds of their own, and what the job has of them.
 
-use crate::rounds::{request, start};
-use backstay::{CheckpointId, Config, Level};
+use crate::job::Rank;
+use crate::rounds::{NODES, request, start};
+use backstay::config::Tracking;
+use backstay::{CheckpointId, Communicator, Config, Level, Session};
 use backstay_format::agent::Request;
+use backstay_testkit::comm::{ThreadComm, run_ranks};
 use backstay_testkit::network::{Fault, SimNetwork};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Groups run rounds of their own: one that cannot keeps no other from protecting, and the job has what all have.
@@ -226,4 +230,57 @@ fn what_is_protected_while_a_vote_is_gathered_stays() {
             "{encoded} of {stored:?}"
         );
     });
+}
+
+/// Who coordinates is no point of loss: what is recorded all members have, and in the next start whoever has its place
+/// leads, here a spare.
+#[test]
+fn a_coordinator_that_is_lost_is_replaced_in_the_next_start_and_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let network = SimNetwork::new(1);
+    let node = |place: usize| Config {
+        timeout_ms: 3000,
+        ..crate::rounds::node(folder, place)
+    };
+    let open = |comm: ThreadComm, place: usize| {
+        let endpoint = network.endpoint(&format!("n{place}"));
+        let session = Session::open_on(Box::new(comm), node(place), Some(endpoint)).unwrap();
+        let mut rank = Rank::of(session);
+        rank.protect(Tracking::Hash).unwrap();
+        rank
+    };
+    run_ranks(ThreadComm::new(NODES), |comm| {
+        let place = usize::try_from(comm.rank()).unwrap();
+        let mut rank = open(comm, place);
+        let first = rank.take_protected().checkpoint();
+        if place == 0 {
+            network.isolate("n0");
+        }
+        // Nobody can protect what the first member is to have a part in; what is protected stays so.
+        let second = rank.take();
+        rank.session.wait(second, Level::Protected).unwrap_err();
+        assert_eq!(rank.session.protected_checkpoint(), Some(first));
+    });
+    network.mend_all();
+    std::fs::remove_dir_all(folder.join("n0")).unwrap();
+    let leaders = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&leaders);
+    network.set_hook(move |attempt| {
+        if let Some(Request::Join { .. }) = request(&attempt.action) {
+            seen.lock().unwrap().insert(attempt.from.clone());
+        }
+        None
+    });
+    run_ranks(ThreadComm::new(NODES), |comm| {
+        let place = usize::try_from(comm.rank()).unwrap() + 1;
+        let mut rank = open(comm, place);
+        let restored = rank.session.restore().unwrap();
+        assert_eq!(restored.checkpoint, CheckpointId::new(1, 1));
+        let next = rank.take_protected().checkpoint();
+        assert_eq!(rank.session.protected_checkpoint(), Some(next));
+        rank.session.close().unwrap();
+    });
+    let leaders = leaders.lock().unwrap();
+    assert!(leaders.iter().eq(["n4"]), "{leaders:?}");
 }

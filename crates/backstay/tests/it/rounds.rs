@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const NODES: usize = 4;
+pub(crate) const NODES: usize = 4;
 
 /// What becomes of a job whose groups are formed anew.
 struct Recomposed {
@@ -41,7 +41,7 @@ fn store_folder(folder: &Path, place: usize) -> PathBuf {
     folder.join(format!("n{place}/test job/n{place}"))
 }
 
-fn node(folder: &Path, place: usize) -> Config {
+pub(crate) fn node(folder: &Path, place: usize) -> Config {
     Config {
         node: Some(format!("n{place}")),
         store_path: Some(folder.join(format!("n{place}"))),
