@@ -41,6 +41,8 @@ fn main() -> Outcome<()> {
         let report: Report = serde_json::from_slice(&std::fs::read(report)?)?;
         return picture::draw(&report.counted, &report.predicted, folder);
     }
+    // Before the picture is drawn, which changes the tree.
+    let commit = machine::commit();
     let mut counted = Vec::new();
     for &nodes in &arguments.sizes {
         let begun = std::time::Instant::now();
@@ -66,7 +68,7 @@ fn main() -> Outcome<()> {
     }
     let report = Report {
         machine: machine::name(),
-        commit: machine::commit(),
+        commit,
         computed_for: Machine::ASKED,
         counted,
         predicted,
