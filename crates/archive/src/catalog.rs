@@ -726,6 +726,33 @@ impl Catalog {
         })
     }
 
+    /// Whatever is in one of the stores `from` is in `to`, a store and its file, from now on: it goes on from them, and
+    /// has what is listed of them.
+    pub fn move_parts(&self, from: &[StoreId], (to, file): (StoreId, &str)) -> Result<()> {
+        self.change(|state| {
+            let stores = &mut state.stores;
+            let known = stores.iter().position(|store| store.store == to);
+            let place = known.unwrap_or(stores.len());
+            if known.is_none() {
+                stores.push(CatalogStore {
+                    store: to,
+                    name: file.to_owned(),
+                });
+            }
+            let moves: Vec<bool> = stores.iter().map(|s| from.contains(&s.store)).collect();
+            let place = u32::try_from(place).unwrap_or(u32::MAX);
+            for entry in &mut state.checkpoints {
+                let parts = entry.parts.iter_mut();
+                for part in parts.filter(|part| moves.get(index(part.store)) == Some(&true)) {
+                    part.store = place;
+                }
+                entry.parts.sort_unstable_by_key(|part| part.store);
+            }
+            forget_unused(state);
+            Ok(())
+        })
+    }
+
     /// Keeps the newest checkpoint with this number, or no longer.
     pub fn keep(&self, number: u64, kept: bool) -> Result<()> {
         self.change(|state| {

@@ -120,6 +120,14 @@ impl ArchiveDevice {
     pub fn entries(&self) -> Vec<TableEntry> {
         self.view().entries()
     }
+    /// Where its segments stand in the file `file`: 0 is its own, those that its root names follow. Offset and bytes.
+    pub fn extents_in(&self, file: u8) -> Vec<(u64, u64)> {
+        let entries = self.entries().into_iter();
+        let there = entries.filter(|entry| entry.file == file);
+        there
+            .map(|entry| (entry.offset, entry.extent_bytes()))
+            .collect()
+    }
     /// The slot in which `segment` is shown: what a `StoreReader` needs to place a segment that came
     /// after it read the records. A segment keeps its slot as long as it is in the table.
     pub fn slot_of(&self, segment: SegmentId) -> Option<u64> {

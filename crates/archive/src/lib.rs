@@ -12,7 +12,8 @@
 //! into large writes at the `rate` allowed, `make` makes and opens files, [`layout`] says over which
 //! servers they lie, [`catalog`] records what is whole (`placed`: its lists), [`retention`] says what goes. Backward: `head`
 //! finds the state of a file, [`device`] gives segments back, `view` says which there are, `cache` keeps
-//! them. [`typed`] tells what the bytes of files are. [`fence`] says who may write, `heir` who goes on from a file, [`private`] whose it is.
+//! them. [`typed`] tells what the bytes of files are. [`fence`] says who may write, `heir` who goes on from a file, [`former`]
+//! gives back what of that is needed no longer, [`private`] says whose a file is.
 
 pub mod aggregate;
 pub mod typed;
@@ -22,6 +23,7 @@ mod make;
 mod names;
 pub mod layout;
 mod heir;
+pub mod former;
 pub mod private;
 mod space;
 mod queue;

@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Files are so long, and behind that multiples of it.
 const GROWTH_GRAIN_BYTES: u64 = 1 << 20;
 /// What of the head is used, rounded up.
-const HEAD_BYTES: u64 = 64 << 10;
+pub(super) const HEAD_BYTES: u64 = 64 << 10;
 
 /// A store with a durable state.
 #[derive(Debug)]

@@ -25,7 +25,7 @@
 //! | `tree`, `ledger` | streams and segments of the archive |
 //! | `clean` | thinly filled segments |
 //! | `sweep` | files that takeovers left behind and nothing needs |
-//! | `prune` | what goes while no job runs |
+//! | `prune`, `thin` | what goes while no job runs, and stores made smaller by it |
 //! | `import`, `files` | files that are archived without a job: as one drain of one aggregator, of files |
 //! | `fetch` | the way back: what the archive has for a restart |
 
@@ -54,6 +54,7 @@ mod sources;
 mod state;
 mod status;
 mod sweep;
+mod thin;
 mod tree;
 mod work;
 

@@ -90,7 +90,7 @@ fn is_unread(error: &Error, folder: &Path, file: &str) -> bool {
 /// A new file that goes on from none.
 fn make(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
     let mut identity = identity(job);
-    let made = go_on(folder, "", job, &mut identity, options)?;
+    let made = go_on(folder, "", &mut identity, options)?;
     made.ok_or_else(|| too_many(folder, job))
 }
 
@@ -111,7 +111,7 @@ pub(super) fn epoch_of(file: &str) -> u32 {
 
 fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String, ArchiveStore)> {
     let mut identity = identity(job);
-    let opened = go_on(folder, &job.file, job, &mut identity, options)?;
+    let opened = go_on(folder, &job.file, &mut identity, options)?;
     opened.ok_or_else(|| too_many(folder, job))
 }
 
@@ -120,7 +120,6 @@ fn open(folder: &Path, job: &DrainJob, options: &WriteOptions) -> Result<(String
 fn go_on(
     folder: &Path,
     former: &str,
-    job: &DrainJob,
     identity: &mut Identity,
     options: &WriteOptions,
 ) -> Result<Option<(String, ArchiveStore)>> {
@@ -139,10 +138,20 @@ fn go_on(
         former if is_long(open_device(folder, former)?) => "",
         former => former,
     };
+    make_next(folder, former, identity, options)
+}
+
+/// Makes the next file of an aggregator, behind `identity.epoch`: one that goes on from `former`, if that is not empty.
+pub(super) fn make_next(
+    folder: &Path,
+    former: &str,
+    identity: &mut Identity,
+    options: &WriteOptions,
+) -> Result<Option<(String, ArchiveStore)>> {
     // Files of drains that nobody recorded may stand in the way: each try has the next number.
     for _ in 0..EPOCHS_TRIED {
         identity.epoch += 1;
-        let name = store_file(job.aggregator, identity.epoch);
+        let name = store_file(identity.aggregator, identity.epoch);
         if is_there(folder, &name) {
             continue;
         }

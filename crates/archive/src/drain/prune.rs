@@ -3,20 +3,15 @@
 //! In from: `backstay prune`. Out to: the catalog, and files that nothing refers to any more.
 //! Invariants: nothing is changed while a job holds the folder's lock, and where there are no locks a job that
 //! runs is taken over from, so that it records nothing that went; checkpoints leave the catalog before a file goes or is made
-//! smaller; a store is written on the host that made it only, once its former process is proven dead.
+//! smaller.
 
 use super::RunningLock;
-use super::fetch::{open_device, open_store};
+use super::sweep::aggregate_of;
+use super::thin::{self, Thinned};
 use crate::retention::{self, Retention};
-use crate::{
-    ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, Identity, WriteOptions, fence,
-};
+use crate::{Catalog, CatalogReader, Identity, fence};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::width::index;
-use backstay_format::{BlockRef, CatalogState, CheckpointId, RevisionEntry, SegmentId, TableEntry};
-use backstay_store::recover::walk_part;
-use backstay_store::revision::read_ranks;
-use backstay_store::tree::walk;
+use backstay_format::{CatalogState, CheckpointId};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -69,17 +64,8 @@ pub struct PrunePlan {
     pub notes: Vec<String>,
     options: PruneOptions,
     sequence: u64,
-    /// Stores of which something goes, and that this host may write.
+    /// Stores that become smaller.
     thinned: Vec<Thinned>,
-}
-
-/// A store of which something goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Thinned {
-    name: String,
-    /// Of the root that was looked at.
-    sequence: u64,
-    free: Vec<SegmentId>,
 }
 
 /// What was done.
@@ -166,33 +152,9 @@ fn mark(state: &mut CatalogState, number: u64, kept: bool) -> Result<()> {
 
 /// Which files and which space nothing refers to when only `state` stays.
 fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &CatalogState) {
-    let parts = state.checkpoints.iter().flat_map(|entry| &entry.parts);
-    let used: BTreeSet<usize> = parts.map(|part| index(part.store)).collect();
-    let mut named: BTreeSet<String> = BTreeSet::new();
-    let mut failed = None;
-    for name in used
-        .iter()
-        .filter_map(|&at| state.stores.get(at))
-        .map(|store| &store.name)
-    {
-        named.insert(name.clone());
-        let looked = open_device(&plan.folder, name).and_then(|device| {
-            named.extend(device.root().files.iter().map(|file| file.name.clone()));
-            let dead = dead(plan, name)?;
-            Ok((dead, device))
-        });
-        match looked {
-            Ok((dead, device)) => {
-                let bytes: u64 = dead.iter().map(TableEntry::extent_bytes).sum();
-                plan.bytes_reusable += bytes;
-                thin_out(plan, name, &device, &dead);
-            }
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
-        }
-    }
-    if let Some(error) = &failed {
+    let looked = thin::look(&plan.folder, state);
+    (plan.bytes_reusable, plan.thinned) = (looked.bytes, looked.thinned);
+    if let Some(error) = &looked.failed {
         let text = format!("no file of a store goes, because one cannot be read: {error}");
         plan.notes.push(text);
     }
@@ -208,13 +170,9 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
         let middle = name.strip_suffix(".backstay").unwrap_or_default();
         let epoch = |text: &str| text.parse::<u32>().ok();
         let catalog = middle.strip_prefix("catalog-").and_then(epoch);
-        let store = middle.strip_prefix("aggregate-").and_then(|rest| {
-            let (aggregator, number) = rest.split_once('-')?;
-            epoch(aggregator).and(epoch(number))
-        });
-        let why = match (catalog, store) {
+        let why = match (catalog, aggregate_of(&name)) {
             (Some(epoch), _) if epoch < own => "a later catalog took over from it",
-            (_, Some(_)) if failed.is_none() && !named.contains(&name) => {
+            (_, Some(_)) if looked.failed.is_none() && !looked.named.contains(&name) => {
                 "no checkpoint that stays refers to it"
             }
             _ => continue,
@@ -228,101 +186,17 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
     plan.files.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// Plans to make the store `name` smaller by `dead`, where this host may.
-fn thin_out(plan: &mut PrunePlan, name: &str, device: &ArchiveDevice, dead: &[TableEntry]) {
-    if dead.is_empty() {
-        return;
-    }
-    let host = &device.superblock().host;
-    if *host != fence::host() {
-        let host = host.split(' ').next().unwrap_or_default();
-        plan.notes.push(format!(
-            "{name} stays as large as it is, with room for later drains: a file is made smaller on the host \
-             that wrote it ({host}, if it has not started anew)"
-        ));
-        return;
-    }
-    plan.thinned.push(Thinned {
-        name: name.to_owned(),
-        sequence: device.root().sequence,
-        free: dead.iter().map(|entry| entry.segment).collect(),
-    });
-}
-
-/// Segments of a store's own file that no checkpoint which stays needs.
-fn dead(plan: &PrunePlan, name: &str) -> Result<Vec<TableEntry>> {
-    let reader = open_store(&plan.folder, name)?;
-    let device = open_device(&plan.folder, name)?;
-    let stays: BTreeSet<CheckpointId> = plan.retention.retained.iter().copied().collect();
-    let mut needed: BTreeSet<SegmentId> = BTreeSet::new();
-    let mut failed = None;
-    let (root, _) = reader.newest_root()?;
-    for revision in root
-        .revisions
-        .iter()
-        .filter(|r| stays.contains(&r.checkpoint))
-    {
-        let mut note = |block: &BlockRef, _: usize| {
-            needed.insert(block.address.segment());
-        };
-        walk(
-            &reader,
-            &revision.ranks,
-            &mut |_, block, length| note(block, length),
-            &mut |_, _, error| {
-                failed.get_or_insert(error);
-            },
-        );
-        for rank in read_ranks(&reader, revision)? {
-            walk_part(&reader, &rank.root, &mut note, &mut |_, error| {
-                failed.get_or_insert(error);
-            });
-        }
-    }
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    let entries = device.entries();
-    let mut bases = BTreeSet::new();
-    for entry in entries
-        .iter()
-        .filter(|e| e.delta && needed.contains(&e.segment))
-    {
-        let header = device.header(entry.segment)?;
-        bases.extend(header.bases.iter().map(|run| run.base.segment()));
-    }
-    needed.extend(bases);
-    let dead = |e: &TableEntry| e.file == 0 && !e.draining && !needed.contains(&e.segment);
-    Ok(entries.into_iter().filter(dead).collect())
-}
-
-/// Bytes of a file on the disk.
-fn bytes_on_disk(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
-}
-
-/// Takes what goes off the store, and gives back what is free in it then.
-fn make_smaller(plan: &PrunePlan, thinned: &Thinned, identity: &Identity) -> Result<()> {
-    let options = WriteOptions::default();
-    let store = ArchiveStore::open(&plan.folder, &thinned.name, identity, &options)?;
-    let root = store.root();
-    if root.sequence != thinned.sequence {
-        let context = format!("{}: it was written since the plan was made", thinned.name);
-        return Err(Error::new(ErrorKind::StoreBusy, context));
-    }
-    let stays = |revision: &&RevisionEntry| plan.retention.retained.contains(&revision.checkpoint);
-    store.commit(&Commit {
-        incarnation: root.incarnation,
-        draining: root.draining,
-        revisions: root.revisions.iter().filter(stays).copied().collect(),
-        free: thinned.free.clone(),
-    })?;
-    store.give_up_free().map(drop)
+/// Bytes of the files of a folder on the disk.
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let blocks = entries.map(|entry| entry.metadata().map_or(0, |about| about.blocks()));
+    blocks.sum::<u64>() * 512
 }
 
 /// Carries `plan` out: the catalog first, then the files.
 pub fn carry_out(plan: &PrunePlan) -> Result<Pruned> {
     let lock = RunningLock::take(&plan.folder, &plan.job, false)?;
+    let bytes_before = bytes_in(&plan.folder);
     let found = Catalog::open_reader(&plan.folder)?;
     if found.state().sequence != plan.sequence {
         let context = "the archive changed since the plan was made; look at a new plan";
@@ -351,23 +225,41 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Pruned> {
     // From here on a job that runs after all records nothing that needs a file of the plan.
     catalog.is_current()?;
     let mut done = Pruned::default();
+    // Files that nothing refers to already: what follows may need their space.
+    remove_stale(plan, &catalog, &mut done)?;
+    let stays: BTreeSet<CheckpointId> = plan.retention.retained.iter().copied().collect();
     for thinned in &plan.thinned {
-        let path = plan.folder.join(&thinned.name);
-        let before = bytes_on_disk(&path);
-        if let Err(error) = make_smaller(plan, thinned, &identity) {
+        if let Err(error) = thin::make_smaller(&plan.folder, thinned, &stays, &catalog, &identity) {
             let text = format!("{} stays as large as it is: {error}", thinned.name);
             done.notes.push(text);
         }
-        done.bytes_freed += before.saturating_sub(bytes_on_disk(&path));
     }
+    match thin::give_back_formers(&plan.folder, &catalog) {
+        Ok(notes) => done.notes.extend(notes),
+        Err(error) => done
+            .notes
+            .push(format!("files stay as large as they are: {error}")),
+    }
+    remove_stale(plan, &catalog, &mut done)?;
+    done.bytes_freed = bytes_before.saturating_sub(bytes_in(&plan.folder));
+    drop(lock);
+    Ok(done)
+}
+
+/// Removes the files of the plan to which nothing refers by now.
+fn remove_stale(plan: &PrunePlan, catalog: &Catalog, done: &mut Pruned) -> Result<()> {
+    let needed = thin::named(&plan.folder, &catalog.state());
+    let is_needed = |name: &String| {
+        let is_store = aggregate_of(name).is_some();
+        is_store && needed.as_ref().map_or(true, |needed| needed.contains(name))
+    };
     for file in &plan.files {
+        if is_needed(&file.name) || done.removed.contains(&file.name) {
+            continue;
+        }
         let path = plan.folder.join(&file.name);
-        let bytes = bytes_on_disk(&path);
         match std::fs::remove_file(&path) {
-            Ok(()) => {
-                done.removed.push(file.name.clone());
-                done.bytes_freed += bytes;
-            }
+            Ok(()) => done.removed.push(file.name.clone()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 let what = format!("removing {}, after the catalog was written", path.display());
@@ -375,6 +267,5 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Pruned> {
             }
         }
     }
-    drop(lock);
-    Ok(done)
+    Ok(())
 }

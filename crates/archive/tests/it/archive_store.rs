@@ -33,6 +33,16 @@ impl DeviceFolder {
         files.insert(name.to_owned(), device.clone());
     }
 
+    /// The same files under the same names, to which others may be added.
+    pub(crate) fn copied(&self) -> Self {
+        let files = self.0.lock().unwrap();
+        let copy = |(name, file): (&String, &SimDevice)| {
+            let bytes = file.shared_bytes();
+            (name.clone(), SimDevice::from_shared(bytes))
+        };
+        Self(Arc::new(Mutex::new(files.iter().map(copy).collect())))
+    }
+
     pub(crate) fn device(&self, name: &str) -> backstay_base::Result<SimDevice> {
         let files = self.0.lock().unwrap();
         let none = || Error::new(ErrorKind::StoreIo, format!("no {name}"));

@@ -9,5 +9,6 @@ mod archive_damage;
 mod archive_fence;
 mod archive_layout;
 mod archive_store;
+mod archive_thin;
 mod coordinator;
 mod two_slots;

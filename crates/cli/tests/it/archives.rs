@@ -6,6 +6,7 @@ use crate::job::{GLOBAL, RANKS, Ran, Rank, WORDS, backstay, config, element, sma
 use backstay::config::ArchiveCodec;
 use backstay::{Communicator, Config, ElementType, Level, Session, Variable};
 use backstay_archive::drain::fetch::open_device;
+use backstay_archive::fence::Fence;
 use backstay_archive::{Catalog, catalog_file, store_file};
 use backstay_format::TableEntry;
 use backstay_format::width::to_u64;
@@ -537,6 +538,72 @@ fn prune_gives_the_space_back() {
     archived_job(path, 2, Some(4), 2);
     let (found, ran) = damage(&archive);
     assert!(found.is_empty(), "{ran:?}");
+}
+
+/// Takes away the proof that no process writes the files of an archive: this host is another one for them.
+fn forget_locks(archive: &Path) {
+    for entry in std::fs::read_dir(archive).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with("aggregate-") {
+            Fence::forget(open_device(archive, &name).unwrap().superblock().store);
+        }
+    }
+    Fence::forget(Catalog::open_reader(archive).unwrap().superblock().catalog);
+}
+
+#[test]
+fn prune_gives_the_space_back_on_another_host() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    archived_job(path, 2, None, 4);
+    let archive = folder(path);
+    let former = [0, 1].map(|aggregator| archive.join(store_file(aggregator, 1)));
+    let size = |file: &PathBuf| on_disk_of(file);
+    let before = former.each_ref().map(size);
+    forget_locks(&archive);
+    let words = ["prune", "--yes", "--json", "--retained", "1"];
+    let ran = backstay(&words, &[&archive]);
+    assert_eq!(
+        (ran.status, &ran.json()["notes"]),
+        (0, &json!([])),
+        "{ran:?}"
+    );
+    // Files of this host go on from those of the other, which are smaller.
+    for (file, before) in former.iter().zip(before) {
+        assert!(size(file) < before / 2, "{before}, then {}", size(file));
+    }
+    assert!(archive.join(store_file(0, 2)).exists());
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+    // The former catalog goes with the next; then there is nothing to do.
+    let json = backstay(&words, &[&archive]).json();
+    assert_eq!(json["removed"], json!([catalog_file(1)]), "{json}");
+    let json = backstay(&words, &[&archive]).json();
+    assert_eq!(json["done"], json!(false), "{json}");
+    assert!(on_disk(&archive) < 5 << 20, "{}", on_disk(&archive));
+    // The job goes on, elsewhere again, and what stays is whole.
+    forget_locks(&archive);
+    archived_job(path, 2, Some(4), 2);
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+    forget_locks(&archive);
+    let json = backstay(&words, &[&archive]).json();
+    assert_eq!(
+        (&json["done"], &json["notes"]),
+        (&json!(true), &json!([])),
+        "{json}"
+    );
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty(), "{ran:?}");
+    let listed = backstay(&["ls", "--json"], &[&archive]).json();
+    let whole = listed["checkpoints"].as_array().unwrap().iter();
+    let whole = whole.filter(|c| c["archive"]["whole"] == true);
+    assert_eq!(whole.count(), 1, "{listed}");
+}
+
+/// Blocks of a file, in bytes.
+fn on_disk_of(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(file).unwrap()) * 512
 }
 
 #[test]
