@@ -400,6 +400,13 @@ fn archive(path: &Path) -> Known {
     })
 }
 
+/// The host that wrote a file of an archive.
+pub(super) fn host_of_archive(path: &Path) -> Option<String> {
+    let found = copies(path, |bytes| ArchiveSuperblock::decode(bytes).ok())?;
+    let host = found.host.split(' ').next()?;
+    (!host.is_empty()).then(|| host.to_owned())
+}
+
 /// What keeps jobs away from a folder.
 #[derive(Debug)]
 enum Held {

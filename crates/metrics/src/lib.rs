@@ -96,6 +96,9 @@ pub struct Metrics {
     pub incarnation: u64,
     /// Nodes of the job.
     pub nodes: u32,
+    /// Their names, where this node knows them: that of rank 0 does, in a job whose nodes have agents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node_names: Vec<String>,
     /// Ranks of the job.
     pub ranks: u32,
     /// By what the node's leader reads of other nodes, where it does.

@@ -624,6 +624,8 @@ impl Session {
         file.metrics.job.clone_from(&self.node.job);
         file.metrics.node.clone_from(&self.node.name);
         file.metrics.nodes = self.node.nodes;
+        let names = self.protection.nodes().iter();
+        file.metrics.node_names = names.map(|seat| seat.name.clone()).collect();
         file.metrics.ranks = self.comm.size();
         self.protection.measure(&mut file.metrics);
         file.metrics.incarnation = self.incarnation;

@@ -13,6 +13,7 @@ pub(crate) mod ls;
 pub(crate) mod model;
 pub(crate) mod plan;
 pub(crate) mod prune;
+mod remote;
 pub(crate) mod rm;
 pub(crate) mod route;
 pub(crate) mod run;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backstay prune`: takes checkpoints out of an archive while no job runs on it.
+//! `backstay prune`: takes checkpoints out of an archive while no job runs on it, and stores of finished jobs off nodes.
 
+use super::remote::Remote;
+use super::rm::{Distant, FailedView, FolderView, Only, show as show_folders};
 use crate::output::{
-    Failure, ask, complain, counted, human_bytes, print_json, print_table, result, results,
+    Failure, WRONG, ask, complain, counted, human_bytes, print_json, print_table, result, results,
 };
-use crate::select::no_such_path;
+use crate::select::{no_such_path, stored_places};
 use crate::table::Table;
 use crate::view::{IdView, short};
 use backstay::{Config, ErrorKind};
@@ -12,14 +14,14 @@ use backstay_archive::drain::prune::{PruneOptions, PrunePlan, Pruned, carry_out,
 use backstay_archive::job_folder;
 use backstay_archive::retention::Reason;
 use backstay_base::units;
-use backstay_inspect::glance_archives;
+use backstay_inspect::{RemovalFolder, Removed, finished_stores, glance_archives, remove};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Takes checkpoints out of an archive, and files that nothing refers to any more. Shows what goes and
-/// why before anything is done.
+/// Takes checkpoints out of an archive, and files that nothing refers to any more; with --finished also the stores of
+/// finished jobs off this node, and with --nodes off others. Shows what goes and why before anything is done.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct PruneArgs {
@@ -39,9 +41,14 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "AGE", value_parser = units::whole_seconds)]
     older: Option<u64>,
     /// What programs finished with may go, too: without this it stays. Without --retained the newest
-    /// checkpoint stays.
+    /// checkpoint stays. Without DIR the stores of finished jobs on this node go as well.
     #[arg(long)]
     finished: bool,
+    /// Only stores of nodes, or only the archive
+    #[arg(long, value_name = "WHAT")]
+    only: Option<Only>,
+    #[command(flatten)]
+    remote: Remote,
     /// Keep this checkpoint until it is released, whatever goes. May be given several times.
     #[arg(long, value_name = "N")]
     keep: Vec<u64>,
@@ -59,10 +66,10 @@ pub(crate) struct PruneArgs {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct PlanView {
-    folder: String,
-    job: String,
+    folder: Option<String>,
+    job: Option<String>,
     dropped: Vec<DroppedView>,
     retained: Vec<IdView>,
     kept: Vec<IdView>,
@@ -72,6 +79,9 @@ struct PlanView {
     done: bool,
     removed: Vec<String>,
     bytes_freed: u64,
+    stores: Vec<FolderView>,
+    files_removed: u64,
+    failed: Vec<FailedView>,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,71 +101,171 @@ struct FileView {
 
 pub(crate) fn run(args: &PruneArgs) -> ExitCode {
     match prune(args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => failure.report(args.json),
     }
 }
 
-fn prune(args: &PruneArgs) -> Result<(), Failure> {
-    let folder = folder_of_job(&place(args)?)?;
+/// What goes: of an archive, of this node, of others.
+struct Goes {
+    plan: Option<PrunePlan>,
+    stores: Vec<RemovalFolder>,
+    distant: Distant,
+}
+
+impl Goes {
+    fn is_empty(&self) -> bool {
+        let of_archive = self.plan.as_ref().is_some_and(|plan| !plan.is_empty());
+        !of_archive && self.stores.is_empty() && !self.distant.found()
+    }
+}
+
+fn prune(args: &PruneArgs) -> Result<ExitCode, Failure> {
+    let mut goes = look(args)?;
+    if !args.json {
+        if let Some(plan) = &goes.plan {
+            show(args, plan);
+        }
+        if !goes.stores.is_empty() || goes.distant.found() {
+            show_folders(&goes.stores, &goes.distant);
+        }
+    }
+    let goes_on = !args.dry_run && !goes.is_empty() && (args.yes || agrees(args)?);
+    let (mut done, mut removed) = (Pruned::default(), Removed::default());
+    if goes_on {
+        removed = remove(&goes.stores)?;
+        let words = words_of(args, "--yes");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if goes.distant.found() {
+            goes.distant.carry_out(&args.remote, &words, &mut removed);
+        }
+        if let Some(plan) = &goes.plan {
+            done = carry_out(plan)?;
+        }
+    }
+    let is_done = goes.distant.failed.is_empty();
+    if args.json {
+        print_json(&PlanView::new(goes, goes_on, done, &removed));
+    } else {
+        goes.distant.complain();
+        tell(&goes, goes_on, &done, &removed);
+    }
+    Ok(if is_done {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(WRONG)
+    })
+}
+
+/// What goes by the arguments and the settings.
+fn look(args: &PruneArgs) -> Result<Goes, Failure> {
+    let of_nodes = args.only == Some(Only::Nodes) || args.remote.is_asked();
+    if of_nodes && !args.finished {
+        let message =
+            "of stores on nodes only those of finished jobs go: --finished; rm removes others";
+        return Err(Failure::usage(message));
+    }
+    let config = Config::from_environment()?;
+    let older = args.older.map(Duration::from_secs);
+    let with_nodes = args.finished && args.folder.is_none() && args.only != Some(Only::Archives);
+    let stores = if with_nodes {
+        let mut places = stored_places(&config);
+        places.retain(|place| place.is_dir());
+        finished_stores(&places, job(args, &config), older)?
+    } else {
+        Vec::new()
+    };
+    let mut distant = Distant::default();
+    if args.remote.is_asked() {
+        let words = words_of(args, "--dry-run");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        distant.ask(&args.remote, &words);
+    }
+    let has_archive = args.folder.is_some() || config.archive.is_some() || !with_nodes;
+    if !has_archive || args.only == Some(Only::Nodes) {
+        let plan = None;
+        return Ok(Goes {
+            plan,
+            stores,
+            distant,
+        });
+    }
     let options = PruneOptions {
         retained: args.retained.map(backstay_format::width::index),
-        older: args.older.map(Duration::from_secs),
+        older,
         finished: args.finished,
         keep: args.keep.clone(),
         release: args.release.clone(),
     };
-    let plan = plan(&folder, &options)?;
-    if !args.json {
-        show(args, &plan);
+    let folder = folder_of_job(&place(args, &config)?)?;
+    Ok(Goes {
+        plan: Some(plan(&folder, &options)?),
+        stores,
+        distant,
+    })
+}
+
+/// The job that is named, here or in the settings.
+fn job<'a>(args: &'a PruneArgs, config: &'a Config) -> Option<&'a str> {
+    args.job.as_deref().or(config.job.as_deref())
+}
+
+/// The words of this command for the stores of another node.
+fn words_of(args: &PruneArgs, how: &str) -> Vec<String> {
+    let mut words: Vec<String> = ["prune", "--finished", "--only", "nodes", "--json"]
+        .map(str::to_owned)
+        .to_vec();
+    if let Some(job) = &args.job {
+        words.extend(["--job".to_owned(), job.clone()]);
     }
-    let goes_on = if args.dry_run || plan.is_empty() {
-        false
-    } else if args.yes {
-        true
+    if let Some(older) = args.older {
+        words.extend(["--older".to_owned(), format!("{older}s")]);
+    }
+    words.push(how.to_owned());
+    words
+}
+
+/// Asks, where somebody can answer.
+fn agrees(args: &PruneArgs) -> Result<bool, Failure> {
+    let answer = if args.json {
+        None
     } else {
-        let answer = if args.json {
-            None
-        } else {
-            ask("Do this? [y/N] ")
-        };
-        let Some(answer) = answer else {
-            let message = "nothing was done: give --yes to do it, or --dry-run to only see it";
-            return Err(Failure::usage(message));
-        };
-        matches!(answer.trim(), "y" | "Y" | "yes")
+        ask("Do this? [y/N] ")
     };
-    let done = if goes_on {
-        carry_out(&plan)?
-    } else {
-        Pruned::default()
+    let Some(answer) = answer else {
+        let message = "nothing was done: give --yes to do it, or --dry-run to only see it";
+        return Err(Failure::usage(message));
     };
-    if args.json {
-        print_json(&PlanView::new(&plan, goes_on, done));
-    } else if goes_on {
-        done.notes.iter().for_each(|note| complain(note));
-        result(&format!(
-            "done: {} dropped, {} removed, {} freed",
-            counted(plan.retention.dropped.len(), "checkpoint"),
-            counted(done.removed.len(), "file"),
-            human_bytes(done.bytes_freed)
-        ));
-    } else {
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// What was done.
+fn tell(goes: &Goes, goes_on: bool, done: &Pruned, removed: &Removed) {
+    if !goes_on {
         result("nothing was done");
+        return;
     }
-    Ok(())
+    done.notes.iter().for_each(|note| complain(note));
+    let dropped = goes.plan.as_ref().map(|plan| plan.retention.dropped.len());
+    let files = backstay_format::width::to_u64(done.removed.len()) + removed.files;
+    result(&format!(
+        "done: {} dropped, {} removed, {} freed",
+        counted(dropped.unwrap_or(0), "checkpoint"),
+        counted(files, "file"),
+        human_bytes(done.bytes_freed + removed.bytes_freed)
+    ));
 }
 
 /// The folder given, or that of the settings; of one job if one is named.
-fn place(args: &PruneArgs) -> Result<PathBuf, Failure> {
+fn place(args: &PruneArgs, config: &Config) -> Result<PathBuf, Failure> {
     let (folder, job) = if let Some(folder) = &args.folder {
         (folder.clone(), args.job.clone())
     } else {
-        let config = Config::from_environment()?;
         let folder = config
             .archive
+            .clone()
             .ok_or_else(|| Failure::usage("which archive? Give its folder, or BACKSTAY_ARCHIVE"))?;
-        (folder, args.job.clone().or(config.job))
+        (folder, job(args, config).map(str::to_owned))
     };
     // The folder of the job itself has no other of its name in it.
     let below = job.map(|job| job_folder(&folder, &job));
@@ -257,8 +367,20 @@ fn show(args: &PruneArgs, plan: &PrunePlan) {
 }
 
 impl PlanView {
-    fn new(plan: &PrunePlan, done: bool, pruned: Pruned) -> Self {
+    fn new(goes: Goes, done: bool, pruned: Pruned, removed: &Removed) -> Self {
         let ids = |ids: &[backstay::CheckpointId]| ids.iter().map(|&id| id.into()).collect();
+        let here = goes.stores.iter().map(FolderView::new);
+        let mut view = Self {
+            notes: pruned.notes,
+            done,
+            removed: pruned.removed,
+            bytes_freed: pruned.bytes_freed + removed.bytes_freed,
+            files_removed: removed.files,
+            stores: here.chain(goes.distant.folders).collect(),
+            failed: goes.distant.failed,
+            ..Self::default()
+        };
+        let Some(plan) = &goes.plan else { return view };
         let dropped = plan.retention.dropped.iter().map(|dropped| DroppedView {
             number: dropped.checkpoint.number,
             incarnation: dropped.checkpoint.incarnation,
@@ -270,18 +392,14 @@ impl PlanView {
             bytes: file.bytes,
             why: file.why,
         });
-        Self {
-            folder: plan.folder.display().to_string(),
-            job: plan.job.clone(),
-            dropped: dropped.collect(),
-            retained: ids(&plan.retention.retained),
-            kept: ids(&plan.kept),
-            bytes_reusable: plan.bytes_reusable,
-            files: files.collect(),
-            notes: [plan.notes.clone(), pruned.notes].concat(),
-            done,
-            removed: pruned.removed,
-            bytes_freed: pruned.bytes_freed,
-        }
+        view.folder = Some(plan.folder.display().to_string());
+        view.job = Some(plan.job.clone());
+        view.dropped = dropped.collect();
+        view.retained = ids(&plan.retention.retained);
+        view.kept = ids(&plan.kept);
+        view.bytes_reusable = plan.bytes_reusable;
+        view.files = files.collect();
+        view.notes = [plan.notes.clone(), view.notes].concat();
+        view
     }
 }

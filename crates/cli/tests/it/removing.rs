@@ -3,6 +3,7 @@
 
 use crate::archives::{JOB, archived_job, archiving, folder, on_disk};
 use crate::job::{RANKS, Rank, backstay, command, finish, run_job, store};
+use backstay::config::Redundancy;
 use backstay::{Communicator, Level};
 use backstay_archive::Catalog;
 use backstay_testkit::comm::{ThreadComm, run_ranks};
@@ -258,4 +259,152 @@ fn what_a_program_finished_with_goes_only_where_that_is_said() {
     assert!(ran.status == 0 && ran.out.contains("finished"), "{ran:?}");
     let ran = backstay(&["verify"], &[&archive]);
     assert_eq!(ran.status, 0, "{ran:?}");
+}
+
+/// A remote shell: the word behind it is a folder below `root` that is the stores' place there; `down` does not answer.
+fn shell(root: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let shell = root.join("shell");
+    let text = format!(
+        "#!/bin/sh\n[ \"$1\" = down ] && {{ echo no way >&2; exit 255; }}\nhost=$1; shift\n\
+         eval \"BACKSTAY_STORE_PATH='{}/'$host $*\" | sed \"s/^/ /\"\n",
+        root.display()
+    );
+    // The settings come first: what is set behind them counts.
+    let text = text.replace(
+        "eval \"BACKSTAY",
+        "line=$(printf '%s' \"$*\" | sed \"s|BACKSTAY_STORE_PATH='[^']*'||\"); set -- \"$line\"\neval \"BACKSTAY",
+    );
+    std::fs::write(&shell, text).unwrap();
+    std::fs::set_permissions(&shell, PermissionsExt::from_mode(0o755)).unwrap();
+    shell.to_str().unwrap().to_owned()
+}
+
+/// A job of two nodes, one of which has its stores in the place of another host.
+fn two_hosts(root: &Path, finish: bool) {
+    run_ranks(ThreadComm::new(RANKS), |comm| {
+        let rank = usize::try_from(comm.rank()).unwrap();
+        let mut config = archiving(root, rank, 2);
+        config.archive = None;
+        config.redundancy = Redundancy::Partner;
+        config.store_path = Some(root.join(["here", "there"][rank / 2]));
+        let mut one = Rank::open(comm, config);
+        one.compute();
+        one.session.checkpoint().unwrap();
+        if finish {
+            one.session.finish().unwrap();
+        } else {
+            one.session.close().unwrap();
+        }
+    });
+}
+
+fn on_this_host(root: &Path, words: &[&str]) -> crate::job::Ran {
+    let mut command = command();
+    command
+        .args(words)
+        .env("BACKSTAY_STORE_PATH", root.join("here"));
+    finish(&mut command)
+}
+
+#[test]
+fn rm_says_which_nodes_keep_something_and_removes_it_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (root, shell) = (root.path(), shell(root.path()));
+    two_hosts(root, false);
+    let there = root.join("there").join(JOB);
+    let ran = on_this_host(root, &["rm", JOB, "--dry-run"]);
+    let hint = format!("backstay rm {JOB} --nodes node1");
+    assert!(ran.status == 0 && ran.err.contains(&hint), "{ran:?}");
+    let json = on_this_host(root, &["rm", JOB, "--dry-run", "--json"]).json();
+    assert_eq!(
+        json["elsewhere"],
+        json!([{ "job": JOB, "nodes": ["node1"], "more": 0 }])
+    );
+    let asked = ["rm", JOB, "--remote-shell", &shell, "--nodes", "there,down"];
+    let with = |words: &[&'static str]| -> Vec<&str> {
+        asked.iter().copied().chain(words.iter().copied()).collect()
+    };
+    let ran = on_this_host(root, &with(&["--dry-run"]));
+    assert_eq!(ran.status, 1, "a node did not answer: {ran:?}");
+    assert!(
+        ran.out.contains("node node1") && ran.out.contains("there:/"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.err.contains("node down: ") && ran.err.contains("no way"),
+        "{ran:?}"
+    );
+    assert!(there.exists());
+    let json = on_this_host(root, &with(&["--yes", "--json"])).json();
+    assert_eq!(json["failed"][0]["node"], "down", "{json}");
+    assert_eq!(json["folders"][1]["host"], "there", "{json}");
+    assert!(json["files_removed"].as_u64() > Some(4), "{json}");
+    assert!(!there.exists() && !root.join("here").join(JOB).exists());
+    // Nothing here, and nothing there.
+    let words = [
+        "rm",
+        JOB,
+        "--yes",
+        "--remote-shell",
+        &shell,
+        "--nodes",
+        "there",
+    ];
+    let ran = on_this_host(root, &words);
+    assert!(
+        ran.status == 1 && ran.err.contains("nothing of Backstay's"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn stores_of_finished_jobs_go_from_nodes() {
+    let root = tempfile::tempdir().unwrap();
+    let (root, shell) = (root.path(), shell(root.path()));
+    two_hosts(root, false);
+    let stores = ["here", "there"].map(|host| root.join(host).join(JOB));
+    let ran = on_this_host(root, &["prune", "--finished", "--yes", "--only", "nodes"]);
+    assert!(
+        ran.status == 0 && ran.out.contains("nothing was done"),
+        "{ran:?}"
+    );
+    two_hosts(root, true);
+    let ran = on_this_host(root, &["prune", "--only", "nodes"]);
+    assert!(ran.status == 2 && ran.err.contains("--finished"), "{ran:?}");
+    let ran = on_this_host(
+        root,
+        &[
+            "prune",
+            "--finished",
+            "--older",
+            "7d",
+            "--yes",
+            "--only",
+            "nodes",
+        ],
+    );
+    assert!(
+        ran.status == 0 && ran.out.contains("nothing was done"),
+        "{ran:?}"
+    );
+    let words = [
+        "prune",
+        "--finished",
+        "--yes",
+        "--json",
+        "--remote-shell",
+        &shell,
+        "--nodes",
+        "there",
+    ];
+    let ran = on_this_host(root, &words);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let json = ran.json();
+    assert_eq!(
+        (&json["done"], &json["stores"][1]["host"]),
+        (&json!(true), &json!("there")),
+        "{json}"
+    );
+    assert!(stores.iter().all(|store| !store.exists()), "{json}");
 }

@@ -163,7 +163,8 @@ impl Agents {
     }
 }
 
-fn quoted(text: &str) -> String {
+/// A word as a shell reads it again.
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
