@@ -165,8 +165,8 @@ fn superblock_copy(device: &dyn Device) -> Result<Copied<CatalogSuperblock>> {
     two_slots::first_copy(device, places, "catalog superblock", decode)
 }
 
-/// Whether the making of the file never came to its superblocks, which are written last.
-fn is_half_made(device: &dyn Device) -> bool {
+/// Whether the making of the file never came to its superblocks, which are written last: it holds nothing.
+pub fn is_half_made(device: &dyn Device) -> bool {
     let Ok(length) = device.length_bytes() else {
         return false;
     };
@@ -229,7 +229,14 @@ impl Catalog {
     /// The same, where what may stand in a slot that cannot be read may be given up.
     pub fn open_reader_as(folder: &Path, unread: Unread) -> Result<CatalogReader> {
         Self::found(folder, unread)?.ok_or_else(|| {
-            let context = format!("{}: there is no catalog of an archive", folder.display());
+            let is_begun = epochs(folder).is_ok_and(|epochs| !epochs.is_empty());
+            let why = if is_begun {
+                "its first catalog was begun and holds nothing: a job makes it just now, or was killed while it did; \
+                 the next start makes another, and backstay rm removes this one"
+            } else {
+                "there is no catalog of an archive"
+            };
+            let context = format!("{}: {why}", folder.display());
             Error::new(ErrorKind::NoCheckpoint, context)
         })
     }

@@ -419,6 +419,27 @@ fn damage_of_the_catalog_is_told() {
 }
 
 #[test]
+fn a_catalog_whose_making_was_interrupted_is_no_damage() {
+    let root = tempfile::tempdir().unwrap();
+    archived_job(root.path(), 4, None, 1);
+    let archive = folder(root.path());
+    // A second one that was begun, and then a first one that was.
+    let begun = archive.join(catalog_file(2));
+    std::fs::write(&begun, vec![0; 1 << 20]).unwrap();
+    let (found, ran) = damage(&archive);
+    assert!(found.is_empty() && ran.status == 0, "{ran:?}");
+    std::fs::remove_file(archive.join(catalog_file(1))).unwrap();
+    std::fs::remove_file(archive.join(store_file(0, 1))).unwrap();
+    for words in [&["verify"][..], &["ls"]] {
+        let ran = backstay(words, &[&archive]);
+        assert_eq!(ran.status, 1, "{ran:?}");
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(said.contains("was begun and holds nothing"), "{ran:?}");
+        assert!(!said.to_lowercase().contains("damage"), "{ran:?}");
+    }
+}
+
+#[test]
 #[expect(
     clippy::too_many_lines,
     reason = "one story: the plan, what was done, the next start"

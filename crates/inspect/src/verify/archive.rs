@@ -7,6 +7,7 @@
 
 use super::{Finding, Verifier};
 use crate::{Archive, Stores};
+use backstay_archive::catalog::is_half_made;
 use backstay_archive::{ArchiveDevice, FileName, Folder, Place, catalog_file};
 use backstay_base::error::{Error, Result};
 use backstay_base::io::Device;
@@ -428,6 +429,10 @@ fn catalog_copies(
         Ok(opened) => opened,
         Err(error) => return findings.push(copy("catalog", &file, 0, &error)),
     };
+    // What was begun and not ended is not damaged: another file counts, or there is none yet.
+    if is_half_made(&*opened) {
+        return;
+    }
     let mut superblock: Option<CatalogSuperblock> = None;
     for offset in SUPERBLOCK_OFFSETS {
         let decoded = read(&*opened, SUPERBLOCK_BYTES, offset).and_then(|bytes| {
