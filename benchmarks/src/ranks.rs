@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const RANK: &str = "BACKSTAY_BENCH_RANK";
-const SIZE: &str = "BACKSTAY_BENCH_SIZE";
-const FOLDER: &str = "BACKSTAY_BENCH_FOLDER";
+const RANK: &str = "BACKSTAY_SITE_BENCH_RANK";
+const SIZE: &str = "BACKSTAY_SITE_BENCH_SIZE";
+const FOLDER: &str = "BACKSTAY_SITE_BENCH_FOLDER";
 const SOCKET: &str = "ranks.socket";
 
 /// All values of each id, in the order in which they were measured.

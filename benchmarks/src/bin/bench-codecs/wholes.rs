@@ -73,7 +73,7 @@ pub(crate) fn measure(
     let alone = groups.ratios.first().map_or(1.0, |&(_, ratio)| ratio);
     let all = groups.ratios.last().map_or(1.0, |&(_, ratio)| ratio);
     report.groups.push(groups);
-    let interleaved = stage.store(state, None, way(Merge::Interleave, ALL))?;
+    let interleaved = anew(stage, state, way(Merge::Interleave, ALL))?;
     let blocks = zstd(&merged::interleaved(state))?.len();
     let ratios = [
         ("none", alone),
@@ -96,7 +96,7 @@ pub(crate) fn measure(
     report.passes.push(PassRow {
         case: case.to_owned(),
         without: all,
-        with: stage.store(state, None, twice)?.ratio(),
+        with: anew(stage, state, twice)?.ratio(),
         agnostic,
         agnostic_twice: over(size(state), zstd(&frame)?.len()),
     });
@@ -148,11 +148,17 @@ fn checkpoint(stage: &mut Stage, case: &str, state: &State) -> Outcome<(Checkpoi
     Ok((row, ours))
 }
 
+/// The checkpoint in a way of a study: what was chosen for another one is not kept.
+fn anew(stage: &mut Stage, state: &State, way: Way) -> Outcome<Totals> {
+    stage.forget();
+    stage.store(state, None, way)
+}
+
 /// Ratios by ranks that are merged with each other; one rank is merging none.
 fn groups(stage: &mut Stage, case: &str, state: &State) -> Outcome<GroupRow> {
     let mut ratios = Vec::new();
     for count in GROUPS {
-        let totals = stage.store(state, None, way(Merge::Concatenate, count as usize))?;
+        let totals = anew(stage, state, way(Merge::Concatenate, count as usize))?;
         ratios.push((count, totals.ratio()));
     }
     Ok(GroupRow {
