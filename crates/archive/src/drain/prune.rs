@@ -6,10 +6,9 @@
 //! smaller.
 
 use super::RunningLock;
-use super::sweep::aggregate_of;
 use super::thin::{self, Thinned};
 use crate::retention::{self, Retention};
-use crate::{Catalog, CatalogReader, Identity, fence};
+use crate::{Catalog, CatalogReader, FileName, Identity, fence};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::{CatalogState, CheckpointId};
 use std::collections::BTreeSet;
@@ -170,7 +169,7 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
         let middle = name.strip_suffix(".backstay").unwrap_or_default();
         let epoch = |text: &str| text.parse::<u32>().ok();
         let catalog = middle.strip_prefix("catalog-").and_then(epoch);
-        let why = match (catalog, aggregate_of(&name)) {
+        let why = match (catalog, FileName::store(&name)) {
             (Some(epoch), _) if epoch < own => "a later catalog took over from it",
             (_, Some(_)) if looked.failed.is_none() && !looked.named.contains(&name) => {
                 "no checkpoint that stays refers to it"
@@ -250,7 +249,7 @@ pub fn carry_out(plan: &PrunePlan) -> Result<Pruned> {
 fn remove_stale(plan: &PrunePlan, catalog: &Catalog, done: &mut Pruned) -> Result<()> {
     let needed = thin::named(&plan.folder, &catalog.state());
     let is_needed = |name: &String| {
-        let is_store = aggregate_of(name).is_some();
+        let is_store = FileName::store(name).is_some();
         is_store && needed.as_ref().map_or(true, |needed| needed.contains(name))
     };
     for file in &plan.files {

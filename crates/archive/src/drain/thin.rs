@@ -8,10 +8,11 @@
 
 use super::fetch::{open_device, open_store};
 use super::open::{epoch_of, make_next};
-use super::sweep::aggregate_of;
 use crate::fence::Fence;
 use crate::former;
-use crate::{ArchiveDevice, ArchiveStore, Catalog, Commit, Folder, Identity, WriteOptions, fence};
+use crate::{
+    ArchiveDevice, ArchiveStore, Catalog, Commit, FileName, Folder, Identity, WriteOptions, fence,
+};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::index;
 use backstay_format::{
@@ -85,7 +86,7 @@ fn by_aggregator(state: &CatalogState) -> BTreeMap<u32, Vec<usize>> {
     let used: BTreeSet<usize> = parts.map(|part| index(part.store)).collect();
     let mut all: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for at in used.into_iter().filter(|&at| at < state.stores.len()) {
-        let (aggregator, _) = aggregate_of(&state.stores[at].name).unwrap_or_default();
+        let (aggregator, _) = FileName::store(&state.stores[at].name).unwrap_or_default();
         all.entry(aggregator).or_default().push(at);
     }
     for stores in all.values_mut() {
@@ -266,7 +267,7 @@ pub(super) fn make_smaller(
 
 /// The store, opened again; or the one that goes on from it, where this process may not write it.
 fn writer(folder: &Path, thinned: &Thinned, identity: &Identity) -> Result<(String, ArchiveStore)> {
-    let (aggregator, epoch) = aggregate_of(&thinned.name).unwrap_or_default();
+    let (aggregator, epoch) = FileName::store(&thinned.name).unwrap_or_default();
     let mut identity = Identity {
         aggregator,
         epoch,
