@@ -12,9 +12,9 @@ use super::placed::{forget_unused, has_each_once, place_parts};
 use super::{Folder, Identity, Place, catalog_file, make, private};
 
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
 use backstay_base::io::direct::{AlignedBytes, SharedFile};
 use backstay_base::io::two_slots::{self, Copied, Medium, Plain, SlotFormat, TwoSlots, Unread};
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::notice;
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::{CATALOG_CHECKPOINTS_MAX, CATALOG_STARTS_MAX};
@@ -112,11 +112,11 @@ pub struct CatalogReader {
 
 impl CatalogReader {
     /// The state on a device whose file is called `file`.
-    pub fn on(device: &dyn Device, file: &str) -> Result<Self> {
+    pub fn on(device: &dyn ReadAt, file: &str) -> Result<Self> {
         Self::on_as(device, file, Unread::Counts)
     }
 
-    fn on_as(device: &dyn Device, file: &str, unread: Unread) -> Result<Self> {
+    fn on_as(device: &dyn ReadAt, file: &str, unread: Unread) -> Result<Self> {
         let superblock = superblock_copy(device)?.value;
         let format = StateSlots::of(&superblock);
         let found = two_slots::look(device, &format).found_as(&format, unread)?;
@@ -159,14 +159,14 @@ impl CatalogReader {
     }
 }
 
-fn superblock_copy(device: &dyn Device) -> Result<Copied<CatalogSuperblock>> {
+fn superblock_copy(device: &dyn ReadAt) -> Result<Copied<CatalogSuperblock>> {
     let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
     let decode = CatalogSuperblock::decode;
     two_slots::first_copy(device, places, "catalog superblock", decode)
 }
 
 /// Whether the making of the file never came to its superblocks, which are written last: it holds nothing.
-pub fn is_half_made(device: &dyn Device) -> bool {
+pub fn is_half_made(device: &dyn ReadAt) -> bool {
     let Ok(length) = device.length_bytes() else {
         return false;
     };
@@ -454,7 +454,7 @@ impl Catalog {
     ) -> Result<Self> {
         let file = catalog_file(identity.epoch);
         let id = make::new_id()?;
-        let watch = Watch::on(Arc::clone(&device));
+        let watch = Watch::on(device.clone());
         Self::make(
             device,
             (&file, id),
@@ -525,7 +525,7 @@ impl Catalog {
 
     /// Opens the catalog on a device, which is called `file`, to go on.
     pub fn open_on(device: Arc<dyn Device>, file: &str, fence: Option<Fence>) -> Result<Self> {
-        let watch = Watch::on(Arc::clone(&device));
+        let watch = Watch::on(device.clone());
         Self::open_with(device, file, (fence, watch))
     }
 

@@ -12,7 +12,7 @@ use super::view::{OpenFile, View};
 use super::{Decode, Folder, Place, ReadOptions};
 use backstay_base::clock::Pulse;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::direct::AlignedBytes;
 use backstay_format::bytes::FRAME_HEAD_BYTES;
 use backstay_format::geometry::{
@@ -54,7 +54,7 @@ impl ArchiveDevice {
 
     /// The same on a device; `place` opens the files of predecessors.
     pub fn open_on(
-        device: Arc<dyn Device>,
+        device: Arc<dyn ReadAt>,
         place: &dyn Place,
         options: &ReadOptions,
     ) -> Result<Arc<Self>> {
@@ -473,7 +473,7 @@ fn copy(source: &[u8], from: u64, buffer: &mut [u8]) -> usize {
     count
 }
 
-impl Device for ArchiveDevice {
+impl ReadAt for ArchiveDevice {
     fn length_bytes(&self) -> std::io::Result<u64> {
         Ok(self.geometry().file_bytes(self.view().slot_count()))
     }
@@ -491,15 +491,6 @@ impl Device for ArchiveDevice {
         Ok(())
     }
 
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::PermissionDenied.into())
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn reserve(&self, _length_bytes: u64) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::PermissionDenied.into())
-    }
     fn name(&self) -> String {
         self.view().files[0].device.name()
     }

@@ -10,7 +10,7 @@ use super::head;
 use super::make::HEAD_BYTES;
 use super::space::{Space, Surplus};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 
 /// Less than this is not worth a word.
@@ -51,7 +51,7 @@ pub fn idle_bytes(place: &dyn Place, name: &str, used: Vec<(u64, u64)>) -> Resul
     })
 }
 
-fn idle(device: &dyn Device, mut used: Vec<(u64, u64)>) -> Result<Idle> {
+fn idle(device: &dyn ReadAt, mut used: Vec<(u64, u64)>) -> Result<Idle> {
     let failed = |error| Error::io(format!("{}: asking for its size", device.name()), error);
     let length = device.length_bytes().map_err(failed)?;
     let allocated = device.allocated_bytes().map_err(failed)?;
@@ -78,7 +78,7 @@ fn idle(device: &dyn Device, mut used: Vec<(u64, u64)>) -> Result<Idle> {
 }
 
 /// The extent of the table of the file's newest root. What is damaged is nobody's.
-fn own_table(device: &dyn Device) -> Result<Option<(u64, u64)>> {
+fn own_table(device: &dyn ReadAt) -> Result<Option<(u64, u64)>> {
     let state = head::superblock(device).and_then(|found| head::state(device, found.store));
     match state {
         Ok(state) => {

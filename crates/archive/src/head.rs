@@ -6,7 +6,7 @@
 //! Format: docs/format/archive.md.
 
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::direct::AlignedBytes;
 pub(super) use backstay_base::io::two_slots::read;
 use backstay_base::io::two_slots::{self, Copied, Found, SlotFormat, TwoSlots, Unread};
@@ -56,30 +56,30 @@ pub(super) struct State {
 }
 
 /// The superblock, from either copy.
-pub(super) fn superblock(device: &dyn Device) -> Result<ArchiveSuperblock> {
+pub(super) fn superblock(device: &dyn ReadAt) -> Result<ArchiveSuperblock> {
     superblock_copy(device).map(|copy| copy.value)
 }
 
-fn superblock_copy(device: &dyn Device) -> Result<Copied<ArchiveSuperblock>> {
+fn superblock_copy(device: &dyn ReadAt) -> Result<Copied<ArchiveSuperblock>> {
     let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
     let decode = ArchiveSuperblock::decode;
     two_slots::first_copy(device, places, "archive superblock", decode)
 }
 
 /// The newest root whose table is good, and that table.
-pub(super) fn state(device: &dyn Device, store: StoreId) -> Result<State> {
+pub(super) fn state(device: &dyn ReadAt, store: StoreId) -> Result<State> {
     state_as(device, store, Unread::Counts)
 }
 
 /// The same, where what may stand in a root slot that cannot be read may be given up.
-pub(super) fn state_as(device: &dyn Device, store: StoreId, unread: Unread) -> Result<State> {
+pub(super) fn state_as(device: &dyn ReadAt, store: StoreId, unread: Unread) -> Result<State> {
     find(device, store, unread).map(|(state, _)| state)
 }
 
 /// The same, to go on from: the slots are not synced yet. A writer leaves alone what a later minor version
 /// wrote.
 pub(super) fn state_to_write(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     store: StoreId,
 ) -> Result<(State, TwoSlots<RootSlots>)> {
     superblock_copy(device)?.refuse_later(device)?;
@@ -90,7 +90,7 @@ pub(super) fn state_to_write(
 
 /// The state, and the roots that were found, with that of the state first.
 fn find(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     store: StoreId,
     unread: Unread,
 ) -> Result<(State, Found<ArchiveRoot>)> {
@@ -140,14 +140,14 @@ fn find(
     Err(last.unwrap_or_else(|| Error::new(ErrorKind::Timeout, place)))
 }
 
-fn moved_on(device: &dyn Device, store: StoreId, newest: Option<u64>) -> bool {
+fn moved_on(device: &dyn ReadAt, store: StoreId, newest: Option<u64>) -> bool {
     let format = RootSlots(store);
     let found = two_slots::look_once(device, &format).found(&format);
     found.is_ok_and(|now| now.states.first().map(|(root, _)| root.sequence) > newest)
 }
 
 /// The table of `root`, verified.
-fn table(device: &dyn Device, root: &ArchiveRoot) -> Result<Vec<TableEntry>> {
+fn table(device: &dyn ReadAt, root: &ArchiveRoot) -> Result<Vec<TableEntry>> {
     let place = root.table;
     if place.is_none() {
         return Ok(Vec::new());

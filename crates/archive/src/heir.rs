@@ -13,7 +13,7 @@
 
 use super::Place;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::direct::AlignedBytes;
 use backstay_format::StoreId;
 use backstay_format::heir::{HEIR_BYTES, HEIR_OFFSET, Heir};
@@ -48,12 +48,12 @@ pub(super) fn publish(place: &dyn Place, name: &str, heir: &Heir) -> Result<()> 
 /// The page of a file that this process writes.
 #[derive(Debug)]
 pub(super) struct Watch {
-    device: Arc<dyn Device>,
+    device: Arc<dyn ReadAt>,
 }
 
 impl Watch {
     /// By `device`, which is read past the page cache.
-    pub(super) fn on(device: Arc<dyn Device>) -> Self {
+    pub(super) fn on(device: Arc<dyn ReadAt>) -> Self {
         Self { device }
     }
 

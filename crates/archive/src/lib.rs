@@ -47,9 +47,9 @@ pub use write::{ArchiveStore, Commit, NewSegment, Stats};
 
 use backstay_base::clock::Pulse;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
 use backstay_base::io::direct::SharedFile;
 use backstay_base::io::two_slots::Unread;
+use backstay_base::io::{Device, ReadAt};
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Decode for RawDecode {
 /// Where the files of an archive are: opens one for reading by its name.
 pub trait Place: Debug + Send + Sync {
     /// Opens the file `name` for reading.
-    fn open(&self, name: &str) -> Result<Arc<dyn Device>>;
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadAt>>;
     /// Opens the file `name` to write into its head that another one goes on from it.
     fn open_to_mark(&self, name: &str) -> Result<Arc<dyn Device>>;
 }
@@ -106,7 +106,7 @@ pub struct Folder {
 }
 
 impl Place for Folder {
-    fn open(&self, name: &str) -> Result<Arc<dyn Device>> {
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadAt>> {
         let path = self.path.join(name);
         opened(&path, SharedFile::open_read_only(&path, self.direct))
             .map(|file| Arc::new(file) as _)

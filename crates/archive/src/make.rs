@@ -11,9 +11,9 @@ use super::queue::Queue;
 use super::view::OpenFile;
 use super::{Identity, Place, WriteOptions, private};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
 use backstay_base::io::direct::{AlignedBytes, SharedFile};
 use backstay_base::io::two_slots::{Plain, TwoSlots};
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::notice;
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -36,6 +36,8 @@ pub(super) const HEAD_BYTES: u64 = 64 << 10;
 /// A store with a durable state.
 #[derive(Debug)]
 pub(super) struct Made {
+    /// What file 0 is written through.
+    pub(super) device: Arc<dyn Device>,
     pub(super) superblock: ArchiveSuperblock,
     pub(super) state: State,
     pub(super) roots: TwoSlots<RootSlots>,
@@ -143,7 +145,7 @@ pub(super) fn predecessor(place: &dyn Place, name: &str, identity: &Identity) ->
     }
     let own = OpenFile {
         store: superblock.store,
-        device,
+        device: device.clone(),
     };
     let mut files = vec![own];
     files.extend(OpenFile::open_others(&superblock, &state.root, place)?);
@@ -197,7 +199,7 @@ pub(super) fn store(
     };
     let mut files = vec![OpenFile {
         store,
-        device: Arc::clone(&device),
+        device: device.clone(),
     }];
     if let Some(former) = former {
         go_on(&mut state, former, &mut files);
@@ -213,8 +215,8 @@ pub(super) fn store(
             .map_err(|error| Error::io(format!("{name}: reserving {length} bytes"), error))?;
         give_back_head(&*device);
     }
-    let queue = Queue::new(device, options);
-    clear_head(&queue, &*files[0].device)?;
+    let queue = Queue::new(Arc::clone(&device), options);
+    clear_head(&queue, &*device)?;
     write_padded(&queue, &table, DATA_OFFSET, write_bytes)?;
     let roots = TwoSlots::make(&*queue, RootSlots(store), state.root.clone())?;
     let mut block = AlignedBytes::new(SUPERBLOCK_BYTES);
@@ -224,6 +226,7 @@ pub(super) fn store(
     }
     queue.sync()?;
     Ok(Made {
+        device,
         superblock,
         state,
         roots,
@@ -322,11 +325,12 @@ pub(super) fn open(
     roots.settle(&Plain(&*device))?;
     let own = OpenFile {
         store: superblock.store,
-        device,
+        device: device.clone(),
     };
     let mut files = vec![own];
     files.extend(OpenFile::open_others(&superblock, &state.root, place)?);
     Ok(Made {
+        device,
         superblock,
         state,
         roots,

@@ -4,7 +4,7 @@
 
 use super::head;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{ArchiveRoot, ArchiveSuperblock, SegmentId, StoreId, TableEntry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(super) struct OpenFile {
     pub(super) store: StoreId,
-    pub(super) device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn ReadAt>,
 }
 
 impl OpenFile {

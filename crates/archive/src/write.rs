@@ -15,9 +15,9 @@ use super::space::{Space, Surplus};
 use super::view::OpenFile;
 use super::{ArchiveDevice, Folder, Identity, Place, WriteOptions};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
 use backstay_base::io::direct::SharedFile;
 use backstay_base::io::two_slots::TwoSlots;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::archive::{DATA_OFFSET, GRAIN_BYTES};
 use backstay_format::limits::{SEGMENTS_MAX, STORED_BYTES_MAX};
 use backstay_format::width::{to_u64, to_usize};
@@ -230,7 +230,7 @@ impl ArchiveStore {
         identity: &Identity,
         options: &WriteOptions,
     ) -> Result<Self> {
-        let watch = Watch::on(Arc::clone(&device));
+        let watch = Watch::on(device.clone());
         let made = make::store(device, make::new_id()?, identity, options, None)?;
         Self::of(made, (None, watch), options)
     }
@@ -242,7 +242,7 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let superblock = head::superblock(&*device)?;
-        let watch = Watch::on(Arc::clone(&device));
+        let watch = Watch::on(device.clone());
         let made = make::open(device, superblock, place)?;
         watch.look()?;
         Self::of(made, (None, watch), options)
@@ -257,7 +257,7 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let former = make::predecessor(place, predecessor, identity)?;
-        let watch = Watch::on(Arc::clone(&device));
+        let watch = Watch::on(device.clone());
         let made = make::store(device, make::new_id()?, identity, options, Some(former))?;
         Self::of(made, (None, watch), options)
     }
@@ -269,12 +269,12 @@ impl ArchiveStore {
         options: &WriteOptions,
     ) -> Result<Self> {
         let Made {
+            device,
             superblock,
             state,
             roots,
             files,
         } = made;
-        let device = Arc::clone(&files[0].device);
         let space = used_space(&*device, &state, options)?;
         let table = state.root.table;
         let writing = Writing {

@@ -7,7 +7,7 @@ use super::find::{Found, find};
 use super::{Unreadable, protection};
 use backstay_archive::drain::{ArchiveStatus, STATUS_FILE};
 use backstay_base::error::Error;
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::file::FileDevice;
 use backstay_format::{CheckpointId, RootSlot};
 use backstay_metrics::Metrics;

@@ -6,7 +6,7 @@
 use backstay_archive::ArchiveDevice;
 use backstay_archive::drain::fetch;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::file::FileDevice;
 use backstay_base::io::two_slots::Slot;
 use backstay_format::bytes::FRAME_HEAD_BYTES;

@@ -9,7 +9,7 @@ use super::one_sided::{Offer, OneSided};
 use super::{ExposureId, Span, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::sealed::SealedView;
 use backstay_format::Fingerprint;
 use backstay_format::width::{to_u64, to_usize};
@@ -26,7 +26,7 @@ const KNOWN_MAX: usize = 1 << 16;
 pub enum Exposed {
     /// The bytes of a device: a store. They are copied when they are sent, because they may be written
     /// meanwhile.
-    Device(Arc<dyn Device>),
+    Device(Arc<dyn ReadAt>),
     /// The same of a device that knows which of them nobody writes: those are read from where they stand.
     Sealed(Arc<dyn SealedView>),
     /// Bytes in memory.

@@ -8,7 +8,7 @@
 use super::{Endpoint, ExposureId, Peer, words};
 use backstay_base::clock::Backoff;
 use backstay_base::error;
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::{Digest, StoreId};
 use std::collections::BTreeMap;
@@ -20,13 +20,6 @@ use std::time::Duration;
 /// The exposure of a store's whole file; its segments, by their ids, are exposed under the store's id.
 pub fn file_exposure(store: StoreId) -> ExposureId {
     ExposureId(Digest::of(format!("file of store {store}").as_bytes()).0)
-}
-
-fn read_only() -> Error {
-    Error::new(
-        ErrorKind::PermissionDenied,
-        "what a peer exposes is only read",
-    )
 }
 
 /// What a pull gets that begins when the limit has just passed.
@@ -173,10 +166,11 @@ impl RemoteDevice {
     }
 }
 
-impl Device for RemoteDevice {
+impl ReadAt for RemoteDevice {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.length_bytes)
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + to_u64(buffer.len());
         if end > self.length_bytes {
@@ -199,15 +193,7 @@ impl Device for RemoteDevice {
         }
         Ok(())
     }
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
-        Err(read_only())
-    }
-    fn sync(&self) -> Result<()> {
-        Err(read_only())
-    }
-    fn reserve(&self, _length_bytes: u64) -> Result<()> {
-        Err(read_only())
-    }
+
     fn name(&self) -> String {
         format!("{} of {}", self.exposure, self.peer)
     }

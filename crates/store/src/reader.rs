@@ -4,7 +4,7 @@
 //! Invariants: takes no lock and writes nothing, so that it can look at a store in use.
 
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::two_slots::{self, Copied, SlotFormat, Slots, Unread, read};
 use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -55,20 +55,20 @@ pub fn segment_place(segment: SegmentId, offset: u64) -> u64 {
 /// A store, for reading.
 #[derive(Debug)]
 pub struct StoreReader {
-    device: Arc<dyn Device>,
+    device: Arc<dyn ReadAt>,
     /// It, and what is wrong with its first copy, if the second had to be taken.
     superblock: Copied<Superblock>,
     geometry: Geometry,
     slots: RwLock<BTreeMap<SegmentId, u64>>,
     /// Blocks are read here, each at the place of its segment, instead of in the device.
-    segments: Option<Arc<dyn Device>>,
+    segments: Option<Arc<dyn ReadAt>>,
     /// What may stand in a root slot that cannot be read was given up.
     gives_up: AtomicBool,
 }
 
 impl StoreReader {
     /// Reads the superblock, from either copy.
-    pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+    pub fn open(device: Arc<dyn ReadAt>) -> Result<Self> {
         let places = (SUPERBLOCK_OFFSETS.as_slice(), SUPERBLOCK_BYTES);
         let superblock = two_slots::first_copy(&*device, places, "superblock", Superblock::decode)?;
         Ok(Self {
@@ -83,7 +83,7 @@ impl StoreReader {
 
     /// As [`Self::open`]; blocks are read from `segments`, in which each segment stands at its
     /// [`segment_place`]: no record has to be read to find them.
-    pub fn open_over(device: Arc<dyn Device>, segments: Arc<dyn Device>) -> Result<Self> {
+    pub fn open_over(device: Arc<dyn ReadAt>, segments: Arc<dyn ReadAt>) -> Result<Self> {
         let mut reader = Self::open(device)?;
         reader.segments = Some(segments);
         Ok(reader)
@@ -95,7 +95,7 @@ impl StoreReader {
     }
 
     /// The device below.
-    pub fn device(&self) -> &Arc<dyn Device> {
+    pub fn device(&self) -> &Arc<dyn ReadAt> {
         &self.device
     }
     /// What the store says of itself.

@@ -26,6 +26,7 @@ use std::time::Duration;
 /// A store, for writing, shared by the ranks of a node.
 #[derive(Debug, Clone)]
 pub struct Reserve {
+    device: Arc<dyn Device>,
     reader: Arc<StoreReader>,
     control: Control,
     settings: ReserveSettings,
@@ -89,8 +90,9 @@ impl Reserve {
         medium.sync()?;
         control.set_slots(slots);
         control.set_next_segment(1);
-        let reader = Arc::new(StoreReader::open(device)?);
+        let reader = Arc::new(StoreReader::open(device.clone())?);
         Ok(Self {
+            device,
             reader,
             control,
             settings,
@@ -115,10 +117,10 @@ impl Reserve {
         settings: ReserveSettings,
         unread: Unread,
     ) -> Result<Self> {
-        let reader = Arc::new(StoreReader::open(device)?);
+        let reader = Arc::new(StoreReader::open(device.clone())?);
         reader.give_up_unread(unread == Unread::GivenUp);
         reader.refuse_later_version()?;
-        let medium = Plain(&**reader.device());
+        let medium = Plain(&*device);
         let roots = TwoSlots::open_as(&medium, reader.root_slots(), unread)?;
         // Both the root and the records bound the ids that were given out: the record of a segment
         // that no root came to know may be newer than the root, and a record may be damaged.
@@ -139,6 +141,7 @@ impl Reserve {
         control.set_slots(slots);
         control.set_next_segment(next);
         let reserve = Self {
+            device,
             reader,
             control,
             settings,
@@ -154,8 +157,9 @@ impl Reserve {
         control: Control,
         settings: ReserveSettings,
     ) -> Result<Self> {
-        let reader = Arc::new(StoreReader::open(device)?);
+        let reader = Arc::new(StoreReader::open(device.clone())?);
         let reserve = Self {
+            device,
             reader,
             control,
             settings,
@@ -167,7 +171,7 @@ impl Reserve {
 
     /// Space that is only promised is made real, or refused.
     fn make_real(&self, slots: u64) -> Result<()> {
-        let device = self.reader.device();
+        let device = &*self.device;
         let name = device.name();
         let length = self.reader.geometry().file_bytes(slots);
         let real = device
@@ -176,7 +180,7 @@ impl Reserve {
         if real >= length {
             return Ok(());
         }
-        reserve_space(&**device, self.reader.geometry(), slots)
+        reserve_space(device, self.reader.geometry(), slots)
     }
 
     /// Learns which segments stand where from the control words.
@@ -201,6 +205,10 @@ impl Reserve {
     /// The reading side, to share.
     pub fn shared_reader(&self) -> Arc<StoreReader> {
         Arc::clone(&self.reader)
+    }
+    /// What it is written to.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
     }
     /// The reading side.
     pub fn reader(&self) -> &StoreReader {
@@ -227,7 +235,7 @@ impl Reserve {
 
     /// Writes `bytes` at a file offset.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let device = self.reader.device();
+        let device = &self.device;
         device.write_at(bytes, offset).map_err(|error| {
             Error::io(
                 format!(
@@ -245,12 +253,12 @@ impl Reserve {
         if self.control.failed() {
             return Err(self.failed_before());
         }
-        self.reader.device().sync().map_err(|error| {
+        self.device.sync().map_err(|error| {
             self.control.set_failed();
             let context = format!(
                 "{}: a sync failed, so nothing written since the last good one is trusted; the \
                  last checkpoint stays, and this session writes no more",
-                self.reader.device().name()
+                self.device.name()
             );
             Error::caused(ErrorKind::StoreFailed, context, error)
         })
@@ -277,7 +285,7 @@ impl Reserve {
 
     /// The error for a store whose sync failed earlier.
     pub fn failed_before(&self) -> Error {
-        let context = format!("{}: an earlier sync failed", self.reader.device().name());
+        let context = format!("{}: an earlier sync failed", self.device.name());
         Error::new(ErrorKind::StoreFailed, context)
     }
 
@@ -322,7 +330,7 @@ impl Reserve {
             segment,
             class,
         };
-        let name = self.reader.device().name();
+        let name = self.device.name();
         let place = || format!("{name}: the record of a new segment");
         let encoded = record.encode();
         let encoded = encoded.map_err(|error| Error::unwritable(place(), error));
@@ -363,7 +371,7 @@ impl Reserve {
         if let Some(bytes) = self.settings.reserve_bytes_max {
             most = most.min(geometry.slots_in(bytes));
         }
-        let name = self.reader.device().name();
+        let name = self.device.name();
         if slots >= most {
             let context = format!(
                 "{name}: all {slots} segments ({} bytes) are in use; short by at least {} bytes: \
@@ -375,7 +383,7 @@ impl Reserve {
         }
         let mut short = None;
         for next in [wanted.min(most), slots + 1] {
-            match reserve_space(&**self.reader.device(), geometry, next) {
+            match reserve_space(&*self.device, geometry, next) {
                 Ok(()) => {
                     self.control.add_slots_up_to(next);
                     return Ok(());
@@ -399,7 +407,7 @@ impl Reserve {
 
 impl Medium for Reserve {
     fn device(&self) -> &dyn Device {
-        &**self.reader.device()
+        &*self.device
     }
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.control.failed() {

@@ -7,7 +7,7 @@
 use crate::reader::StoreReader;
 use crate::reserve::Reserve;
 use backstay_base::error;
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::sealed::{Mapping, SealedView};
 use backstay_format::SegmentId;
 use backstay_format::limits::SEGMENT_BYTES_MAX;
@@ -59,33 +59,20 @@ impl SegmentView {
     }
 }
 
-fn read_only() -> Error {
-    Error::new(
-        ErrorKind::PermissionDenied,
-        "a view of a store is only read",
-    )
-}
-
-impl Device for SegmentView {
+impl ReadAt for SegmentView {
     fn length_bytes(&self) -> Result<u64> {
         Ok(u64::MAX)
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let place = self.file_offset(offset, buffer.len())?;
         self.reader.device().read_at(buffer, place)
     }
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
-        Err(read_only())
-    }
-    fn sync(&self) -> Result<()> {
-        Err(read_only())
-    }
-    fn reserve(&self, _length_bytes: u64) -> Result<()> {
-        Err(read_only())
-    }
+
     fn name(&self) -> String {
         self.reader.device().name()
     }
+
     fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
         self.reader.device().mapping(lent)
     }
@@ -117,25 +104,19 @@ pub struct ExtentView {
     pub length_bytes: u64,
 }
 
-impl Device for ExtentView {
+impl ReadAt for ExtentView {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.length_bytes)
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.segments.read_at(buffer, self.start + offset)
     }
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
-        Err(read_only())
-    }
-    fn sync(&self) -> Result<()> {
-        Err(read_only())
-    }
-    fn reserve(&self, _length_bytes: u64) -> Result<()> {
-        Err(read_only())
-    }
+
     fn name(&self) -> String {
         self.segments.name()
     }
+
     fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
         self.segments.mapping(lent)
     }

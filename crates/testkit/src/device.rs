@@ -5,7 +5,7 @@
 //! injected failure happens once.
 
 use crate::bytes::SharedBytes;
-use backstay_base::io::Device;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::width::to_u64;
 use std::io::{Error, ErrorKind, Result};
 use std::ops::Range;
@@ -269,7 +269,7 @@ impl State {
     }
 }
 
-impl Device for SimDevice {
+impl ReadAt for SimDevice {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.lock().bytes.length_bytes())
     }
@@ -292,6 +292,16 @@ impl Device for SimDevice {
         }
     }
 
+    fn name(&self) -> String {
+        "simulated device".to_owned()
+    }
+
+    fn is_memory(&self) -> bool {
+        self.lock().memory
+    }
+}
+
+impl Device for SimDevice {
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.lock().write(bytes, offset)
     }
@@ -357,14 +367,6 @@ impl Device for SimDevice {
             state.log.push(Operation::Shrink { length_bytes });
         }
         Ok(length_bytes <= length)
-    }
-
-    fn name(&self) -> String {
-        "simulated device".to_owned()
-    }
-
-    fn is_memory(&self) -> bool {
-        self.lock().memory
     }
 }
 

@@ -8,9 +8,9 @@
 use super::encode::Decoders;
 use crate::{ArchiveDevice, Catalog, Folder, Place, ReadOptions, private};
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
 use backstay_base::io::on_demand::OpenFiles;
 use backstay_base::io::two_slots::Unread;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::width::index;
 use backstay_format::{
     CatalogCheckpoint, CatalogPart, CatalogState, CheckpointId, Lineage, RankRange,
@@ -200,7 +200,7 @@ fn open_with(folder: &Path, file: &str, options: &ReadOptions) -> Result<Arc<Arc
 struct OnDemand(Folder);
 
 impl Place for OnDemand {
-    fn open(&self, name: &str) -> Result<Arc<dyn Device>> {
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadAt>> {
         let path = self.0.path.join(name);
         let failed = |error| Error::io(format!("{}: opening it", path.display()), error);
         let file = OpenFiles::of_process().file(&path, self.0.direct);

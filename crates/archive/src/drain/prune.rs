@@ -166,12 +166,11 @@ fn look_at_stores(plan: &mut PrunePlan, catalog: &CatalogReader, state: &Catalog
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        let middle = name.strip_suffix(".backstay").unwrap_or_default();
-        let epoch = |text: &str| text.parse::<u32>().ok();
-        let catalog = middle.strip_prefix("catalog-").and_then(epoch);
-        let why = match (catalog, FileName::store(&name)) {
-            (Some(epoch), _) if epoch < own => "a later catalog took over from it",
-            (_, Some(_)) if looked.failed.is_none() && !looked.named.contains(&name) => {
+        let why = match FileName::of(&name) {
+            Some(FileName::Catalog { epoch }) if epoch < own => "a later catalog took over from it",
+            Some(FileName::Store { .. })
+                if looked.failed.is_none() && !looked.named.contains(&name) =>
+            {
                 "no checkpoint that stays refers to it"
             }
             _ => continue,

@@ -6,7 +6,7 @@
 //! it is asked for.
 
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::drain::{GatherPiece, Offered};
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::{CheckpointId, Digest, StoreId};
@@ -159,17 +159,11 @@ impl GatherView {
     }
 }
 
-fn read_only() -> std::io::Error {
-    std::io::Error::new(
-        std::io::ErrorKind::PermissionDenied,
-        "gathered blocks are only read",
-    )
-}
-
-impl Device for GatherView {
+impl ReadAt for GatherView {
     fn length_bytes(&self) -> std::io::Result<u64> {
         Ok(self.length_bytes)
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         let reader = self.reserve.reader();
         let mut at = self.pieces.partition_point(|(start, _)| *start <= offset);
@@ -193,15 +187,7 @@ impl Device for GatherView {
         }
         Ok(())
     }
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> std::io::Result<()> {
-        Err(read_only())
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        Err(read_only())
-    }
-    fn reserve(&self, _length_bytes: u64) -> std::io::Result<()> {
-        Err(read_only())
-    }
+
     fn name(&self) -> String {
         let count = self.pieces.len();
         format!(

@@ -13,7 +13,7 @@ use crate::Payload;
 use crate::typed::{self, TypedStream};
 use backstay_base::clock::Pulse;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::file::FileDevice;
 use backstay_format::agent::Seat;
 use backstay_format::drain::{DrainAnswer, DrainRequest, GatherPiece, Offered};
@@ -304,7 +304,7 @@ fn map(offered: &Offered) -> Option<Arc<StoreReader>> {
         return None;
     }
     let device = FileDevice::open_read_only(Path::new(&offered.path)).ok()?;
-    let device: Arc<dyn Device> = Arc::new(device);
+    let device: Arc<dyn ReadAt> = Arc::new(device);
     let reader = StoreReader::open(device).ok()?;
     if reader.superblock().store != offered.store {
         return None;

@@ -7,7 +7,7 @@ use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, NewCheckpoint, WriteOptions,
 };
 use backstay_archive::{NewPart, store_file};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::RankRange;
 use backstay_format::geometry::SUPERBLOCK_OFFSETS;
 use backstay_format::{

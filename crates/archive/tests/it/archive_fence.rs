@@ -8,7 +8,7 @@ use backstay_archive::{
     Place, catalog_file, store_file,
 };
 use backstay_base::ErrorKind;
-use backstay_base::io::Device;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::CheckpointId;
 use backstay_format::heir::HEIR_OFFSET;
 use backstay_format::{CatalogState, Lineage, RevisionEntry, SegmentId, StreamRoot};
@@ -154,10 +154,11 @@ impl std::fmt::Debug for Seen {
     }
 }
 
-impl Device for Seen {
+impl ReadAt for Seen {
     fn length_bytes(&self) -> std::io::Result<u64> {
         self.file.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.world.act(self.start, || {
             self.file.read_at(buffer, offset)?;
@@ -167,18 +168,24 @@ impl Device for Seen {
             Ok(())
         })
     }
+
+    fn name(&self) -> String {
+        format!("start {}", self.start)
+    }
+}
+
+impl Device for Seen {
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
         self.world
             .act(self.start, || self.file.write_at(bytes, offset))
     }
+
     fn sync(&self) -> std::io::Result<()> {
         self.world.act(self.start, || self.file.sync())
     }
+
     fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
         self.file.reserve(length_bytes)
-    }
-    fn name(&self) -> String {
-        format!("start {}", self.start)
     }
 }
 
@@ -199,11 +206,11 @@ impl std::fmt::Debug for WorldHandle {
 }
 
 impl Place for Start {
-    fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
-        self.see(&self.world.0.files.device(name)?)
+    fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn ReadAt>> {
+        Ok(self.open_to_mark(name)?)
     }
     fn open_to_mark(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
-        self.open(name)
+        self.see(&self.world.0.files.device(name)?)
     }
 }
 

@@ -6,8 +6,8 @@ use backstay_archive::{
     ArchiveDevice, ArchiveStore, Commit, Identity, NewSegment, Place, RawDecode, ReadOptions,
     WriteOptions, fence, store_file,
 };
-use backstay_base::io::Device;
 use backstay_base::io::region::Region;
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::{Error, ErrorKind};
 use backstay_format::CheckpointId;
 use backstay_format::heir::HEIR_OFFSET;
@@ -51,14 +51,14 @@ impl DeviceFolder {
 }
 
 impl Place for DeviceFolder {
-    fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
+    fn open(&self, name: &str) -> backstay_base::Result<Arc<dyn ReadAt>> {
+        Ok(self.open_to_mark(name)?)
+    }
+    fn open_to_mark(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
         match self.0.lock().unwrap().get(name) {
             Some(device) => Ok(Arc::new(device.clone())),
             None => Err(Error::new(ErrorKind::StoreIo, format!("no {name}"))),
         }
-    }
-    fn open_to_mark(&self, name: &str) -> backstay_base::Result<Arc<dyn Device>> {
-        self.open(name)
     }
 }
 

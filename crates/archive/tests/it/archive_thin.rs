@@ -8,7 +8,7 @@ use backstay_archive::{
     catalog_file, former, store_file,
 };
 use backstay_base::ErrorKind;
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_format::{
     CatalogState, CheckpointId, RankRange, RevisionEntry, SegmentId, StoreId, StreamRoot,
 };

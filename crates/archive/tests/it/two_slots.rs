@@ -5,9 +5,9 @@
 
 use crate::archive_store::{DeviceFolder, append, content, identity, options, reading};
 use backstay_archive::{ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit};
-use backstay_base::io::Device;
 use backstay_base::io::shared::SharedWords;
 use backstay_base::io::two_slots::{Plain, SlotFormat, TwoSlots};
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::{ErrorKind, Result};
 use backstay_format::geometry::{ROOT_OFFSETS, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::REVISIONS_MAX;
@@ -357,10 +357,11 @@ struct Torn {
     times: AtomicUsize,
 }
 
-impl Device for Torn {
+impl ReadAt for Torn {
     fn length_bytes(&self) -> std::io::Result<u64> {
         self.device.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.device.read_at(buffer, offset)?;
         let left = &self.times;
@@ -374,17 +375,23 @@ impl Device for Torn {
         }
         Ok(())
     }
+
+    fn name(&self) -> String {
+        "torn device".to_owned()
+    }
+}
+
+impl Device for Torn {
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
         self.device.write_at(bytes, offset)
     }
+
     fn sync(&self) -> std::io::Result<()> {
         self.device.sync()
     }
+
     fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
         self.device.reserve(length_bytes)
-    }
-    fn name(&self) -> String {
-        "torn device".to_owned()
     }
 }
 

@@ -11,7 +11,7 @@ use super::protection::Protection;
 use super::vote::vote;
 use crate::config::Config;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::file::FileDevice;
 use backstay_base::notice;
 use backstay_format::StoreId;

@@ -4,7 +4,7 @@
 
 use crate::job::{Rank, config};
 use backstay::{Communicator, Config, Error, ErrorKind, Level};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_net::{Endpoint, Exposed, ExposureId, RemoteDevice};
 use backstay_testkit::SimDevice;
 use backstay_testkit::comm::{ThreadComm, run_ranks};

@@ -7,7 +7,7 @@ use backstay::{
     CheckpointId, Communicator, Config, ElementType, ErrorKind, Level, Session, Variable,
 };
 use backstay_archive::{Catalog, Identity};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::on_demand::OpenFiles;
 use backstay_net::Endpoint;
 use backstay_testkit::comm::{ThreadComm, run_ranks};

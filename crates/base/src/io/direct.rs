@@ -6,7 +6,7 @@
 //! made once and never renamed; memory and offsets of direct reads and writes are multiples of 4096.
 
 use super::fault::{self, Access};
-use super::{Device, open};
+use super::{Device, ReadAt, open};
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::{Errno, pwritev};
@@ -219,7 +219,7 @@ fn or_not_possible(done: rustix::io::Result<()>) -> Result<bool> {
     }
 }
 
-impl Device for SharedFile {
+impl ReadAt for SharedFile {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -233,6 +233,16 @@ impl Device for SharedFile {
         }
     }
 
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.file.metadata()?.blocks() * 512)
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Device for SharedFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let (count, end, _under_way) = fault::cut_short(&self.path, offset, bytes.len());
         self.write(&bytes[..count], offset).and(end)
@@ -308,14 +318,6 @@ impl Device for SharedFile {
             return Ok(false);
         }
         self.file.set_len(length_bytes).map(|()| true)
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        Ok(self.file.metadata()?.blocks() * 512)
-    }
-
-    fn name(&self) -> String {
-        self.path.display().to_string()
     }
 
     fn free_bytes(&self) -> Option<u64> {

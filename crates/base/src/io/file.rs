@@ -8,7 +8,7 @@
 use super::fault::{self, Access};
 use super::mapped::Mapped;
 use super::sealed::{Mapping, SealedRange};
-use super::{Backing, Device, open};
+use super::{Backing, Device, ReadAt, open};
 use backstay_format::width::{to_u64, to_usize};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fstatfs};
 use std::fs::{File, OpenOptions};
@@ -214,7 +214,7 @@ impl FileDevice {
     }
 }
 
-impl Device for FileDevice {
+impl ReadAt for FileDevice {
     fn length_bytes(&self) -> Result<u64> {
         Ok(self.now().file.metadata()?.len())
     }
@@ -222,13 +222,6 @@ impl Device for FileDevice {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let _under_way = fault::check(&self.path, Access::Read, offset, to_u64(buffer.len()))?;
         self.now().file.read_exact_at(buffer, offset)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let _writer = self.writer();
-        self.check_end(offset.saturating_add(to_u64(bytes.len())))?;
-        let (count, end, _under_way) = fault::cut_short(&self.path, offset, bytes.len());
-        self.write(&bytes[..count], offset).and(end)
     }
 
     fn lend(&self, range: SealedRange) -> Option<&[u8]> {
@@ -243,6 +236,35 @@ impl Device for FileDevice {
     fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
         let length = self.length.load(Ordering::Acquire);
         self.now().mapped.as_ref()?.mapping(lent, length)
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        let blocks = u64::try_from(fstat(&self.now().file)?.st_blocks).unwrap_or(0);
+        Ok(blocks * 512)
+    }
+
+    fn is_memory(&self) -> bool {
+        self.memory
+    }
+
+    fn backing(&self) -> Option<Backing<'_>> {
+        Some(Backing {
+            file: &self.now().file,
+            path: &self.path,
+        })
+    }
+}
+
+impl Device for FileDevice {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let _writer = self.writer();
+        self.check_end(offset.saturating_add(to_u64(bytes.len())))?;
+        let (count, end, _under_way) = fault::cut_short(&self.path, offset, bytes.len());
+        self.write(&bytes[..count], offset).and(end)
     }
 
     fn refresh(&self) -> Result<()> {
@@ -279,29 +301,9 @@ impl Device for FileDevice {
         Ok(())
     }
 
-    fn name(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        let blocks = u64::try_from(fstat(&self.now().file)?.st_blocks).unwrap_or(0);
-        Ok(blocks * 512)
-    }
-
     fn free_bytes(&self) -> Option<u64> {
         let numbers = rustix::fs::fstatvfs(&self.now().file).ok()?;
         Some(numbers.f_bavail.saturating_mul(numbers.f_frsize))
-    }
-
-    fn is_memory(&self) -> bool {
-        self.memory
-    }
-
-    fn backing(&self) -> Option<Backing<'_>> {
-        Some(Backing {
-            file: &self.now().file,
-            path: &self.path,
-        })
     }
 }
 

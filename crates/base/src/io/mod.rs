@@ -42,17 +42,48 @@ pub struct Backing<'a> {
     pub path: &'a Path,
 }
 
-/// Reserved space with a size. Implementations are shared by threads.
+/// Bytes with a length, to be read. Implementations are shared by threads.
 ///
-/// Contract: `read_at` and `write_at` move all bytes or fail; a write that fails may have written
-/// any part of its range, and nothing outside it; bytes written before a `sync` that returned `Ok`
-/// survive a crash; others may be kept, lost, torn or reordered. `reserve` only grows, zero-fills,
-/// and fails without real space (it never makes a sparse promise).
-pub trait Device: Debug + Send + Sync {
+/// Contract: `read_at` moves all bytes or fails.
+pub trait ReadAt: Debug + Send + Sync {
     /// Bytes of the device.
     fn length_bytes(&self) -> Result<u64>;
     /// Fills `buffer` from `offset`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+    /// The bytes themselves, for as long as the device is borrowed, where they are in memory.
+    fn lend(&self, _range: SealedRange) -> Option<&[u8]> {
+        None
+    }
+    /// The mapping in which bytes stand that were lent, if it stays where it is for as long as the device
+    /// starts: who reads it past this process is told of it once.
+    fn mapping(&self, _lent: &[u8]) -> Option<Mapping> {
+        None
+    }
+    /// The name errors use: a path.
+    fn name(&self) -> String;
+    /// Bytes that are really there; less than the length if the file is sparse.
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.length_bytes()
+    }
+    /// Whether reading and writing it is that of memory: then holes are filled block by block, because nothing
+    /// is gained by writing in long runs.
+    fn is_memory(&self) -> bool {
+        false
+    }
+    /// The file whose bytes these are, where there is one: a process of the same machine may read
+    /// it instead of asking for the bytes.
+    fn backing(&self) -> Option<Backing<'_>> {
+        None
+    }
+}
+
+/// Reserved space with a size.
+///
+/// Contract: `write_at` moves all bytes or fails; a write that fails may have written
+/// any part of its range, and nothing outside it; bytes written before a `sync` that returned `Ok`
+/// survive a crash; others may be kept, lost, torn or reordered. `reserve` only grows, zero-fills,
+/// and fails without real space (it never makes a sparse promise).
+pub trait Device: ReadAt {
     /// Writes all of `bytes` at `offset`, which lies in reserved space; an error beyond the length.
     /// Threads may write disjoint ranges at the same time.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
@@ -67,15 +98,6 @@ pub trait Device: Debug + Send + Sync {
     /// Called once before a run of writes, for implementations that keep the length.
     fn refresh(&self) -> Result<()> {
         Ok(())
-    }
-    /// The bytes themselves, for as long as the device is borrowed, where they are in memory.
-    fn lend(&self, _range: SealedRange) -> Option<&[u8]> {
-        None
-    }
-    /// The mapping in which bytes stand that were lent, if it stays where it is for as long as the device
-    /// starts: who reads it past this process is told of it once.
-    fn mapping(&self, _lent: &[u8]) -> Option<Mapping> {
-        None
     }
     /// Makes everything written before durable.
     fn sync(&self) -> Result<()>;
@@ -94,24 +116,8 @@ pub trait Device: Debug + Send + Sync {
     fn shrink(&self, _length_bytes: u64) -> Result<bool> {
         Ok(false)
     }
-    /// The name errors use: a path.
-    fn name(&self) -> String;
-    /// Bytes that are really there; less than the length if the file is sparse.
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.length_bytes()
-    }
     /// Bytes that it could still grow by, where that is known.
     fn free_bytes(&self) -> Option<u64> {
-        None
-    }
-    /// Whether writing it is writing memory: then holes are filled block by block, because nothing
-    /// is gained by writing in long runs.
-    fn is_memory(&self) -> bool {
-        false
-    }
-    /// The file whose bytes these are, where there is one: a process of the same machine may read
-    /// it instead of asking for the bytes.
-    fn backing(&self) -> Option<Backing<'_>> {
         None
     }
 }

@@ -4,7 +4,7 @@
 //! Invariants: what is read is the file that was there first: another one of its name is an error; a bound
 //! on descriptors, but for those that are being read just now.
 
-use super::Device;
+use super::ReadAt;
 use super::direct::SharedFile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::Cell;
@@ -160,26 +160,15 @@ impl FileOnDemand {
     }
 }
 
-fn only_read<T>() -> Result<T> {
-    Err(std::io::ErrorKind::PermissionDenied.into())
-}
-
-impl Device for FileOnDemand {
+impl ReadAt for FileOnDemand {
     fn length_bytes(&self) -> Result<u64> {
         self.file()?.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.file()?.read_at(buffer, offset)
     }
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> Result<()> {
-        only_read()
-    }
-    fn sync(&self) -> Result<()> {
-        only_read()
-    }
-    fn reserve(&self, _length_bytes: u64) -> Result<()> {
-        only_read()
-    }
+
     fn name(&self) -> String {
         self.key.0.display().to_string()
     }

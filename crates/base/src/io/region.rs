@@ -3,8 +3,8 @@
 //! In from: `archive`. Out to: the device below.
 //! Invariants: nothing outside the range is read or written.
 
-use super::Device;
 use super::sealed::{Mapping, SealedRange};
+use super::{Device, ReadAt};
 use backstay_format::width::to_u64;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -36,38 +36,56 @@ impl Region {
     }
 }
 
-impl Device for Region {
+impl ReadAt for Region {
     fn length_bytes(&self) -> Result<u64> {
         let below = self.device.length_bytes()?;
         Ok(below.saturating_sub(self.offset).min(self.length))
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let offset = self.place(offset, buffer.len(), ErrorKind::UnexpectedEof)?;
         self.device.read_at(buffer, offset)
     }
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let offset = self.place(offset, bytes.len(), ErrorKind::InvalidInput)?;
-        self.device.write_at(bytes, offset)
-    }
-    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
-        let bytes = parts.iter().map(|part| part.len()).sum();
-        let offset = self.place(offset, bytes, ErrorKind::InvalidInput)?;
-        self.device.write_parts_at(parts, offset)
-    }
-    fn refresh(&self) -> Result<()> {
-        self.device.refresh()
-    }
+
     fn lend(&self, range: SealedRange) -> Option<&[u8]> {
         let beyond = ErrorKind::UnexpectedEof;
         self.place(range.offset(), range.length(), beyond).ok()?;
         self.device.lend(range.within(self.offset))
     }
+
     fn mapping(&self, lent: &[u8]) -> Option<Mapping> {
         self.device.mapping(lent)
     }
+
+    fn name(&self) -> String {
+        format!("{} from byte {}", self.device.name(), self.offset)
+    }
+
+    fn is_memory(&self) -> bool {
+        self.device.is_memory()
+    }
+}
+
+impl Device for Region {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let offset = self.place(offset, bytes.len(), ErrorKind::InvalidInput)?;
+        self.device.write_at(bytes, offset)
+    }
+
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let offset = self.place(offset, bytes, ErrorKind::InvalidInput)?;
+        self.device.write_parts_at(parts, offset)
+    }
+
+    fn refresh(&self) -> Result<()> {
+        self.device.refresh()
+    }
+
     fn sync(&self) -> Result<()> {
         self.device.sync()
     }
+
     fn reserve(&self, length_bytes: u64) -> Result<()> {
         if length_bytes > self.length {
             let text = format!(
@@ -82,12 +100,6 @@ impl Device for Region {
             return Ok(());
         }
         self.device.reserve(end)
-    }
-    fn name(&self) -> String {
-        format!("{} from byte {}", self.device.name(), self.offset)
-    }
-    fn is_memory(&self) -> bool {
-        self.device.is_memory()
     }
 }
 

@@ -8,7 +8,7 @@
     reason = "who makes a range vouches that nobody writes it"
 )]
 
-use super::Device;
+use super::ReadAt;
 
 /// A range of a device that nobody writes as long as anybody borrows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Mapping {
 }
 
 /// A device that knows which of its bytes are sealed.
-pub trait SealedView: Device {
+pub trait SealedView: ReadAt {
     /// The bytes themselves, where they are sealed and in memory; else they are to be read.
     fn lend_sealed(&self, offset: u64, length: usize) -> Option<&[u8]>;
 }

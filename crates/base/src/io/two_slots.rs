@@ -8,8 +8,8 @@
 //! synced before it is built on; the slot that holds the state is never written; a sequence is above all
 //! that were tried; what is written was decoded first; after a failed sync nothing more is written.
 
-use super::Device;
 use super::direct::{ALIGNMENT, AlignedBytes};
+use super::{Device, ReadAt};
 use crate::error::{Error, ErrorKind, Result};
 use backstay_format::FormatError;
 use backstay_format::bytes::{FRAME_HEAD_BYTES, frame_minor};
@@ -123,7 +123,7 @@ pub enum Unread {
 }
 
 /// Fills `buffer`; what lies beyond the end of the file is damage.
-pub fn read(device: &dyn Device, buffer: &mut [u8], offset: u64, what: &'static str) -> Result<()> {
+pub fn read(device: &dyn ReadAt, buffer: &mut [u8], offset: u64, what: &'static str) -> Result<()> {
     device.read_at(buffer, offset).map_err(|error| {
         let name = device.name();
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
@@ -136,7 +136,7 @@ pub fn read(device: &dyn Device, buffer: &mut [u8], offset: u64, what: &'static 
 }
 
 /// Looks at both slots, until neither is in the middle of being written.
-pub fn look<F: SlotFormat>(device: &dyn Device, format: &F) -> Slots<F::State> {
+pub fn look<F: SlotFormat>(device: &dyn ReadAt, format: &F) -> Slots<F::State> {
     let mut tries = 0;
     loop {
         let found = look_once(device, format);
@@ -155,7 +155,7 @@ pub fn look<F: SlotFormat>(device: &dyn Device, format: &F) -> Slots<F::State> {
 }
 
 /// Looks at both slots once.
-pub fn look_once<F: SlotFormat>(device: &dyn Device, format: &F) -> Slots<F::State> {
+pub fn look_once<F: SlotFormat>(device: &dyn ReadAt, format: &F) -> Slots<F::State> {
     let mut minor = 0;
     let mut slots = [0, 1].map(|slot| match read_slot(device, format, slot) {
         Ok(Some((state, named))) => {
@@ -181,14 +181,14 @@ pub fn look_once<F: SlotFormat>(device: &dyn Device, format: &F) -> Slots<F::Sta
     Slots { slots, minor }
 }
 
-fn place<F: SlotFormat>(device: &dyn Device, format: &F, slot: usize) -> String {
+fn place<F: SlotFormat>(device: &dyn ReadAt, format: &F, slot: usize) -> String {
     let (name, what, offset) = (device.name(), format.what(), format.offset(slot));
     format!("{name}: {what} slot at byte {offset}")
 }
 
 /// The state in a slot and the minor version that it names; `None` if there are zeros.
 fn read_slot<F: SlotFormat>(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     format: &F,
     slot: usize,
 ) -> Result<Option<(F::State, u16)>> {
@@ -262,7 +262,7 @@ impl<S> Slots<S> {
 
 /// The newest state and its slot.
 pub fn newest<F: SlotFormat>(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     format: &F,
     unread: Unread,
 ) -> Result<(F::State, usize)> {
@@ -272,7 +272,7 @@ pub fn newest<F: SlotFormat>(
 }
 
 /// Refuses to write where a later minor version wrote.
-fn refuse_later(device: &dyn Device, minor: u16) -> Result<()> {
+fn refuse_later(device: &dyn ReadAt, minor: u16) -> Result<()> {
     if minor > STORE_VERSION_MINOR {
         let context = format!(
             "{}: its format is {STORE_VERSION_MAJOR}.{minor}, this Backstay writes \
@@ -296,14 +296,14 @@ pub struct Copied<T> {
 
 impl<T> Copied<T> {
     /// Refuses to write where a later minor version wrote.
-    pub fn refuse_later(&self, device: &dyn Device) -> Result<()> {
+    pub fn refuse_later(&self, device: &dyn ReadAt) -> Result<()> {
         refuse_later(device, self.minor)
     }
 }
 
 /// The first good copy. Since all are equal, one that cannot be read does no harm while another is good.
 pub fn first_copy<T>(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     (offsets, length): (&[u64], usize),
     what: &'static str,
     decode: impl Fn(&[u8]) -> std::result::Result<T, FormatError>,
@@ -377,7 +377,7 @@ impl<F: SlotFormat> TwoSlots<F> {
     }
 
     /// The same of what was found, and of the first of its states.
-    pub fn of(device: &dyn Device, format: F, found: Found<F::State>) -> Result<Self> {
+    pub fn of(device: &dyn ReadAt, format: F, found: Found<F::State>) -> Result<Self> {
         refuse_later(device, found.minor)?;
         let sequences = found.states.iter().map(|(state, _)| format.sequence(state));
         // What was given up may be one further.
@@ -488,7 +488,7 @@ impl<F: SlotFormat> TwoSlots<F> {
     }
 
     /// The bytes of `state`, if they fit into a slot and are read as it.
-    pub fn encode(&self, device: &dyn Device, state: &F::State) -> Result<AlignedBytes> {
+    pub fn encode(&self, device: &dyn ReadAt, state: &F::State) -> Result<AlignedBytes> {
         let (what, most) = (self.format.what(), self.format.slot_bytes());
         let encoded = self.format.encode(state);
         let encoded = encoded

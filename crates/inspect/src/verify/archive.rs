@@ -10,7 +10,7 @@ use crate::{Archive, Stores};
 use backstay_archive::catalog::is_half_made;
 use backstay_archive::{ArchiveDevice, FileName, Folder, Place, catalog_file};
 use backstay_base::error::{Error, Result};
-use backstay_base::io::Device;
+use backstay_base::io::ReadAt;
 use backstay_base::io::direct::AlignedBytes;
 use backstay_format::geometry::{ROOT_BYTES, ROOT_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::width::{index, to_usize};
@@ -243,7 +243,7 @@ fn check(
 }
 
 /// Reads `N` bytes of a file as they stand there.
-fn read(device: &dyn Device, length: usize, offset: u64) -> Result<AlignedBytes> {
+fn read(device: &dyn ReadAt, length: usize, offset: u64) -> Result<AlignedBytes> {
     let mut bytes = AlignedBytes::new(length);
     device.read_at(&mut bytes, offset).map_err(|error| {
         let name = device.name();
@@ -265,7 +265,7 @@ fn copy(structure: &'static str, file: &Path, offset: u64, error: &Error) -> Fin
     }
 }
 
-fn open(folder: &Path, name: &str) -> Result<Arc<dyn Device>> {
+fn open(folder: &Path, name: &str) -> Result<Arc<dyn ReadAt>> {
     let place = Folder {
         path: folder.to_owned(),
         direct: true,
@@ -305,7 +305,7 @@ impl Verifier<'_, '_> {
         }
     }
 
-    fn archive_roots(&mut self, device: &ArchiveDevice, opened: &dyn Device, file: &Path) {
+    fn archive_roots(&mut self, device: &ArchiveDevice, opened: &dyn ReadAt, file: &Path) {
         let shown = device.root();
         for (slot, offset) in ROOT_OFFSETS.into_iter().enumerate() {
             let bytes = read(opened, ROOT_BYTES, offset);
@@ -461,7 +461,7 @@ fn catalog_copies(
 }
 
 fn slot_state(
-    device: &dyn Device,
+    device: &dyn ReadAt,
     superblock: &CatalogSuperblock,
     slot: usize,
     file: &Path,

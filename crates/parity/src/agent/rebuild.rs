@@ -472,7 +472,7 @@ impl<'a> Work<'a> {
                 }
                 return found.map(|gone| gone.into_keys().collect());
             }
-            let geometry = StoreReader::open(Arc::clone(device))?.geometry();
+            let geometry = StoreReader::open(device.clone())?.geometry();
             let beyond = std::mem::take(&mut *lock(&counts.beyond));
             let is_open = |(_, error): &(Extent, Error)| error.kind().leaves_open();
             let (unread, proven): (Vec<_>, Vec<_>) = beyond.into_iter().partition(is_open);
@@ -531,7 +531,7 @@ fn verify(
     checkpoint: CheckpointId,
     beyond: &[(Extent, Error)],
 ) -> Result<BTreeMap<CheckpointId, Error>> {
-    let reader = StoreReader::open(Arc::clone(device))?;
+    let reader = StoreReader::open(device.clone())?;
     reader.read_records(|_, _, _| {})?;
     let (root, _) = reader.newest_root()?;
     let found = root.revisions.iter().find(|r| r.checkpoint == checkpoint);

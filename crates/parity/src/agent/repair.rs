@@ -29,6 +29,7 @@ struct Own {
     table: StripeTable,
     store: StoreId,
     column: u8,
+    device: Arc<dyn Device>,
     reader: Arc<StoreReader>,
     /// It is open for writing.
     reserve: Option<Reserve>,
@@ -91,7 +92,7 @@ impl Agent {
         };
         match made {
             Ok((bytes, offset)) => {
-                write(&**own.reader.device(), &bytes, offset)?;
+                write(&*own.device, &bytes, offset)?;
                 let length = to_u64(bytes.len());
                 counts.extents.fetch_add(1, Ordering::Relaxed);
                 counts.bytes.fetch_add(length, Ordering::Relaxed);
@@ -136,6 +137,7 @@ impl Agent {
             reserve.refresh();
             return Ok(Own {
                 column: table.column(store).unwrap_or(u8::MAX),
+                device: reserve.device().clone(),
                 reader: reserve.shared_reader(),
                 reserve: Some(reserve),
                 table,
@@ -161,14 +163,16 @@ impl Agent {
         let path = own.directory.join(STORE_FILE);
         let device = FileDevice::open(&path, false)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+        let device: Arc<dyn Device> = Arc::new(device);
         // Another one may stand there since it was surveyed.
-        let reader = StoreReader::open(Arc::new(device))?;
+        let reader = StoreReader::open(device.clone())?;
         if reader.superblock().store != store {
             return Err(none());
         }
         reader.read_records(|_, _, _| {})?;
         Ok(Own {
             column: table.column(store).unwrap_or(u8::MAX),
+            device,
             reader: Arc::new(reader),
             reserve: None,
             table,
@@ -208,7 +212,7 @@ impl Own {
         if let Some(reserve) = &self.reserve {
             return reserve.sync();
         }
-        let device = self.reader.device();
+        let device = &self.device;
         let failed = |error| Error::io(format!("{}: syncing", device.name()), error);
         device.sync().map_err(failed)
     }

@@ -4,8 +4,8 @@
 //!
 //! The ranks of one node are driven in turn, in one thread, over a simulated device.
 
-use backstay_base::io::Device;
 use backstay_base::io::shared::SharedWords;
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::VariableDescriptor;
 use backstay_format::{CheckpointId, ElementType, Lineage, RankEntry, StoreId, Superblock};

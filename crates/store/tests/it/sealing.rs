@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What parity may cover: a slot that is given back and taken again while a sync runs is not sealed by it.
 
-use backstay_base::io::Device;
 use backstay_base::io::shared::SharedWords;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::{SegmentClass, StoreId, Superblock};
 use backstay_store::control::{Control, Owner};
 use backstay_store::reserve::{Reserve, ReserveSettings};
@@ -27,16 +27,25 @@ impl fmt::Debug for Hooked {
     }
 }
 
-impl Device for Hooked {
+impl ReadAt for Hooked {
     fn length_bytes(&self) -> std::io::Result<u64> {
         self.device.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.device.read_at(buffer, offset)
     }
+
+    fn name(&self) -> String {
+        "hooked device".to_owned()
+    }
+}
+
+impl Device for Hooked {
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
         self.device.write_at(bytes, offset)
     }
+
     fn sync(&self) -> std::io::Result<()> {
         let hook = self.hook.lock().unwrap().take();
         if let Some(hook) = hook {
@@ -44,11 +53,9 @@ impl Device for Hooked {
         }
         self.device.sync()
     }
+
     fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
         self.device.reserve(length_bytes)
-    }
-    fn name(&self) -> String {
-        "hooked device".to_owned()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use Step::{Append, Forget, Killed, Recompose};
 use backstay_base::Result;
-use backstay_base::io::Device;
+use backstay_base::io::{Device, ReadAt};
 use backstay_format::{
     CheckpointId, Digest, Extent, Member, Round, SegmentClass, SegmentId, StoreId, Stripe,
     StripeId, StripePiece,
@@ -36,24 +36,31 @@ impl File {
     }
 }
 
-impl Device for File {
+impl ReadAt for File {
     fn length_bytes(&self) -> std::io::Result<u64> {
         self.device.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.device.read_at(buffer, offset)
     }
+
+    fn name(&self) -> String {
+        format!("stripe log {}", self.which)
+    }
+}
+
+impl Device for File {
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
         self.note(self.device.write_at(bytes, offset))
     }
+
     fn sync(&self) -> std::io::Result<()> {
         self.note(self.device.sync())
     }
+
     fn reserve(&self, length_bytes: u64) -> std::io::Result<()> {
         self.note(self.device.reserve(length_bytes))
-    }
-    fn name(&self) -> String {
-        format!("stripe log {}", self.which)
     }
 }
 

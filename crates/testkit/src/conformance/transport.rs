@@ -5,8 +5,8 @@
 use crate::SimDevice;
 use crate::comm::run_ranks;
 use crate::oracle::noise;
-use backstay_base::io::Device;
 use backstay_base::io::sealed::SealedView;
+use backstay_base::io::{Device, ReadAt};
 use backstay_base::{Error, ErrorKind, Result};
 use backstay_format::Fingerprint;
 use backstay_format::width::{to_u64, to_usize};
@@ -265,26 +265,33 @@ impl Changing {
     }
 }
 
-impl Device for Changing {
+impl ReadAt for Changing {
     fn length_bytes(&self) -> io::Result<u64> {
         Ok(to_u64(self.now().len()))
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let start = to_usize(offset);
         buffer.copy_from_slice(&self.now()[start..start + buffer.len()]);
         Ok(())
     }
+
+    fn name(&self) -> String {
+        "changing".to_owned()
+    }
+}
+
+impl Device for Changing {
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
+
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+
     fn reserve(&self, _: u64) -> io::Result<()> {
         Ok(())
-    }
-    fn name(&self) -> String {
-        "changing".to_owned()
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every device of the workspace through the suite, and faulty ones that the suite must refuse.
 
-use backstay_base::io::Device;
 use backstay_base::io::file::FileDevice;
+use backstay_base::io::{Device, ReadAt};
 use backstay_testkit::SimDevice;
 use backstay_testkit::conformance::device_conformance;
 use std::cell::Cell;
@@ -54,13 +54,28 @@ struct Faulty {
     fault: Fault,
 }
 
-impl Device for Faulty {
+impl ReadAt for Faulty {
     fn length_bytes(&self) -> Result<u64> {
         self.inner.length_bytes()
     }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.inner.read_at(buffer, offset)
     }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        match self.fault {
+            Fault::Sparse => Ok(0),
+            _ => self.inner.allocated_bytes(),
+        }
+    }
+}
+
+impl Device for Faulty {
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         let length = self.inner.length_bytes()?;
@@ -73,23 +88,16 @@ impl Device for Faulty {
         let last = usize::from(self.fault == Fault::Forgets && bytes.len() > 1);
         self.inner.write_at(&bytes[..bytes.len() - last], offset)
     }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
+
     fn reserve(&self, length_bytes: u64) -> Result<()> {
         if self.fault == Fault::Shrinks && length_bytes < self.inner.length_bytes()? {
             return Ok(());
         }
         self.inner.reserve(length_bytes)
-    }
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-    fn allocated_bytes(&self) -> Result<u64> {
-        match self.fault {
-            Fault::Sparse => Ok(0),
-            _ => self.inner.allocated_bytes(),
-        }
     }
 }
 

@@ -6,8 +6,8 @@
 use super::Line;
 use crate::output::human_bytes;
 use backstay_archive::{job_folder, private};
-use backstay_base::io::Device;
 use backstay_base::io::direct::SharedFile;
+use backstay_base::io::{Device, ReadAt};
 use backstay_store::lock::StoreLock;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -2,6 +2,7 @@
 //! Purpose: parity that arrives late, rounds that others may have recorded, and logs without room.
 
 use super::*;
+use backstay_base::io::ReadAt;
 use backstay_base::io::shared::SharedWords;
 use backstay_format::{StripeId, StripePiece, Superblock};
 use backstay_store::control::Control;
@@ -111,24 +112,31 @@ fn what_others_may_have_recorded_keeps_its_place_and_what_nobody_can_have_does_n
 #[derive(Debug)]
 struct Full;
 
-impl Device for Full {
+impl ReadAt for Full {
     fn length_bytes(&self) -> std::io::Result<u64> {
         Ok(0)
     }
+
     fn read_at(&self, _buffer: &mut [u8], _offset: u64) -> std::io::Result<()> {
         Err(std::io::ErrorKind::UnexpectedEof.into())
     }
+
+    fn name(&self) -> String {
+        "a full one".to_owned()
+    }
+}
+
+impl Device for Full {
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> std::io::Result<()> {
         Err(std::io::ErrorKind::StorageFull.into())
     }
+
     fn sync(&self) -> std::io::Result<()> {
         Ok(())
     }
+
     fn reserve(&self, _length_bytes: u64) -> std::io::Result<()> {
         Err(std::io::ErrorKind::StorageFull.into())
-    }
-    fn name(&self) -> String {
-        "a full one".to_owned()
     }
 }
 
