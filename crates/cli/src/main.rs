@@ -61,6 +61,8 @@ enum Command {
     Rm(cmd::rm::RmArgs),
     /// Show the status of a job: its checkpoints on every level, what is on its way, what is in the way.
     Status(cmd::status::StatusArgs),
+    /// Show what happened to a job: starts, checkpoints, levels, drains; as lines or a picture.
+    Timeline(cmd::timeline::TimelineArgs),
     /// Say what this machine and this user can do, and what to do about the rest.
     Doctor(cmd::doctor::DoctorArgs),
     /// Keep a node's stores while no application runs, and protect their checkpoints.
@@ -105,6 +107,7 @@ fn run(command: Command) -> ExitCode {
         Command::Prune(args) => cmd::prune::run(&args),
         Command::Rm(args) => cmd::rm::run(&args),
         Command::Status(args) => cmd::status::run(&args),
+        Command::Timeline(args) => cmd::timeline::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Agent(args) => cmd::agent::run(&args),
         Command::Model(args) => cmd::model::run(&args),

@@ -82,6 +82,46 @@ pub struct VariableTracking {
     pub why: Option<String>,
 }
 
+/// What happened to a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A start opened its session.
+    Start,
+    /// It went on from a checkpoint, which took so long.
+    Restore,
+    /// A checkpoint was committed by all ranks; the program was blocked so long.
+    Checkpoint,
+    /// One failed.
+    CheckpointFailed,
+    /// It was found that a checkpoint is protected.
+    Protected,
+    /// The start closed cleanly.
+    Close,
+    /// It said that the program is done.
+    Finish,
+    /// Of a later version.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// When it was over, in nanoseconds since 1970.
+    pub at_unix_ns: u64,
+    /// What it was.
+    pub what: What,
+    /// The start that it happened to.
+    pub incarnation: u64,
+    /// The number of a checkpoint; 0 where it is of none.
+    pub number: u64,
+    /// How long it took, where that is known.
+    pub seconds: f64,
+}
+
 /// What a job measured of itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -141,6 +181,9 @@ pub struct Metrics {
     pub restore_seconds: Measured,
     /// Bytes of the store.
     pub store_bytes: u64,
+    /// What happened last, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
     /// What the schedule learnt, on the node of rank 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<backstay_model::schedule::Memory>,
@@ -200,6 +243,33 @@ impl MetricsFile {
         written.is_none_or(|written| written.elapsed() >= self.interval)
     }
 
+    /// Something happened just now.
+    pub fn note(&mut self, what: What, number: u64, seconds: f64) {
+        let events = &mut self.metrics.events;
+        if events.len() >= KEPT {
+            events.remove(0);
+        }
+        events.push(Event {
+            at_unix_ns: backstay_base::clock::unix_ns(),
+            what,
+            incarnation: self.metrics.incarnation,
+            number,
+            seconds,
+        });
+    }
+
+    /// Notes that checkpoint `number` is protected, once.
+    pub fn note_protected(&mut self, number: u64) {
+        let mut events = self.metrics.events.iter().rev();
+        let known = events.find(|event| event.what == What::Protected);
+        let is_new = known.is_none_or(|event| {
+            (event.incarnation, event.number) < (self.metrics.incarnation, number)
+        });
+        if number > 0 && is_new {
+            self.note(What::Protected, number, 0.0);
+        }
+    }
+
     /// Writes the file if the last writing is long enough ago.
     pub fn write_when_due(&mut self) -> Result<()> {
         if self.is_due() { self.write() } else { Ok(()) }
@@ -250,10 +320,12 @@ mod tests {
     #[test]
     fn the_page_explains_every_key() {
         let (page, mut found) = (page(), Vec::new());
-        keys(
-            &serde_json::to_value(Metrics::default()).unwrap(),
-            &mut found,
-        );
+        let metrics = Metrics {
+            node_names: vec![String::new()],
+            ..Metrics::default()
+        };
+        keys(&serde_json::to_value(metrics).unwrap(), &mut found);
+        keys(&serde_json::to_value(Event::default()).unwrap(), &mut found);
         for key in found {
             assert!(page.contains(&format!("| `{key}`")), "{key}");
         }
@@ -276,6 +348,26 @@ mod tests {
         assert_eq!(vec![min, p10, p50, p90, max], vec![1.0, 1.0, 2.0, 3.0, 3.0]);
         (4..=10).for_each(|value| measured.add(f64::from(value)));
         assert_eq!(vec![measured.p10, measured.p90], vec![1.0, 9.0]);
+    }
+
+    #[test]
+    fn the_newest_events_are_kept_and_later_ones_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(folder.path(), Duration::ZERO);
+        file.metrics.incarnation = 1;
+        for number in 1..=300 {
+            file.note(What::Checkpoint, number, 0.5);
+        }
+        file.note_protected(299);
+        file.note_protected(299);
+        file.write().unwrap();
+        let again = MetricsFile::open(folder.path(), Duration::ZERO).metrics;
+        let events = &again.events;
+        assert_eq!((events.len(), events[0].number), (KEPT, 46));
+        let last = events.last().unwrap();
+        assert_eq!((last.what, last.number), (What::Protected, 299));
+        let later: Event = serde_json::from_str(r#"{"what": "moved", "more": 1}"#).unwrap();
+        assert_eq!(later.what, What::Other);
     }
 
     #[test]

@@ -37,57 +37,16 @@ impl Dots {
             key: key.chain(self.heading.key.iter().cloned()).collect(),
             ..self.heading.clone()
         };
-        let below = heading(&mut canvas, &with_key);
-        let names = self.rows.iter().map(|(name, _)| name);
-        let left = names
-            .map(|name| canvas.font.width(name, SIZE))
-            .fold(0.0, f64::max);
-        let left = MARGIN + left + 10.0;
         let none = Axis::new("", Scale::Linear, 0.0, 1.0);
-        let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
-        let frame = Frame {
-            left,
-            top: below + 6.0,
-            width: WIDTH - MARGIN - 10.0 - left,
-            height: ROW * rows,
-            x: &self.x,
-            y: &none,
-            size: SIZE,
-        };
-        let plain = Style::plain(SIZE, BLACK);
-        for (value, label) in self.x.ticks(11) {
-            let (x, _) = frame.at((value, 0.0));
-            canvas.line(
-                vec![(x, frame.top), (x, frame.bottom())],
-                PALE,
-                1.0,
-                Dash::Solid,
-            );
-            let at = (x, frame.bottom() + 6.0 + SIZE * 0.6);
-            canvas.text(&label, at, Anchor::Middle, plain);
-        }
-        let mut y = frame.top + ROW / 2.0;
-        for (name, values) in &self.rows {
-            canvas.text(name, (left - 10.0, y), Anchor::End, plain);
-            let ends = vec![(frame.left, y), (frame.right(), y)];
-            canvas.line(ends, PALE, 1.0, Dash::Solid);
+        let names: Vec<&str> = self.rows.iter().map(|(name, _)| &**name).collect();
+        let frame = rows(&mut canvas, &with_key, (&self.x, &none), &names);
+        for ((_, values), y) in self.rows.iter().zip(heights(&frame)) {
             for (value, (_, marker, own)) in values.iter().zip(&self.series).rev() {
                 let (x, _) = frame.at((*value, 0.0));
                 canvas.marker(*marker, (x, y), 6.0, colour(*own));
             }
-            y += ROW;
         }
-        let axis = vec![
-            (frame.left, frame.top),
-            (frame.left, frame.bottom()),
-            (frame.right(), frame.bottom()),
-        ];
-        canvas.line(axis, canvas::GREY, 1.2, Dash::Solid);
-        let row = LEADING * SIZE;
-        let y = frame.bottom() + 10.0 + row * 1.5;
-        let middle = (frame.left + frame.width / 2.0, y);
-        canvas.text(&self.x.caption(), middle, Anchor::Middle, plain);
-        canvas.height = note(&mut canvas, &self.heading.note, y + row * 0.75) + MARGIN;
+        close(&mut canvas, &frame, &self.heading.note);
         canvas.description = self.description();
         Ok(Drawing { canvas })
     }
@@ -107,4 +66,62 @@ impl Dots {
             self.heading.source,
         )
     }
+}
+
+/// The frame of rows: heading, numbers below, names beside, and a pale line for each.
+pub(crate) fn rows<'a>(
+    canvas: &mut Canvas,
+    words: &Heading,
+    (x, none): (&'a Axis, &'a Axis),
+    names: &[&str],
+) -> Frame<'a> {
+    let below = heading(canvas, words);
+    let widths = names.iter().map(|name| canvas.font.width(name, SIZE));
+    let left = MARGIN + widths.fold(0.0, f64::max) + 10.0;
+    let count = f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX));
+    let frame = Frame {
+        left,
+        top: below + 6.0,
+        width: WIDTH - MARGIN - 10.0 - left,
+        height: ROW * count,
+        x,
+        y: none,
+        size: SIZE,
+    };
+    let plain = Style::plain(SIZE, BLACK);
+    for (value, label) in x.ticks(11) {
+        let (x, _) = frame.at((value, 0.0));
+        let line = vec![(x, frame.top), (x, frame.bottom())];
+        canvas.line(line, PALE, 1.0, Dash::Solid);
+        let at = (x, frame.bottom() + 6.0 + SIZE * 0.6);
+        canvas.text(&label, at, Anchor::Middle, plain);
+    }
+    for (name, y) in names.iter().zip(heights(&frame)) {
+        canvas.text(name, (left - 10.0, y), Anchor::End, plain);
+        let ends = vec![(frame.left, y), (frame.right(), y)];
+        canvas.line(ends, PALE, 1.0, Dash::Solid);
+    }
+    frame
+}
+
+/// The middles of the rows.
+pub(crate) fn heights(frame: &Frame<'_>) -> impl Iterator<Item = f64> {
+    let top = frame.top + ROW / 2.0;
+    (0..).map(move |row: u32| top + ROW * f64::from(row))
+}
+
+/// What stands below the rows: the axis, its name, and a note.
+pub(crate) fn close(canvas: &mut Canvas, frame: &Frame<'_>, words: &str) {
+    let axis = vec![
+        (frame.left, frame.top),
+        (frame.left, frame.bottom()),
+        (frame.right(), frame.bottom()),
+    ];
+    canvas.line(axis, canvas::GREY, 1.2, Dash::Solid);
+    let row = LEADING * SIZE;
+    let y = frame.bottom() + 10.0 + row * 1.5;
+    let middle = (frame.left + frame.width / 2.0, y);
+    let plain = Style::plain(SIZE, BLACK);
+    canvas.text(&frame.x.caption(), middle, Anchor::Middle, plain);
+    canvas.height = note(canvas, words, y + row * 0.75) + MARGIN;
 }

@@ -12,7 +12,7 @@ use backstay_format::CheckpointId;
 use backstay_format::drain::DrainProgress;
 use backstay_store::control::Control;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -93,6 +93,25 @@ impl AggregatorStatus {
     }
 }
 
+/// Drains that are kept in the list.
+const HISTORY_MAX: usize = 64;
+
+/// A drain that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PastDrain {
+    /// What was drained.
+    pub checkpoint: StatusCheckpoint,
+    /// When it began, nanoseconds since 1970.
+    pub began_unix_ns: u64,
+    /// When it ended.
+    pub ended_unix_ns: u64,
+    /// Bytes that it stored; 0 where it failed.
+    pub stored: u64,
+    /// Whether the checkpoint is not in the archive by it.
+    pub failed: bool,
+}
+
 /// How draining stands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -131,6 +150,8 @@ pub struct ArchiveStatus {
     pub drains: u64,
     /// Drains that failed in this start.
     pub failures: u64,
+    /// The last drains, oldest first, of earlier starts too.
+    pub history: Vec<PastDrain>,
     /// The last error, while it lasts.
     pub error: Option<String>,
     /// Most bytes a second that all aggregators write.
@@ -139,6 +160,15 @@ pub struct ArchiveStatus {
     pub aggregators: Vec<AggregatorStatus>,
     #[serde(skip)]
     since: Option<Stopwatch>,
+    #[serde(skip)]
+    began_unix_ns: u64,
+}
+
+/// The drains that a former start wrote down.
+fn history_of(path: &Path) -> Vec<PastDrain> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let former = serde_json::from_slice::<ArchiveStatus>(&bytes);
+    former.map(|former| former.history).unwrap_or_default()
 }
 
 impl ArchiveStatus {
@@ -148,6 +178,7 @@ impl ArchiveStatus {
             folder: plan.folder.clone(),
             every: plan.every.max(1),
             rate_bytes: plan.settings.rate_bytes,
+            history: plan.status.as_deref().map(history_of).unwrap_or_default(),
             ..Self::default()
         }
     }
@@ -163,6 +194,7 @@ impl ArchiveStatus {
     pub(super) fn begin(&mut self, id: CheckpointId, aggregators: usize) {
         self.draining = Some(id.into());
         self.since = Some(Stopwatch::start());
+        self.began_unix_ns = unix_ns();
         self.aggregators = vec![AggregatorStatus::default(); aggregators];
     }
 
@@ -173,6 +205,8 @@ impl ArchiveStatus {
     }
 
     pub(super) fn end(&mut self, id: CheckpointId, seconds: f64, parts: &[DrainProgress]) {
+        let stored = parts.iter().map(|part| part.bytes_stored).sum();
+        self.past(stored, false);
         self.archived = Some(id);
         self.draining = None;
         self.since = None;
@@ -183,7 +217,25 @@ impl ArchiveStatus {
         self.error = None;
     }
 
+    /// The drain under way is over.
+    fn past(&mut self, stored: u64, failed: bool) {
+        let Some(checkpoint) = self.draining else {
+            return;
+        };
+        if self.history.len() >= HISTORY_MAX {
+            self.history.remove(0);
+        }
+        self.history.push(PastDrain {
+            checkpoint,
+            began_unix_ns: self.began_unix_ns,
+            ended_unix_ns: unix_ns(),
+            stored,
+            failed,
+        });
+    }
+
     pub(super) fn fail(&mut self, error: &Error) {
+        self.past(0, true);
         self.draining = None;
         self.since = None;
         self.failures += 1;
@@ -245,10 +297,12 @@ mod tests {
         let section = section.split("\n## ").next().unwrap();
         let status = ArchiveStatus {
             aggregators: vec![AggregatorStatus::default()],
+            history: vec![PastDrain::default()],
             ..ArchiveStatus::default()
         };
         let shown = serde_json::to_value(status).unwrap();
         let all = shown.as_object().unwrap().keys();
+        let all = all.chain(shown["history"][0].as_object().unwrap().keys());
         for field in all.chain(shown["aggregators"][0].as_object().unwrap().keys()) {
             assert!(section.contains(&format!("`{field}`")), "{field}");
         }

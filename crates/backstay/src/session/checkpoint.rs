@@ -13,7 +13,7 @@ use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::{BlockRef, CheckpointId};
-use backstay_metrics::MetricsFile;
+use backstay_metrics::{MetricsFile, What};
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::{Control, Post, wait_until};
 use backstay_store::region::Source;
@@ -448,6 +448,7 @@ impl Session {
             }
             if let Some(metrics) = &mut self.metrics {
                 metrics.metrics.checkpoints_failed += 1;
+                metrics.note(What::CheckpointFailed, 0, 0.0);
             }
         }
         self.drop_unretained(Some((id, complete)));
@@ -555,11 +556,20 @@ impl Session {
         self.keep_learnt();
         let due = self.metrics.as_ref().is_some_and(MetricsFile::is_due);
         let tracking = due.then(|| self.tracking());
+        let protected = self.protected_checkpoint();
         let Some(file) = &mut self.metrics else {
             return;
         };
         if let Some(tracking) = tracking {
             file.metrics.tracking = tracking;
+        }
+        file.note(
+            What::Checkpoint,
+            report.checkpoint.number,
+            report.blocking_seconds,
+        );
+        if let Some(protected) = protected {
+            file.note_protected(protected.number);
         }
         let control = &self.node.control;
         let posts: Vec<Post> = (0..u32::try_from(self.node.ranks.len()).unwrap_or(0))

@@ -55,7 +55,7 @@ use backstay_base::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::{CheckpointId, Lineage};
-use backstay_metrics::MetricsFile;
+use backstay_metrics::{MetricsFile, What};
 use backstay_net::Endpoint;
 use backstay_store::commit::{NodeStore, Policy};
 use backstay_store::control::Owner;
@@ -629,6 +629,7 @@ impl Session {
         file.metrics.ranks = self.comm.size();
         self.protection.measure(&mut file.metrics);
         file.metrics.incarnation = self.incarnation;
+        file.note(What::Start, 0, 0.0);
         self.metrics = Some(file);
     }
 
@@ -680,6 +681,12 @@ impl Session {
             metrics.metrics.tracking = tracking;
             metrics.metrics.closed = true;
             metrics.metrics.finished = finished.is_some();
+            let end = if finished.is_some() {
+                What::Finish
+            } else {
+                What::Close
+            };
+            metrics.note(end, 0, 0.0);
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());
             }

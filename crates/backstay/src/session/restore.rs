@@ -17,6 +17,7 @@ use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
 use backstay_format::limits::NAME_BYTES_MAX;
 use backstay_format::{BlockRef, CheckpointId, RankEntry, StreamRoot, VariableDescriptor};
+use backstay_metrics::What;
 use backstay_store::read_back::read_streams;
 use backstay_store::reader::StoreReader;
 use backstay_store::recover::FoundRevision;
@@ -289,9 +290,9 @@ impl Session {
         };
         file.metrics.restarts += 1;
         file.metrics.incarnation = self.incarnation;
-        file.metrics
-            .restore_seconds
-            .add(restored.time.as_secs_f64());
+        let seconds = restored.time.as_secs_f64();
+        file.metrics.restore_seconds.add(seconds);
+        file.note(What::Restore, restored.checkpoint.number, seconds);
         if let Err(error) = file.write() {
             notice::warn(&error.to_string());
         }

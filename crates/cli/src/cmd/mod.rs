@@ -20,4 +20,5 @@ pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod stage;
 pub(crate) mod status;
+pub(crate) mod timeline;
 pub(crate) mod verify;

@@ -683,3 +683,48 @@ fn nothing_where_there_is_no_archive() {
         assert!(ran.err.contains("archive"), "{ran:?}");
     }
 }
+
+#[test]
+fn a_timeline_has_starts_checkpoints_and_drains() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    archived_job(path, 4, None, 3);
+    archived_job(path, 4, Some(2), 2);
+    let store = path.join(JOB);
+    let json = backstay(&["timeline", "--json"], &[&store]).json();
+    let events = json["events"].as_array().unwrap();
+    let count = |what: &str| events.iter().filter(|event| event["what"] == what).count();
+    let counts = ["start", "restore", "checkpoint", "close"].map(count);
+    assert_eq!(counts, [2, 1, 5, 2], "{json}");
+    let drains = json["drains"].as_array().unwrap();
+    let times = |drain: &Value| {
+        let time = |key: &str| drain[key].as_u64().unwrap();
+        (time("began_unix_ns"), time("ended_unix_ns"))
+    };
+    assert!(
+        drains.len() >= 5,
+        "those of the first start are there, too: {json}"
+    );
+    assert!(
+        drains
+            .iter()
+            .map(times)
+            .all(|(began, ended)| 0 < began && began <= ended)
+    );
+    let ran = backstay(&["timeline"], &[&store]);
+    for words in ["checkpoint 2 restored", "in the archive", "closed cleanly"] {
+        assert!(ran.out.contains(words), "{ran:?}");
+    }
+    let picture = path.join("job.svg");
+    let ran = backstay(&["timeline", "--svg", picture.to_str().unwrap()], &[&store]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    for lane in ["starts", "checkpoints", "protected", "drains"] {
+        assert!(svg.contains(&format!("aria-label=\"{lane}\"")), "{lane}");
+    }
+    let ran = backstay(&["timeline"], &[&folder(path)]);
+    assert!(
+        ran.status == 1 && ran.err.contains("metrics.json"),
+        "{ran:?}"
+    );
+}
