@@ -25,8 +25,6 @@ use std::time::Duration;
 
 /// Pieces of memory of a port that reads, and bytes of each: what a processor's own cache holds.
 const PIECES: (usize, usize) = (16, 512 << 10);
-/// Bytes that are hashed, and copied while they are in the nearest cache.
-const COPIED: usize = 32 << 10;
 /// Reads of one range that are under way together.
 const DEPTH: usize = 4;
 /// A peer from which nothing came in time is read over the connection for so long.
@@ -182,11 +180,8 @@ impl Fabric {
             held.finish(deadline)?;
             let bytes = held.bytes(length);
             let bytes = bytes.ok_or_else(|| Failed::Broken("a read is not over".to_owned()))?;
-            let into = into[start..start + length].chunks_mut(COPIED);
-            for (from, to) in bytes.chunks(COPIED).zip(into) {
-                fingerprinter.update(from);
-                to.copy_from_slice(from);
-            }
+            fingerprinter.update(bytes);
+            into[start..start + length].copy_from_slice(bytes);
         }
     }
 }
