@@ -46,7 +46,7 @@ scale: ## The same up to 1,024 nodes, with docs/figures/scale.svg and what follo
 	BACKSTAY_LOG=warn $(BENCH) bench-scale -- --picture docs/figures 16 64 256 512 1024
 
 # The report that docs/scale.md is made of.
-SCALE_REPORT ?= benchmarks/results/scale-xeon-2core-615913e.json
+SCALE_REPORT ?= benchmarks/results/scale-xeon-2core-8457922.json
 
 scale-figure: ## docs/figures/scale.svg and .png from a report of bench-scale
 	$(BENCH) bench-scale -- --picture docs/figures --from $(SCALE_REPORT)
