@@ -566,7 +566,7 @@ impl Session {
         file.note(
             What::Checkpoint,
             report.checkpoint.number,
-            report.blocking_seconds,
+            report.blocking_time.as_secs_f64(),
         );
         if let Some(protected) = protected {
             file.note_protected(protected.number);
