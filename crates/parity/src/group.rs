@@ -76,9 +76,9 @@ impl Scheme {
     }
 }
 
-/// Somebody who protects others and is protected: a node, or a rank.
+/// Who is to protect others and to be protected: a node, or a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member<'a> {
+pub struct Candidate<'a> {
     /// Its name, for people.
     pub name: &'a str,
     /// What is lost together with it; by itself, if none is named.
@@ -104,7 +104,7 @@ impl Group {
 }
 
 /// Forms groups of about `size` members. All ranks must name the members in the same order.
-pub fn form(members: &[Member<'_>], size: usize, scheme: Scheme) -> Result<Vec<Group>> {
+pub fn form(members: &[Candidate<'_>], size: usize, scheme: Scheme) -> Result<Vec<Group>> {
     check(size, scheme)?;
     let domains = Domains::of(members);
     let count = match scheme {
@@ -162,7 +162,7 @@ struct Domains<'a> {
 }
 
 impl<'a> Domains<'a> {
-    fn of(members: &[Member<'a>]) -> Self {
+    fn of(members: &[Candidate<'a>]) -> Self {
         let mut lists: Vec<(Option<&str>, Vec<usize>)> = Vec::new();
         let mut known = std::collections::BTreeMap::new();
         for (place, member) in members.iter().enumerate() {
@@ -192,7 +192,7 @@ impl<'a> Domains<'a> {
 /// Why a group has less than was asked for.
 fn reason(
     places: &[usize],
-    members: &[Member<'_>],
+    members: &[Candidate<'_>],
     domains: &Domains<'_>,
     scheme: Scheme,
 ) -> String {
@@ -232,10 +232,10 @@ mod tests {
     };
 
     /// One member for each letter, which is its domain; `-` is a member without one.
-    fn members(domains: &str) -> Vec<Member<'_>> {
+    fn members(domains: &str) -> Vec<Candidate<'_>> {
         let domain = |at| Some(&domains[at..=at]).filter(|domain| *domain != "-");
         (0..domains.len())
-            .map(|at| Member {
+            .map(|at| Candidate {
                 name: NAMES[at],
                 domain: domain(at),
             })

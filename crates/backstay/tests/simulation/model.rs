@@ -16,7 +16,7 @@ use crate::ledger::{Event, Finish, Outcome, Told};
 use crate::scenario::{Damage, Scenario, StartPlan};
 use backstay::config::Redundancy;
 use backstay::{CheckpointId, ErrorKind};
-use backstay_parity::group::{self, Member, Scheme};
+use backstay_parity::group::{self, Candidate, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether checkpoints of a start can be protected.
@@ -45,9 +45,9 @@ impl Expect {
             .iter()
             .map(|&node| (format!("n{node}"), format!("d{}", scenario.domains[node])))
             .collect();
-        let members: Vec<Member<'_>> = names
+        let members: Vec<Candidate<'_>> = names
             .iter()
-            .map(|(name, domain)| Member {
+            .map(|(name, domain)| Candidate {
                 name,
                 domain: Some(domain),
             })

@@ -85,8 +85,8 @@ pub fn compose(
     Ok(composition)
 }
 
-fn members<'a>(seats: &'a [Seat], places: &[usize]) -> Vec<group::Member<'a>> {
-    let member = |&at: &usize| group::Member {
+fn members<'a>(seats: &'a [Seat], places: &[usize]) -> Vec<group::Candidate<'a>> {
+    let member = |&at: &usize| group::Candidate {
         name: &seats[at].node,
         domain: Some(&seats[at].domain),
     };

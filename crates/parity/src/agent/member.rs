@@ -34,7 +34,7 @@ struct Covered {
 
 /// A node that keeps parity for its group.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct NodeMember {
     reserve: Reserve,
     /// The parity of others.
     space: Space,
@@ -95,7 +95,7 @@ fn parity_places<'a>(
         .collect()
 }
 
-impl Member {
+impl NodeMember {
     /// The member that `reserve` is, with what its log says, or its group where that was `told`; claims the
     /// slots of all that the stripes name.
     pub(super) fn attach(
@@ -640,7 +640,7 @@ impl Member {
     }
 }
 
-impl Member {
+impl NodeMember {
     /// Every group of the job has recorded a round in this start: the former composition protects nobody any more.
     fn forget_former(&mut self) -> Result<()> {
         if self.former.is_none() {

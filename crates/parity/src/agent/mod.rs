@@ -53,7 +53,7 @@ use backstay_store::reserve::Reserve;
 use backstay_store::stripe_log::StripeTable;
 use backstay_store::view::SegmentView;
 use buffers::Buffers;
-use member::Member;
+use member::NodeMember;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -125,7 +125,7 @@ pub struct Agent {
     stores: Mutex<Vec<LocalStore>>,
     /// Held while the folder is looked at, and while something in it is moved away.
     looking: Mutex<()>,
-    member: Mutex<Option<Member>>,
+    member: Mutex<Option<NodeMember>>,
     /// The store was opened for writing: from then on it is written as a member only, and when that is
     /// gone not at all. Changes with `member` held.
     opened: AtomicBool,
@@ -217,7 +217,7 @@ impl Agent {
         {
             return Ok(());
         }
-        let member = Member::attach(reserve, directory, self.told(store))?;
+        let member = NodeMember::attach(reserve, directory, self.told(store))?;
         self.expose(reserve, store);
         *attached = Some(member);
         drop(attached);
@@ -268,7 +268,7 @@ impl Agent {
     }
 
     /// Runs `what` on the attached store.
-    fn with_member<T>(&self, what: impl FnOnce(&mut Member) -> Result<T>) -> Result<T> {
+    fn with_member<T>(&self, what: impl FnOnce(&mut NodeMember) -> Result<T>) -> Result<T> {
         match lock(&self.member).as_mut() {
             Some(member) => what(member),
             None => Err(Error::new(

@@ -5,7 +5,7 @@
 //! member held, without which no segment and no parity is given back, or before anybody opened the store. A
 //! request that was slow, or comes again, finds what is newer and leaves it.
 
-use super::member::Member;
+use super::member::NodeMember;
 use super::rebuild::Work;
 use super::{Agent, lock};
 use crate::code::Piece;
@@ -38,7 +38,7 @@ struct Own {
 }
 
 /// While it lives no place of the store is given to anything else.
-type Held<'a> = MutexGuard<'a, Option<Member>>;
+type Held<'a> = MutexGuard<'a, Option<NodeMember>>;
 
 #[derive(Debug, Default)]
 struct Counts {

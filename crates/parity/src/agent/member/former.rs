@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the former composition of a member's group, while some group of the job has not recorded a round of
 //! the new ones: who is in such a group is protected by the former one alone.
-//! In from: `Member`. Out to: the same, and who rebuilds by it.
+//! In from: `NodeMember`. Out to: the same, and who rebuilds by it.
 //! Invariants: what it names of this store, data and parity, is not written over before it is forgotten, durably.
 
 use backstay_format::{Extent, SegmentId, StoreId};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the log of a member, also where the device does not give it back.
-//! In from: `Member`. Out to: the log files beside the store.
+//! In from: `NodeMember`. Out to: the log files beside the store.
 //! Invariants: a log that could not be read stays where it is until a round that encodes all anew is recorded;
 //! then it is moved aside, never written over or removed.
 

@@ -43,13 +43,13 @@ pub(in crate::agent) fn seat(store: StoreId) -> Seat {
 }
 
 /// The only member of a group, in round 0 of epoch 1.
-fn member(folder: &Path) -> Member {
-    let mut member = Member::attach(&reserve(folder), folder, None).unwrap();
+fn member(folder: &Path) -> NodeMember {
+    let mut member = NodeMember::attach(&reserve(folder), folder, None).unwrap();
     member.join(1, (1, 1), &[seat(STORE)]).unwrap();
     member
 }
 
-impl Member {
+impl NodeMember {
     fn free_slots(&self) -> u64 {
         self.reserve.control().free_slots()
     }
@@ -160,7 +160,7 @@ fn a_log_without_room_is_said_before_parity_is_made() {
 pub(in crate::agent) const OTHER: StoreId = StoreId(*b"the other member");
 
 /// The first of two members, in round 0 of epoch 1.
-fn first_of_two(folder: &Path) -> Member {
+fn first_of_two(folder: &Path) -> NodeMember {
     let mut member = member(folder);
     member.join(1, (1, 1), &[seat(STORE), seat(OTHER)]).unwrap();
     member
@@ -214,7 +214,7 @@ fn a_round_that_is_begun_twice_keeps_what_it_took() {
 fn a_round_that_is_over_does_not_begin_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut member = first_of_two(folder.path());
-    let refused = |member: &mut Member| {
+    let refused = |member: &mut NodeMember| {
         let error = member.begin((1, 1), 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     };
