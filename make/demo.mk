@@ -1,4 +1,4 @@
-# make demo: heat2d is killed at instants nobody chose and finishes with the same bytes; about two minutes from nothing.
+# make demo: heat2d is killed at instants nobody chose and finishes with the same bytes; two to three minutes from nothing.
 # The library is built for this alone: quickly, without archives, which the demo has none of.
 
 DEMO := target/demo

@@ -164,10 +164,17 @@ pub struct ArchiveStatus {
     began_unix_ns: u64,
 }
 
+/// What a later start takes over.
+#[derive(Deserialize)]
+struct Former {
+    #[serde(default)]
+    history: Vec<PastDrain>,
+}
+
 /// The drains that a former start wrote down.
 fn history_of(path: &Path) -> Vec<PastDrain> {
     let bytes = std::fs::read(path).unwrap_or_default();
-    let former = serde_json::from_slice::<ArchiveStatus>(&bytes);
+    let former = serde_json::from_slice::<Former>(&bytes);
     former.map(|former| former.history).unwrap_or_default()
 }
 
