@@ -60,3 +60,23 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> Outcome<()> {
     };
     Ok(chart.draw()?.write(&folder.join("staging"))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    #[test]
+    fn committed_picture_is_that_of_the_committed_report() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let report = root.join("benchmarks/results/staging-xeon-2core-8fe2b43.json");
+        let report: crate::Report =
+            serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        super::draw(&report, out.path()).unwrap();
+        for name in ["staging.svg", "staging.png"] {
+            let fresh = std::fs::read(out.path().join(name)).unwrap();
+            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
+            assert!(fresh == committed, "{name}: run make staging-figure");
+        }
+    }
+}
