@@ -14,7 +14,6 @@ program errors
   end type
 
   type(backstay_session) :: session, copy, never
-  type(backstay_options) :: options
   type(backstay_handle) :: handle, waited
   type(backstay_protection) :: protection
   type(backstay_checkpoint_id), allocatable :: ids(:)

@@ -434,7 +434,10 @@ fn options_are_set_by_name_and_a_wrong_one_is_told_twice() {
         assert!(text(ptr::null()).contains(said), "{}", text(ptr::null()));
         backstay_options_free(options);
     }
-    set(options, "retained", "1");
+    assert_eq!(
+        try_to_set(options, "retained", Some("1")),
+        BACKSTAY_CONFIGURATION
+    );
     assert!(crate::options::config(options).is_err());
     backstay_options_free(options);
     backstay_options_free(options);

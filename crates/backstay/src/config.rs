@@ -619,6 +619,18 @@ mod tests {
         let words = "retaned is no setting, and nearly retained";
         assert!(error.to_string().contains(words), "{error}");
         assert!(Config::check_named("retained", "").is_err());
+        for (value, words) in [
+            ("4294967296", "retained is 4294967296, not 2 to 32"),
+            ("1", "not 2 to 32"),
+        ] {
+            let error = Config::check_named("retained", value).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        let error = Config::from_table("retained = -1".parse().unwrap(), "a file").unwrap_err();
+        assert!(
+            error.to_string().contains("retained is -1: it is below 0"),
+            "{error}"
+        );
         assert!(Config::check_named("retained", "3").is_ok());
     }
 

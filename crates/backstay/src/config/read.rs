@@ -4,7 +4,7 @@
 //! settings: which one, what stands there, what could.
 //! Invariants: sizes and times may have units, read by the parser of the command line; nothing is clamped.
 
-use super::{Config, Form, REFERENCE, Setting, distance, wrong};
+use super::{Config, Form, REFERENCE, Setting, distance, in_range, wrong};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::units;
 use std::path::Path;
@@ -32,6 +32,7 @@ pub(super) fn settings(table: Table, place: &str) -> Result<Config> {
             return Err(wrong(&format!("{place}: {}", unknown(&key))));
         };
         let value = of_file(setting, value).map_err(|why| wrong(&format!("{place}: {why}")))?;
+        within_limits(setting, &value)?;
         read.insert(key, value);
     }
     // What is left to be wrong is a word that is none of a setting's.
@@ -49,10 +50,27 @@ fn unknown(key: &str) -> String {
     }
 }
 
+/// What is no number of its setting is told so here, and not by who turns the table into settings.
+fn within_limits(setting: &Setting, value: &Value) -> Result<()> {
+    let Value::Integer(number) = value else {
+        return Ok(());
+    };
+    match u64::try_from(*number) {
+        Ok(number) => in_range(setting.key, number),
+        Err(_) => Err(wrong(&format!(
+            "{} is {number}: it is below 0",
+            setting.key
+        ))),
+    }
+}
+
 /// The value of the setting `name`, as a text.
 pub(super) fn named(name: &str, text: &str) -> Result<Value> {
     match REFERENCE.iter().find(|setting| setting.key == name) {
-        Some(setting) => of_variable(setting, text, name),
+        Some(setting) => {
+            let value = of_variable(setting, text, name)?;
+            within_limits(setting, &value).map(|()| value)
+        }
         None => Err(wrong(&unknown(name))),
     }
 }
