@@ -249,9 +249,14 @@ def program_text():
 
 
 def extra():
-    """without_a_session is called three times, and its checks stand once in the text."""
-    body = program_text().split("subroutine without_a_session", 1)[1].split("end subroutine", 1)[0]
-    return 2 * len(re.findall(r"call expect\(", body))
+    """Subroutines that are called more than once, and whose checks stand once in the text."""
+    text = program_text()
+    more = 0
+    for name in ("without_a_session", "wrong_setting"):
+        body = text.split(f"subroutine {name}(", 1)[1].split("end subroutine", 1)[0]
+        calls = len(re.findall(rf"call {name}\(", text))
+        more += (calls - 1) * len(re.findall(r"call expect\(", body))
+    return more
 
 
 def parts(place, mpi):

@@ -137,7 +137,7 @@ impl SimDevice {
     pub fn set_unlimited(&self) {
         self.lock().limit = None;
     }
-    /// What [`Device::is_memory`] says; false at first.
+    /// What [`ReadAt::is_memory`] says; false at first.
     pub fn set_memory(&self, memory: bool) {
         self.lock().memory = memory;
     }

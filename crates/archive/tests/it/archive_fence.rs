@@ -312,7 +312,7 @@ impl Start {
     }
 }
 
-fn revision(id: CheckpointId) -> RevisionEntry {
+pub(crate) fn revision(id: CheckpointId) -> RevisionEntry {
     RevisionEntry {
         checkpoint: id,
         pinned: false,

@@ -2,6 +2,7 @@
 //! An archive made smaller on another host than wrote it, with a crash at every write and every sync, and with a start
 //! of the job that comes meanwhile: what is listed is whole at every instant.
 
+use crate::archive_fence::revision;
 use crate::archive_store::{DeviceFolder, append, content, id, identity, options, reading};
 use backstay_archive::{
     ArchiveDevice, ArchiveStore, Catalog, CatalogReader, Commit, Identity, NewCheckpoint, NewPart,
@@ -9,9 +10,7 @@ use backstay_archive::{
 };
 use backstay_base::ErrorKind;
 use backstay_base::io::ReadAt;
-use backstay_format::{
-    CatalogState, CheckpointId, RankRange, RevisionEntry, SegmentId, StoreId, StreamRoot,
-};
+use backstay_format::{CatalogState, RankRange, SegmentId, StoreId};
 use backstay_testkit::bytes::SharedBytes;
 use backstay_testkit::crash::image_at;
 use backstay_testkit::{CrashOptions, Operation, SimDevice, for_each_image};
@@ -24,19 +23,6 @@ fn elsewhere(epoch: u32) -> Identity {
     Identity {
         host: "another host".to_owned(),
         ..identity(epoch)
-    }
-}
-
-fn revision(id: CheckpointId) -> RevisionEntry {
-    RevisionEntry {
-        checkpoint: id,
-        pinned: false,
-        complete: true,
-        world_size: 1,
-        committed_unix_ns: 0,
-        bytes_total: 1,
-        bytes_changed: 1,
-        ranks: StreamRoot::empty(1024),
     }
 }
 
