@@ -482,7 +482,10 @@ impl Session {
         self.capture_announced();
         let earlier = self.underway.as_ref().map(|underway| underway.id);
         match (self.settle_underway(), earlier) {
-            (Err(error), Some(id)) if error.kind().is_passing() => {
+            // One that exists did not fail: its store could not be put back where somebody removed it.
+            (Err(error), Some(id))
+                if error.kind().is_passing() && !self.policy.complete.contains(&id) =>
+            {
                 let context = format!("checkpoint {id}; this call did nothing, make it again");
                 Err(Error::caused(ErrorKind::EarlierFailed, context, error))
             }

@@ -29,6 +29,8 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     slots: Vec<Option<Slot>>,
+    /// Slots that nobody has.
+    free: Vec<usize>,
     by_name: BTreeMap<String, usize>,
 }
 
@@ -45,22 +47,18 @@ impl Registry {
         }
         let number = GIVEN.fetch_add(1, Ordering::Relaxed);
         let new = Some(Slot { number, variable });
-        let slot = match self.slots.iter().position(Option::is_none) {
-            Some(free) if self.by_name.len() < self.slots.len() => {
-                self.slots[free] = new;
-                free
-            }
-            _ => {
-                self.slots.push(new);
-                self.slots.len() - 1
-            }
-        };
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        match self.slots.get_mut(slot) {
+            Some(free) => *free = new,
+            None => self.slots.push(new),
+        }
         self.by_name.insert(name, slot);
         VariableId { slot, number }
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Option<Registered> {
         let slot = self.by_name.remove(name)?;
+        self.free.push(slot);
         self.slots[slot].take().map(|slot| slot.variable)
     }
 
