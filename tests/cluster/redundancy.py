@@ -214,6 +214,16 @@ def a_byte_of_a_stripe_log_is_flipped(settings):
 # ---- Network --------------------------------------------------------------------------------------------
 
 
+def protected_again(scene, job):
+    """The job's first checkpoint is protected after all: it goes on without the last node."""
+    job.must_see("protected", word=1)
+    job.kill()
+    history = judged(job)
+    scene.cluster.wipe_node(3)
+    scene.cluster.start_node(3)
+    goes_on(scene, history, 1, FOUR)
+
+
 def network_is_cut_and_heals(settings):
     """Two nodes do not reach each other while a checkpoint is encoded: it is said, and made good afterwards."""
     with Cluster(4, shm="192m") as cluster, Scene(cluster, settings, "xor", BACKSTAY_TIMEOUT_MS=8000) as scene:
@@ -227,12 +237,7 @@ def network_is_cut_and_heals(settings):
             job.must_say("on its nodes only", limit=60)
         finally:
             cluster.heal(1, 3)
-        job.must_see("protected", word=1)
-        job.kill()
-        history = judged(job)
-        cluster.wipe_node(3)
-        cluster.start_node(3)
-        goes_on(scene, history, 1, FOUR)
+        protected_again(scene, job)
 
 
 def a_peer_stalls(settings):
