@@ -60,6 +60,12 @@ pub(crate) fn look(name: &str, object: &Bound<'_, PyAny>) -> PyResult<(Place, Ho
     }
 }
 
+/// Whether an object of ours says that its memory is where it was when it was last looked at, and that it keeps it.
+pub(crate) fn is_still(object: &Bound<'_, PyAny>) -> bool {
+    let said = object.getattr_opt(pyo3::intern!(object.py(), "_backstay_still"));
+    said.is_ok_and(|said| said.is_some_and(|said| said.is_truthy().unwrap_or(false)))
+}
+
 fn kind_of(object: &Bound<'_, PyAny>) -> String {
     let name = object.get_type().fully_qualified_name();
     name.map_or_else(|_| "the object".to_owned(), |name| name.to_string())

@@ -9,7 +9,7 @@ mod slot;
 
 use crate::communicator::{Caller, Raised};
 use crate::errors::{invalid, raised};
-use crate::memory::{Hold, Place, look};
+use crate::memory::{Hold, Place, is_still, look};
 use crate::settings;
 use engine::comm::Single;
 use engine::config::Tracking;
@@ -144,6 +144,9 @@ impl Open {
         for (name, variable) in &mut self.variables {
             if spoiled.as_ref() == Some(name) {
                 variable.tell_nowhere(name, &mut self.engine);
+                continue;
+            }
+            if !variable.is_nowhere && is_still(variable.object.bind(py)) {
                 continue;
             }
             let seen = look(name, variable.object.bind(py)).and_then(|(place, hold)| {
@@ -436,17 +439,19 @@ impl Session {
     }
 
     /// With `stays`, all that is protected stays as it is until the next call of the session returns, which waits for
-    /// a thread that captures it.
-    #[pyo3(signature = (wrong=None, stays=false))]
+    /// a thread that captures it. `settle` is called when all else is done before the capture.
+    #[pyo3(signature = (wrong=None, stays=false, settle=None))]
     fn checkpoint_start(
         &self,
         py: Python<'_>,
         wrong: Option<(String, Bound<'_, PyAny>)>,
         stays: bool,
+        settle: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Handle> {
         if stays && wrong.is_none() {
-            return self.start_behind(py).map(Handle);
+            return self.start_behind(py, settle.as_ref()).map(Handle);
         }
+        settle.as_ref().map(Bound::call0).transpose()?;
         self.engine_with_memory(py, wrong, Engine::checkpoint_start)
             .map(Handle)
     }

@@ -207,9 +207,12 @@ class Session(Block):
         """
         return self._start(stays=False)
 
-    def _start(self, *, stays: bool) -> Checkpoint:
-        """The same; what `stays` as it is until the next call of the session is captured in the background."""
-        return Checkpoint(self, self._native.checkpoint_start(self._take_objects(), stays))
+    def _start(self, *, stays: bool, settle: Callable[[], None] | None = None) -> Checkpoint:
+        """The same; what `stays` as it is until the next call of the session is captured in the background.
+
+        `settle` is called before the capture, when all else is done: it ends what was begun before.
+        """
+        return Checkpoint(self, self._native.checkpoint_start(self._take_objects(), stays, settle))
 
     @contextlib.contextmanager
     def output(self) -> Iterator[Output]:

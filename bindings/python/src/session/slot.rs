@@ -156,17 +156,24 @@ impl Session {
         }
     }
 
-    /// Announces a checkpoint, and leaves the session to a thread that captures it.
-    pub(super) fn start_behind(&self, py: Python<'_>) -> PyResult<engine::Handle> {
+    /// Announces a checkpoint, and leaves the session to a thread that captures it; `settle` is called before.
+    pub(super) fn start_behind(
+        &self,
+        py: Python<'_>,
+        settle: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<engine::Handle> {
         let mut loan = self.borrow(py)?;
         let open = loan.open.as_mut();
         let open = open.ok_or_else(|| invalid(py, "the session is closed"))?;
         if open.has_files {
             // They may be written again when this returns.
             drop(loan);
+            settle.map(Bound::call0).transpose()?;
             return self.engine_with_memory(py, None, Engine::checkpoint_start);
         }
         let (holds, wrong) = open.look(py, None);
+        // What is copied meanwhile is waited for as late as can be.
+        settle.map(Bound::call0).transpose()?;
         let announced = py.detach(|| open.engine.checkpoint_announce());
         let handle = announced.map_err(|error| self.tell(py, &error))?;
         // What is nowhere fails on all ranks when it is captured: the next call tells.

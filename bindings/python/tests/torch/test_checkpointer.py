@@ -247,6 +247,60 @@ def test_what_is_captured_behind_the_training_is_what_there_was(behind):
             assert (one["model/0"][...] == step).all()
 
 
+def test_what_moved_since_is_looked_at_again(behind):
+    """A tensor that is where it was is copied without a closer look."""
+    first, second = nn.Parameter(torch.zeros(1000)), nn.Parameter(torch.ones(500))
+    expected = []
+    with backstay.torch.Checkpointer(model=nn.ParameterList([first, second]), retained=16) as checkpointer:
+        def save():
+            checkpointer.checkpoint_start().wait()
+            expected.append((first.detach().clone(), second.detach().clone()))
+
+        for step in range(3):
+            with torch.no_grad():
+                first.fill_(step)
+            save()
+        first.data = torch.full((1000,), 7.0)
+        save()
+        first.data = torch.full((2000,), 8.0)
+        save()
+        second.data = torch.arange(600.0).view(20, 30).t()
+        save()
+        with torch.no_grad():
+            second.add_(1)
+        save()
+        first.data, second.data = second.data, first.data
+        save()
+        checkpointer.session.close()
+        stored = backstay.read(checkpointer.session.directory).checkpoints
+        assert len(stored) == len(expected)
+        for one, tensors in zip(stored, expected, strict=True):
+            for name, tensor in zip(("model/0", "model/1"), tensors, strict=True):
+                found = torch.tensor(one[name][...])
+                assert torch.equal(found.flatten().sort().values, tensor.flatten().sort().values), (one, name)
+
+
+def test_single_values_of_a_device_are_fetched_together(behind, monkeypatch):
+    monkeypatch.setattr(Staging, "is_far", lambda self, single: True)
+
+    def start(job, until):
+        model, optimizer, loader = a_program()
+        with backstay.torch.Checkpointer(model=model, optimizer=optimizer, loader=loader, job=job) as checkpointer:
+            checkpointer.restore()
+            before = copy.deepcopy(optimizer.state_dict())
+            for batch in checkpointer.batches():
+                a_step(model, optimizer, batch)
+                checkpointer.step()
+                checkpointer.checkpoint()
+                if checkpointer.steps == until:
+                    break
+            return before, copy.deepcopy(optimizer.state_dict())
+
+    _, saved = start("singles", 3)
+    found, _ = start("singles", 4)
+    assert same(found, saved)
+
+
 def test_training_whose_checkpoints_are_captured_behind_it_is_resumed(behind):
     def start(job, until):
         model, optimizer, loader = a_program()

@@ -21,7 +21,7 @@ from .._reports import CheckpointId, Finished, Report, Restored
 from . import _state, _trees
 from ._marks import Known, Rows, checked_rows, rows_here
 from ._slabs import Slab, slab_of, split
-from ._tensors import Held, Staging, checked, fill_all, give_all, is_same_memory, local, stage_all
+from ._tensors import Filling, Held, Seen, Staging, checked, give_all, is_same_memory, local, stage_all
 
 _TREE = "backstay.torch"
 """The variable with all that is no tensor; docs/format/torch.md."""
@@ -95,6 +95,8 @@ class Checkpointer(Block):
         self._resumes: dict[str, Any] | None = None
         self._held: dict[str, Held] = {}
         self._protected: dict[str, Slab] = {}
+        self._seen: dict[str, Seen] = {}
+        self._fetched: dict[int, Tensor] = {}
         self._names: set[str] = set()
         self._marked: set[str] = set()
         self._known: Known | None = None
@@ -128,9 +130,8 @@ class Checkpointer(Block):
         for name in self._loose:
             yield _state.Found(name, _state._entry(self._loose, name, name), "buffer")
 
-    def _kept(self) -> dict[str, tuple[_state.Found, Tensor]]:
+    def _kept(self) -> Iterator[tuple[_state.Found, Tensor]]:
         """All tensors that are stored, each once however many names it has, and this process's part."""
-        kept: dict[str, tuple[_state.Found, Tensor]] = {}
         places: dict[int, list[Tensor]] = {}
         for found in self._found():
             tensor = local(checked(found.name, found.get()))
@@ -138,8 +139,7 @@ class Checkpointer(Block):
             if others and tensor.numel() and any(is_same_memory(tensor, other) for other in others):
                 continue
             others.append(tensor)
-            kept[found.name] = (found, tensor)
-        return kept
+            yield found, tensor
 
     def _is_replicated(self, found: _state.Found) -> bool:
         """Whether all processes have the same, so that one needs to write it."""
@@ -164,10 +164,10 @@ class Checkpointer(Block):
             "epoch_random": self._epoch_random,
             "loader": self._reading.state_dict() if self._reading is not None else None,
             "random": _state.random_states(),
-            "optimizers": {one.key: one.tree() for one in self._optimizers},
+            "optimizers": {one.key: one.tree(self._fetched) for one in self._optimizers},
             "stateful": {key: one.state_dict() for key, one in self._stateful.items()},
             "extra_states": _state.extra_states(self._modules),
-            "orders": {name: list(held.order) for name, held in self._held.items()},
+            "orders": {name: list(held.known_order) for name, held in self._held.items()},
         }
 
     # ---- Saving
@@ -195,11 +195,12 @@ class Checkpointer(Block):
         call of the session waits for that.
         """
         with self._protected_for_writing() as stays:
-            return self.session._start(stays=stays)
+            return self.session._start(stays=stays, settle=self._staging.settle)
 
     def checkpoint(self) -> Report:
         """Takes a checkpoint; it is durable in the store of every node when this returns. Collective."""
         with self._protected_for_writing():
+            self._staging.settle()
             return self.session.checkpoint()
 
     def mark_dirty(self, tensor: str | Tensor, rows: Rows = None) -> None:
@@ -217,7 +218,7 @@ class Checkpointer(Block):
         any process changes. Rows of a DTensor are counted in the whole.
         """
         if self._known is None:
-            kept = [found for found, _ in self._kept().values()]
+            kept = [found for found, _ in self._kept()]
             self._known = Known(kept, self._found(), self._optimizers)
         own, *others = self._known.named(tensor)
         shape = own.get().shape
@@ -244,30 +245,75 @@ class Checkpointer(Block):
 
     @contextlib.contextmanager
     def _protected_for_writing(self) -> Iterator[bool]:
-        """While all that this process writes is protected, and its buffers are up to date; whether it stays as it is."""
-        wanted: dict[str, Slab | None] = {}
+        """While all that this process writes is protected, and its buffers are brought up to date; whether it stays.
+
+        Buffers are up to date when the staging was settled. A device copies while the rest is looked at.
+        """
         try:
             self.session._native.captured()
-            for at, (name, (found, tensor)) in enumerate(self._kept().items()):
-                held = self._hold(found, None)
-                held.begin(tensor)
-                slab = slab_of(name, found.get(), held.order)
-                if self._is_replicated(found):
-                    wanted[name] = split(slab, self.session.rank, self.session.size, at)
-                else:
-                    wanted[name] = slab if slab.is_written else None
-            staged = stage_all([self._held[name] for name, slab in wanted.items() if slab is not None])
+            # Before the copies are begun, behind which a device would have it wait.
+            self._fetched = self._staging.fetched(value for one in self._optimizers for value in one.singles())
+            wanted, filled = self._look_at_all()
+            others = [self._held[name] for name, slab in wanted.items() if slab is not None and name not in filled]
+            staged = (not others and bool(filled)) or stage_all([
+                self._held[name] for name, slab in wanted.items() if slab is not None])
             self._protect(wanted)
             for name in self._marked & self._names:
                 if all(self._protected[name].local):
                     # Marks are believed once a checkpoint with some had all that changed: one row more is always marked.
                     self.session._native.mark_dirty(name, None, (0, 1))
-            fill_all((self._held[name] for name, slab in wanted.items() if slab is not None), self._staging)
+            for held in others:
+                held.fill()
             known = self._names | {_TREE}
             yield staged and all(name in known for name, _ in self.session._native.variables())
         finally:
+            self._fetched = {}
             for held in self._held.values():
                 held.end()
+
+    def _look_at_all(self) -> tuple[dict[str, Slab | None], set[str]]:
+        """What this process writes of each tensor, and the names of those whose buffers are being filled already.
+
+        A tensor that is where it was when it was last looked at, and goes through a buffer, is not looked at closer.
+        """
+        wanted: dict[str, Slab | None] = {}
+        filling = Filling(self._staging)
+        places: dict[int, list[Tensor]] = {}
+        for found in self._found():
+            name, raw, at = found.name, found.get(), len(wanted)
+            seen = self._seen.get(name)
+            if seen is not None and seen.is_of(raw, at) and seen.address not in places:
+                held = self._held.get(name)
+                buffer = held.buffer_of_all() if held is seen.held and self._protected.get(name) is seen.slab else None
+                if held is not None and buffer is not None:
+                    held.get = found.get
+                    filling.add(name, raw, buffer)
+                    wanted[name], places[seen.address] = seen.slab, [raw]
+                    continue
+            tensor = local(checked(name, raw))
+            others = places.setdefault(tensor.data_ptr(), [])
+            if others and tensor.numel() and any(is_same_memory(tensor, other) for other in others):
+                continue
+            others.append(tensor)
+            wanted[name] = self._look_closer(found, raw, tensor, at)
+        filling.flush()
+        return wanted, filling.names
+
+    def _look_closer(self, found: _state.Found, raw: Tensor, tensor: Tensor, at: int) -> Slab | None:
+        """What this process writes of the tensor with number `at`."""
+        name = found.name
+        held = self._hold(found, None)
+        held.begin(tensor)
+        slab = slab_of(name, raw, held.order)
+        written = slab if slab.is_written else None
+        if self._is_replicated(found):
+            written = split(slab, self.session.rank, self.session.size, at)
+        known = self._protected.get(name)
+        if known is not None and known == written:
+            written = known
+        if written is not None and tensor is not raw and not hasattr(raw, "to_local"):
+            self._seen[name] = Seen(raw, at, held, written)
+        return written
 
     def _hold(self, found: _state.Found, order: Sequence[int] | None) -> Held:
         """The tensor as it is protected, in the order that is given, or in its own."""
@@ -284,12 +330,14 @@ class Checkpointer(Block):
         self._known = None
         for name in [name for name in self._held if name not in wanted]:
             del self._held[name]
+            self._seen.pop(name, None)
         for name in [name for name in self._names if wanted.get(name) is None]:
             self.session.unprotect(name)
             self._names.remove(name)
             self._protected.pop(name, None)
         for name, slab in wanted.items():
-            if slab is None or self._protected.get(name) == slab:
+            known = self._protected.get(name)
+            if slab is None or known is slab or known == slab:
                 continue
             held = self._held[name]
             held.rows = slab.rows
@@ -359,10 +407,12 @@ class Checkpointer(Block):
             if optimizer.key in stored["optimizers"]:
                 optimizer.make(stored["optimizers"][optimizer.key])
         wanted: dict[str, Slab | None] = {}
-        for name, (found, tensor) in self._kept().items():
+        for found, tensor in self._kept():
+            name = found.name
             order = stored["orders"].get(name)
             held = self._hold(found, None if order is None else tuple(order))
             held.begin(tensor)
+            held.look_again()
             wanted[name] = slab_of(name, found.get(), held.order)
         self._protect(wanted)
         for held in self._held.values():
@@ -454,6 +504,7 @@ class Checkpointer(Block):
         The next start begins anew; the setting `restore_checkpoint` still takes this one.
         """
         with self._protected_for_writing():
+            self._staging.settle()
             return self.session.finish()
 
     def abandon(self) -> None:

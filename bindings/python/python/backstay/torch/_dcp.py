@@ -156,7 +156,9 @@ class Writer(Block, StorageWriter):
                 # DCP's background half follows on all ranks, or on none.
                 self._planning.agree(wrong[1] if wrong is not None else None)
                 stays = self._variables.stays and self._owns
-                return _session.Checkpoint(session, session._native.checkpoint_start(stays=stays))
+                started = session._native.checkpoint_start(stays=stays, settle=self._variables.settle)
+                return _session.Checkpoint(session, started)
+            self._variables.settle()
             return Report(**session._native.checkpoint(wrong))
         finally:
             # Other checkpoints of the session are no saves. What stays is captured still, and there are no others.

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from .._errors import InvalidArgument
 from .._session import Session
 from ._dcp_metadata import HEAD, ITEMS, Item, dump_items, is_bytes, item_of_bytes, item_of_tensor, unique_name
-from ._tensors import Held, Staging, checked, fill_all, is_same_memory, local, stage_all
+from ._tensors import Held, Staging, checked, is_same_memory, local, stage_all
 
 _Slab = tuple[tuple[int, ...], tuple[int, ...]] | None
 
@@ -24,11 +24,13 @@ class Variables:
         self._session, self._staging = session, Staging()
         self._held: dict[str, tuple[Held, _Slab]] = {}
         self._bytes: dict[str, bytearray] = {}
+        self._filled: set[str] = set()
         self.stays = False
         """All that is protected stays as it is until the next `put`."""
 
     def put(self, plan: SavePlan, planner: SavePlanner) -> None:
-        """Has exactly what the plan names protected, as it is now. Local."""
+        """Has exactly what the plan names protected, as it is when `settle` returns. Local."""
+        self._filled.clear()
         taking = _Taking(self, plan, planner)
         for item in plan.items:
             taking.take(item)
@@ -38,7 +40,14 @@ class Variables:
         self.put_bytes(ITEMS, dump_items(taking.items, plan))
         held = [self._held[name][0] for name in taking.taken if name in self._held]
         self.stays = stage_all(held) and not self.foreign()
-        fill_all(held, self._staging)
+        for name, (one, _) in self._held.items():
+            if name in taking.taken and name not in self._filled:
+                one.fill()
+        self._filled.clear()
+
+    def settle(self) -> None:
+        """Waits until all that `put` copies is copied. Local."""
+        self._staging.settle()
 
     def foreign(self) -> set[str]:
         """Names of what the program has protected itself."""
@@ -71,6 +80,10 @@ class Variables:
             whole, start = slab if slab is not None else (None, None)
             self._session.protect(name, held, global_shape=whole, start=start)
             self._held[name] = (held, slab)
+        elif held.is_staged:
+            # A device copies while the rest is looked at.
+            held.fill()
+            self._filled.add(name)
         return order
 
     def drop(self, name: str) -> None:

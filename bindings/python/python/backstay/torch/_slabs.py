@@ -61,6 +61,8 @@ def slab_of(name: str, tensor: Tensor, order: Sequence[int]) -> Slab:
 
 def split(slab: Slab, rank: int, size: int, at: int) -> Slab | None:
     """What `rank` of `size` writes of the tensor with number `at` that all of them have; None is nothing."""
+    if size == 1:
+        return slab
     count = slab.element_bytes
     for extent in slab.local:
         count *= extent

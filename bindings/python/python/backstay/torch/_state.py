@@ -7,6 +7,7 @@ Names are the module's and the parameter's: ``model/layer1.weight``, ``optimizer
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._errors import InvalidArgument, VariableMismatch
+from ._trees import Words, dtype_words
 
 Get = Callable[[], Tensor]
 
@@ -139,15 +141,24 @@ class OptimizerState:
             name = next(name for name, one in self._parameters() if one is parameter)
             yield from (f"{self.key}/{name}/{key}" for key, value in state.items() if self._is_variable(value))
 
-    def tree(self) -> dict[str, Any]:
-        """Settings of its groups, single values, and what tensors there are."""
+    def singles(self) -> Iterator[Tensor]:
+        """Its single values that are tensors."""
+        for _, parameter in self._parameters():
+            for value in self.optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.numel() == 1 and not self._is_variable(value):
+                    yield value
+
+    def tree(self, fetched: Mapping[int, Tensor]) -> dict[str, Any]:
+        """Settings of its groups, single values, as far as they were `fetched`, and what tensors there are."""
         groups = []
         for group in self.optimizer.param_groups:
             groups.append({key: value for key, value in group.items() if key != "params"})
         state: dict[str, dict[str, Any]] = {}
         for name, parameter in self._parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                state.setdefault(name, {})[key] = _described(value, parameter, self._is_variable(value))
+                told = _described(value, parameter, self._is_variable(value))
+                here = fetched.get(id(value))
+                state.setdefault(name, {})[key] = told if here is None else {**told, "value": here}
         names = [name for name, _ in self._parameters()]
         return {"groups": groups, "state": state, "parameters": names}
 
@@ -211,7 +222,14 @@ def _described(value: Any, parameter: Tensor, is_variable: bool) -> dict[str, An
     if not is_variable:
         return {"is_variable": False, "value": value, "on_cpu": on_cpu}
     like = value.shape == parameter.shape and hasattr(value, "to_local") == hasattr(parameter, "to_local")
-    return {"is_variable": True, "dtype": value.dtype, "like": like, "shape": list(value.shape), "on_cpu": on_cpu}
+    return _variable(value.dtype, like, value.shape, on_cpu)
+
+
+@functools.lru_cache(maxsize=4096)
+def _variable(dtype: torch.dtype, like: bool, shape: torch.Size, on_cpu: bool) -> Words:
+    """How to make a tensor of an optimizer: of many the same."""
+    words = dtype_words(dtype)
+    return Words(is_variable=True, dtype=words, like=like, shape=list(shape), on_cpu=on_cpu)
 
 
 def _made(former: Any, told: Mapping[str, Any], parameter: Tensor) -> Any:

@@ -8,6 +8,7 @@ before each capture, and read back after a restore. All copies are made by a `St
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -36,12 +37,36 @@ class Staging:
     def to_host(self, tensor: Tensor, buffer: Tensor) -> None:
         """Begins to copy; the buffer is not to be read before `settle`."""
         buffer.copy_(tensor, non_blocking=True)
-        self._note(tensor)
+        self._note(tensor.device)
+
+    def all_to_host(self, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+        """The same for many, each of the shape of its buffer."""
+        with torch.no_grad():
+            torch._foreach_copy_(list(buffers), list(tensors), non_blocking=True)
+        for device in {tensor.device for tensor in tensors}:
+            self._note(device)
+
+    def is_far(self, single: Tensor) -> bool:
+        """Whether a device has to be asked for a single value."""
+        return single.device.type not in ("cpu", "meta")
+
+    def fetched(self, singles: Iterable[Tensor]) -> dict[int, Tensor]:
+        """Single values of devices on the host, by the tensor's identity: each device is waited for once."""
+        found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for one in singles:
+            if self.is_far(one):
+                found.setdefault((one.device, one.dtype), []).append(one)
+        here: dict[int, Tensor] = {}
+        for several in found.values():
+            copied = torch.stack([one.detach().reshape(()) for one in several]).cpu()
+            for one, value in zip(several, copied.unbind(), strict=True):
+                here[id(one)] = value.reshape(one.shape)
+        return here
 
     def from_host(self, buffer: Tensor, tensor: Tensor) -> None:
         """Begins to copy; the buffer is not to be written before `settle`."""
         tensor.copy_(buffer, non_blocking=True)
-        self._note(tensor)
+        self._note(tensor.device)
 
     def settle(self) -> None:
         """Waits for all copies."""
@@ -49,9 +74,9 @@ class Staging:
             torch.accelerator.synchronize(device)
         self._devices.clear()
 
-    def _note(self, tensor: Tensor) -> None:
-        if tensor.device.type != "cpu":
-            self._devices.add(tensor.device)
+    def _note(self, device: torch.device) -> None:
+        if device.type != "cpu":
+            self._devices.add(device)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -121,6 +146,8 @@ class Held:
         self.wanted = tuple(order) if order is not None else None
         self.is_staged = False
         """Goes through a buffer wherever it is."""
+        self._backstay_still = False
+        """Its buffer is what was handed out last: the session need not look again."""
         self._rows: tuple[int, int] | None = None
         self._buffer: Tensor | None = None
         self._form: tuple[torch.Size, tuple[int, ...]] | None = None
@@ -136,7 +163,21 @@ class Held:
 
     @rows.setter
     def rows(self, rows: tuple[int, int] | None) -> None:
-        self._rows, self._ready = rows, None
+        self._rows, self._ready, self._backstay_still = rows, None, False
+
+    @property
+    def known_order(self) -> tuple[int, ...]:
+        """The order as it was when it was last looked at."""
+        return self._order
+
+    def buffer_of_all(self) -> Tensor | None:
+        """The buffer, if the session has it and it is of the whole tensor in its own order."""
+        is_whole = self._backstay_still and self._rows is None and not self._is_permuted
+        return self._buffer if is_whole else None
+
+    def look_again(self) -> None:
+        """Has the session look where it is, as no `fill` comes first."""
+        self._backstay_still = False
 
     def begin(self, found: Tensor) -> None:
         """Says what its tensor is, as `tensor` would find it, until `end`."""
@@ -183,9 +224,10 @@ class Held:
         part = self._part()
         buffer = self._buffer
         if not (self.is_staged or self._staging.is_needed(part)):
-            self._buffer, place = None, part
+            self._buffer, place, self._backstay_still = None, part, False
         elif buffer is None or (buffer.shape, buffer.dtype) != (part.shape, part.dtype):
             self._buffer = place = self._staging.buffer(part.shape, part)
+            self._backstay_still = False
         else:
             place = buffer
         if self._found is not None:
@@ -208,9 +250,55 @@ class Held:
 
     def __dlpack__(self, **how: Any) -> Any:
         place = self._place()
+        self._backstay_still = place is self._buffer
         if place.dtype == torch.bool:
             place = place.view(torch.uint8)
         return torch.to_dlpack(place)  # type: ignore[attr-defined]
+
+
+class Seen:
+    """A tensor as it was when it was last looked at closely: one that is the same needs no closer look."""
+
+    def __init__(self, raw: Tensor, at: int, held: Held, slab: Any) -> None:
+        self._raw = weakref.ref(raw)
+        self._at, self.held, self.slab = at, held, slab
+        self.address = raw.data_ptr()
+        self._shape, self._strides, self._dtype = raw.shape, raw.stride(), raw.dtype
+
+    def is_of(self, raw: Tensor, at: int) -> bool:
+        """Whether `raw`, as number `at` of all, is it, unchanged but for its elements."""
+        return (
+            self._raw() is raw and self._at == at and raw.data_ptr() == self.address and raw.shape == self._shape
+            and raw.stride() == self._strides and raw.dtype == self._dtype)
+
+
+_TOGETHER = 32
+"""Copies that are begun by one call: a device has the first ones before all are found."""
+
+
+class Filling:
+    """Copies of tensors to their buffers, begun as they are found."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._tensors: list[Tensor] = []
+        self._buffers: list[Tensor] = []
+        self.names: set[str] = set()
+
+    def add(self, name: str, tensor: Tensor, buffer: Tensor) -> None:
+        """Has one copied; the buffer is not to be read before the staging is settled."""
+        self._tensors.append(tensor)
+        self._buffers.append(buffer)
+        self.names.add(name)
+        if len(self._tensors) == _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Begins what was added."""
+        if self._tensors:
+            self._staging.all_to_host(self._tensors, self._buffers)
+            self._tensors.clear()
+            self._buffers.clear()
 
 
 _HOST_SHARE = 8
@@ -232,7 +320,9 @@ def stage_all(held: Sequence[Held]) -> bool:
             bytes_there += tensor.nbytes
     staged = 0 < bytes_there >= _HOST_SHARE * bytes_here
     for one in held:
-        one.is_staged = staged
+        if one.is_staged != staged:
+            one.is_staged = staged
+            one.look_again()
     return staged
 
 

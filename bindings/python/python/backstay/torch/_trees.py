@@ -57,6 +57,19 @@ def unpack(data: bytes | bytearray, *, pickled: bool = False) -> Any:
         raise VariableMismatch(f"a tree of backstay.torch is not as it is written: {error}", "reconfigure") from error
 
 
+_NUMPY = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
+"""What numpy has the same bytes of, without a detour."""
+
+
+class Words(dict[str, Any]):
+    """A value as JSON says it already."""
+
+
+def dtype_words(dtype: torch.dtype) -> dict[str, str]:
+    """What JSON says for a dtype."""
+    return {"$dtype": _name(dtype)}
+
+
 class _Packer:
     def __init__(self, pickled: bool) -> None:
         self._pickled = pickled
@@ -75,6 +88,8 @@ class _Packer:
             return value
         if kind is dict:
             return self._mapping(value, path)
+        if kind is Words:
+            return value
         if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
         if isinstance(value, torch.Tensor):
@@ -88,7 +103,7 @@ class _Packer:
         if kind is tuple:
             return {"$tuple": self._words(value, path)}
         if isinstance(value, torch.dtype):
-            return {"$dtype": _name(value)}
+            return dtype_words(value)
         if isinstance(value, torch.device):
             return {"$device": str(value)}
         if isinstance(value, Mapping):
@@ -109,6 +124,8 @@ class _Packer:
         if value.layout != torch.strided or value.is_meta or value.is_quantized:
             raise InvalidArgument(f"{_said(path) or 'the value'} is a tensor of {value.layout} on {value.device}, which "
                                   "has no plain elements")
+        if value.device.type == "cpu" and value.dtype in _NUMPY and value.is_contiguous() and not value.is_neg():
+            return [self._blob(value.detach().numpy().tobytes()), _name(value.dtype), list(value.shape)]
         plain = value.detach()
         if plain.device.type != "cpu" or plain.is_conj() or plain.is_neg() or not plain.is_contiguous():
             plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
