@@ -11,6 +11,8 @@ pub struct Options {
     pub quick: bool,
     /// Folder on a memory file system for stores and files.
     pub path: PathBuf,
+    /// The scenarios that are asked for, if some are.
+    pub only: Vec<String>,
 }
 
 impl Options {
@@ -19,6 +21,7 @@ impl Options {
         let mut options = Self {
             quick: false,
             path: PathBuf::from("/dev/shm"),
+            only: Vec::new(),
         };
         let mut words = std::env::args_os().skip(1);
         while let Some(word) = words.next() {
@@ -27,13 +30,22 @@ impl Options {
                 Some("--path") => {
                     options.path = words.next().ok_or("--path wants a folder")?.into();
                 }
+                Some("--only") => {
+                    let name = words.next().ok_or("--only wants a scenario")?;
+                    options.only.push(name.to_string_lossy().into_owned());
+                }
                 _ => {
-                    return Err(
-                        format!("{} is neither --quick nor --path FOLDER", word.display()).into(),
-                    );
+                    let word = word.display();
+                    let known = "--quick, --only SCENARIO or --path FOLDER";
+                    return Err(format!("{word} is none of {known}").into());
                 }
             }
         }
         Ok(options)
+    }
+
+    /// Whether a scenario is asked for: all are, where none is named.
+    pub fn wants(&self, scenario: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == scenario)
     }
 }

@@ -37,6 +37,9 @@ pub struct Reserve {
 /// Longest wait of a full store for a segment that parity still covers, whatever is set.
 const RETIRED_WAIT: Duration = Duration::from_secs(10);
 
+/// Space that is taken ahead at once.
+const AHEAD_BYTES: u64 = 32 << 20;
+
 /// Bounds of growth and of waits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReserveSettings {
@@ -44,6 +47,9 @@ pub struct ReserveSettings {
     pub reserve_bytes_max: Option<u64>,
     /// Longest wait for a segment that parity still covers.
     pub wait: Duration,
+    /// What a new store is made of is its length alone, where the device refuses a write for which there is no space:
+    /// it is filled at once. [`Reserve::make_real`] is to follow.
+    pub space_later: bool,
 }
 
 impl Reserve {
@@ -72,7 +78,14 @@ impl Reserve {
         let block = superblock
             .encode()
             .map_err(|error| Error::unwritable(format!("{}: a store", device.name()), error))?;
-        reserve_space(&*device, geometry, slots)?;
+        if settings.space_later {
+            check_memory(&*device, geometry.file_bytes(slots))?;
+            let length = geometry.file_bytes(slots);
+            let extended = device.extend(length);
+            extended.map_err(|error| unreserved(&*device, length, error))?;
+        } else {
+            reserve_space(&*device, geometry, slots)?;
+        }
         let first = RootSlot {
             store: superblock.store,
             sequence: 1,
@@ -147,7 +160,7 @@ impl Reserve {
             settings,
             is_durable: true,
         };
-        reserve.make_real(slots)?;
+        reserve.make_real()?;
         Ok(reserve)
     }
 
@@ -170,7 +183,8 @@ impl Reserve {
     }
 
     /// Space that is only promised is made real, or refused.
-    fn make_real(&self, slots: u64) -> Result<()> {
+    pub fn make_real(&self) -> Result<()> {
+        let slots = self.control.slots();
         let device = &*self.device;
         let name = device.name();
         let length = self.reader.geometry().file_bytes(slots);
@@ -367,10 +381,7 @@ impl Reserve {
         }
         let (geometry, slots) = (self.geometry(), self.control.slots());
         let wanted = slots + (slots / 4).max(8);
-        let mut most = self.control.slot_capacity().min(SEGMENTS_MAX);
-        if let Some(bytes) = self.settings.reserve_bytes_max {
-            most = most.min(geometry.slots_in(bytes));
-        }
+        let most = self.most_slots();
         let name = self.device.name();
         if slots >= most {
             let context = format!(
@@ -394,6 +405,38 @@ impl Reserve {
             }
         }
         Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "growth was not tried")))
+    }
+
+    /// Appends some of the segments up to `wanted` before they are needed; false where that would take what may be
+    /// needed otherwise. In steps, so that who needs one meanwhile does not wait for all.
+    pub fn grow_ahead(&self, wanted: u64) -> Result<bool> {
+        let (geometry, slots) = (self.geometry(), self.control.slots());
+        let step = (AHEAD_BYTES / u64::from(geometry.segment_bytes)).max(1);
+        let next = wanted.min(slots + step).min(self.most_slots());
+        let more = geometry
+            .file_bytes(next)
+            .saturating_sub(geometry.file_bytes(slots));
+        let is_scarce = |free: u64| free / 2 < more;
+        let limit = memory_limit().filter(|_| self.device.is_memory());
+        if next <= slots
+            || self.device.free_bytes().is_some_and(is_scarce)
+            || limit.is_some_and(|limit| is_scarce(limit.free_bytes()))
+        {
+            return Ok(false);
+        }
+        let grown = self.control.growing(|| {
+            reserve_space(&*self.device, geometry, next)?;
+            self.control.add_slots_up_to(next);
+            Ok(())
+        });
+        grown.map(|_| true)
+    }
+
+    /// Segments that the store may have at most.
+    fn most_slots(&self) -> u64 {
+        let most = self.control.slot_capacity().min(SEGMENTS_MAX);
+        let bound = self.settings.reserve_bytes_max;
+        bound.map_or(most, |bytes| most.min(self.geometry().slots_in(bytes)))
     }
 
     /// The pool as seen by `owner`.
@@ -448,23 +491,28 @@ impl SegmentSource for Pool<'_> {
 
 /// Reserves real space for `slots` segments; the error says how much is short.
 fn reserve_space(device: &dyn Device, geometry: Geometry, slots: u64) -> Result<()> {
-    let (name, length) = (device.name(), geometry.file_bytes(slots));
+    let length = geometry.file_bytes(slots);
     check_memory(device, length)?;
-    device.reserve(length).map_err(|error| {
-        let more = length.saturating_sub(device.allocated_bytes().unwrap_or(0));
-        let short = match device.free_bytes() {
-            Some(free) if free < more => {
-                format!("of which {free} are free: short by {} bytes", more - free)
-            }
-            _ => "which there are not".to_owned(),
-        };
-        let context = format!(
-            "{name}: reserving {length} bytes ({} MiB) takes {more} bytes more, {short}; free space \
-             there, or set store_path or reserve_bytes",
-            length >> 20,
-        );
-        Error::io(context, error)
-    })
+    let reserved = device.reserve(length);
+    reserved.map_err(|error| unreserved(device, length, error))
+}
+
+/// What keeps a device from having real space for `length` bytes, and how much is short.
+fn unreserved(device: &dyn Device, length: u64, error: std::io::Error) -> Error {
+    let name = device.name();
+    let more = length.saturating_sub(device.allocated_bytes().unwrap_or(0));
+    let short = match device.free_bytes() {
+        Some(free) if free < more => {
+            format!("of which {free} are free: short by {} bytes", more - free)
+        }
+        _ => "which there are not".to_owned(),
+    };
+    let context = format!(
+        "{name}: reserving {length} bytes ({} MiB) takes {more} bytes more, {short}; free space \
+         there, or set store_path or reserve_bytes",
+        length >> 20,
+    );
+    Error::io(context, error)
 }
 
 /// On a memory file system, space beyond the memory limit is no error of the file system but the

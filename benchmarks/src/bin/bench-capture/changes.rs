@@ -3,6 +3,7 @@
 
 use crate::HEAP;
 use backstay::config::Tracking;
+use backstay::format::width::to_u64;
 use backstay::{Communicator, Config, ElementType, Report, Session, Variable};
 use backstay_bench::comm::ProcessComm;
 use backstay_bench::field::{Field, Place};
@@ -65,7 +66,7 @@ impl<'a> Solver<'a> {
     }
 
     fn change(&mut self, share: f64, seed: usize) -> Vec<usize> {
-        let seed = backstay::format::width::to_u64(seed) * 64 + u64::from(self.job.comm.rank());
+        let seed = to_u64(seed) * 64 + u64::from(self.job.comm.rank());
         let chosen = self.field.choose(share, Place::Scattered, seed);
         self.field.change(&chosen);
         chosen
@@ -109,7 +110,7 @@ impl<'a> Solver<'a> {
 /// Protects a field as one variable.
 #[expect(unsafe_code, reason = "protecting memory is unsafe by contract")]
 fn protect(session: &mut Session, field: &mut Field) -> Outcome<()> {
-    let length = backstay::format::width::to_u64(field.words().len());
+    let length = to_u64(field.words().len());
     let variable = Variable::new("field", ElementType::F64, &[length]);
     // SAFETY: the field keeps its memory, and is written by this thread only, between checkpoints.
     Ok(unsafe { session.protect(variable, field.address()) }.map(drop)?)
@@ -167,6 +168,35 @@ fn full(solver: &mut Solver<'_>, run: usize) -> Outcome<()> {
     job.tell("capture.full.100.cpu", cost.cpu / copy.cpu)
 }
 
+/// The first checkpoints of a job, each of everything, beside the same bytes written to a new file each time.
+pub(crate) fn growing(job: &Job, arguments: &[String]) -> Outcome<()> {
+    let (mib, runs) = sizes(arguments)?;
+    let mut field = Field::new(mib * MIB, GRANULE, u64::from(job.comm.rank()));
+    for run in 0..runs {
+        let config = job.config(&format!("growing{run}"));
+        let store = config.store_path.clone().ok_or("no path")?;
+        let mut session = Session::open(Box::new(job.comm.clone()), config)?;
+        protect(&mut session, &mut field)?;
+        for (number, name) in ["first", "second", "third"].into_iter().enumerate() {
+            let all: Vec<usize> = field.choose(1.0, Place::Scattered, to_u64(run * 4 + number));
+            field.change(&all);
+            let path = job.own_file("plain");
+            let bytes = baseline::as_bytes(field.words());
+            let (_, plain) = job.measure(|| baseline::write_fresh(&path, bytes))?;
+            std::fs::remove_file(&path)?;
+            let (_, cost) = job.measure(|| Ok(session.checkpoint()?))?;
+            job.tell(&format!("capture.growing.{name}"), cost.wall / plain.wall)?;
+            job.tell("capture.growing", cost.wall / plain.wall)?;
+        }
+        session.close()?;
+        if job.comm.rank() == 0 {
+            std::fs::remove_dir_all(store)?;
+        }
+        job.comm.barrier()?;
+    }
+    Ok(())
+}
+
 /// 0 and 3 % changed, found by page; what the faults cost the program.
 pub(crate) fn pages(job: &Job, arguments: &[String]) -> Outcome<()> {
     let (mib, runs) = sizes(arguments)?;
@@ -174,7 +204,7 @@ pub(crate) fn pages(job: &Job, arguments: &[String]) -> Outcome<()> {
     solver.warm_up()?;
     for run in 0..runs {
         solver.compare("capture.pages.clean")?;
-        let seed = backstay::format::width::to_u64(run) * 64 + u64::from(job.comm.rank());
+        let seed = to_u64(run) * 64 + u64::from(job.comm.rank());
         let chosen = solver.field.choose(0.03, Place::Scattered, seed);
         let write = |field: &mut Field| {
             field.change(&chosen);

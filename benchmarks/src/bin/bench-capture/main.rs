@@ -60,6 +60,15 @@ const WANTED: &[Wanted] = &[
         0.8,
     ),
     Wanted::shown("capture.full.100.cpu", "  CPU / memcpy", "ratio", LOWER),
+    Wanted::at_most(
+        "capture.growing",
+        "the first three of a job, all changed: wall / pwrite fresh",
+        "ratio",
+        1.5,
+    ),
+    Wanted::shown("capture.growing.first", "  the first", "ratio", LOWER),
+    Wanted::shown("capture.growing.second", "  the second", "ratio", LOWER),
+    Wanted::shown("capture.growing.third", "  the third", "ratio", LOWER),
     Wanted::at_most("restore", "restore: wall / pread", "ratio", 1.5),
     Wanted::shown("restore.open", "  opening before it, wall", "ms", LOWER),
     Wanted::at_most(
@@ -141,6 +150,7 @@ fn main() -> Outcome<()> {
         return match &*rank.scenario {
             "hash" => changes::hash(&job, &rank.arguments),
             "pages" => changes::pages(&job, &rank.arguments),
+            "growing" => changes::growing(&job, &rank.arguments),
             "restore" => changes::restore(&job, &rank.arguments),
             "calls" => changes::calls(&job),
             "small" => small::one_of_one(&job, &rank.arguments),
@@ -177,6 +187,7 @@ fn measure(options: &Options) -> Outcome<Samples> {
     for (scenario, size, arguments) in [
         ("hash", 2, words(&[mib, few])),
         ("pages", 2, words(&[mib, few])),
+        ("growing", 2, words(&[mib, few])),
         ("restore", 2, words(&[mib, few])),
         ("small", 4, words(&[many])),
         ("variables", 4, words(&[many])),
@@ -186,6 +197,9 @@ fn measure(options: &Options) -> Outcome<Samples> {
             words(&[if options.quick { 64 } else { 1024 }, many]),
         ),
     ] {
+        if !options.wants(scenario) {
+            continue;
+        }
         if scenario == "marked" && !options.quick && machine::available_memory() < MARKED_BYTES {
             say(&format!(
                 "{scenario}: not measured, it wants {MARKED_BYTES} bytes of free memory"
@@ -202,7 +216,9 @@ fn measure(options: &Options) -> Outcome<Samples> {
         };
         launch.run(&mut samples)?;
     }
-    count_calls(&folder, &mut samples)?;
+    if options.wants("calls") {
+        count_calls(&folder, &mut samples)?;
+    }
     Ok(samples)
 }
 

@@ -125,6 +125,7 @@ fn coordinator(network: &SimNetwork) -> (Arc<DrainPoint>, Control) {
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: WITHIN,
+        space_later: false,
     };
     let device = Arc::new(SimDevice::new());
     let reserve = Reserve::create(device, control.clone(), &superblock, 2, settings).unwrap();

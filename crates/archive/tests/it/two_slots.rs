@@ -68,6 +68,7 @@ impl StoreRoot {
     const SETTINGS: ReserveSettings = ReserveSettings {
         reserve_bytes_max: None,
         wait: Duration::from_secs(5),
+        space_later: false,
     };
 }
 

@@ -4,6 +4,7 @@
 //! Invariants: collective calls have one outcome for all ranks; a failed call leaves the session, the
 //! program's memory (but that being restored) and the last checkpoint as they were.
 
+mod ahead;
 #[cfg(feature = "archive")]
 mod archive;
 #[cfg(not(feature = "archive"))]
@@ -30,6 +31,7 @@ mod registry;
 mod restore;
 mod retention;
 mod scrub;
+mod seats;
 mod settings;
 mod share;
 mod slabs;
@@ -50,6 +52,7 @@ pub use variable::Variable;
 use crate::config::Config;
 use crate::leave::LeaveWish;
 use crate::schedule::Pacer;
+use ahead::Ahead;
 use archive::Archive;
 use backstay_base::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -137,6 +140,7 @@ pub struct Session {
     announced: Option<Announced>,
     underway: Option<Underway>,
     protection: OfProcess<Protection>,
+    ahead: OfProcess<Ahead>,
     archive: Archive,
     leave: LeaveWish,
     /// All ranks know that it is time to leave.
@@ -240,6 +244,7 @@ impl Session {
             announced: None,
             underway: None,
             protection,
+            ahead: OfProcess::new(Ahead::default()),
             archive,
             leave,
             leaving: false,
@@ -666,6 +671,7 @@ impl Session {
     /// Ends the session, of a program that `finished` or of one that may go on. Collective.
     fn end(&mut self, finished: Option<&Finished>) -> Result<()> {
         let settled = self.settle_underway().map(|_| ());
+        self.ahead.end();
         self.end_set();
         self.protection
             .stop(Duration::from_millis(self.config.timeout_ms));

@@ -12,6 +12,7 @@ use crate::leave::Looks;
 use backstay_base::clock::{patiently, unix_ns};
 use backstay_base::cpu;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::ReadAt;
 use backstay_base::io::file::FileDevice;
 use backstay_base::io::shared::SharedWords;
 use backstay_base::io::two_slots::Unread;
@@ -24,13 +25,15 @@ use backstay_store::lock::StoreLock;
 use backstay_store::place::{self, Place, STORE_FILE};
 use backstay_store::reader::StoreReader;
 use backstay_store::reserve::{Reserve, ReserveSettings, is_blank};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Threads that capture on a rank by default, at most: memory is as fast then as it gets.
 const CAPTURE_THREADS_MAX: usize = 8;
+/// A store up to this size is made at once.
+const AT_ONCE_BYTES: u64 = 64 << 20;
 
 /// This rank's place on its node.
 #[derive(Debug)]
@@ -62,6 +65,8 @@ pub(super) struct Node {
     pub(super) lock_elsewhere: RefCell<Option<StoreLock>>,
     /// The store's file as this rank has it open, and where it is.
     pub(super) opened: RefCell<Option<(Arc<FileDevice>, PathBuf)>>,
+    /// Segments that the store which this leader made is to have; it is made with those of the first checkpoint.
+    pub(super) wanted_slots: Cell<u64>,
     /// Kept open in the place of a control file that was removed.
     pub(super) held: RefCell<Option<std::fs::File>>,
 }
@@ -119,6 +124,7 @@ impl Node {
         let settings = ReserveSettings {
             reserve_bytes_max: config.reserve_bytes,
             wait: Duration::from_millis(config.timeout_ms),
+            space_later: false,
         };
         Ok(Self {
             job,
@@ -138,6 +144,7 @@ impl Node {
             lock: RefCell::new(lock),
             lock_elsewhere: RefCell::new(None),
             opened: RefCell::new(None),
+            wanted_slots: Cell::new(0),
             held: RefCell::new(None),
         })
     }
@@ -403,6 +410,11 @@ impl Node {
         Err(short.unwrap_or_else(|| Error::new(ErrorKind::Internal, "no size was tried")))
     }
 
+    fn new_store_id(&self) -> StoreId {
+        let (job, name, process) = (&self.job, &self.name, std::process::id());
+        StoreId(Digest::of(format!("{job} {name} {process} {}", unix_ns()).as_bytes()).0)
+    }
+
     fn lead_creation(&self, config: &Config, turn: u64, lineage: Lineage) -> Result<Reserve> {
         let others = 0..u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         wait_until(
@@ -429,21 +441,8 @@ impl Node {
         self.link_to(&place.directory)?;
         remove_blank(&place.directory.join(STORE_FILE))?;
         let device = self.device(true)?;
-        let store = StoreId(
-            Digest::of(
-                format!(
-                    "{} {} {} {}",
-                    self.job,
-                    self.name,
-                    std::process::id(),
-                    unix_ns()
-                )
-                .as_bytes(),
-            )
-            .0,
-        );
         let superblock = Superblock {
-            store,
+            store: self.new_store_id(),
             segment_bytes,
             run: self.run,
             created_unix_ns: unix_ns(),
@@ -451,8 +450,17 @@ impl Node {
             node: self.name.clone(),
         };
         let control = self.control.clone();
-        let settings = self.settings;
-        let made = Reserve::create_in_start(device, control, &superblock, slots, settings, lineage);
+        self.wanted_slots.set(slots);
+        let first = if device.is_memory() && config.reserve_bytes.is_none() {
+            slots_at_first(segment_bytes, slots, need, self.ranks.len())
+        } else {
+            slots
+        };
+        let settings = ReserveSettings {
+            space_later: first < slots,
+            ..self.settings
+        };
+        let made = Reserve::create_in_start(device, control, &superblock, first, settings, lineage);
         if made.is_err() {
             // Space that a failed creation took is given back; the first error is the one to tell.
             drop(std::fs::remove_file(place.directory.join(STORE_FILE)));
@@ -496,6 +504,20 @@ impl Node {
     }
 }
 
+/// Of `slots` segments of a new store in memory those that the first checkpoint waits for: the rest is taken while
+/// the program goes on, where that is worth it.
+fn slots_at_first(segment_bytes: u32, slots: u64, need: u64, ranks: usize) -> u64 {
+    let geometry = Geometry { segment_bytes };
+    if geometry.file_bytes(slots) < AT_ONCE_BYTES {
+        return slots;
+    }
+    let least = least_slots(ranks);
+    let state = need
+        .saturating_add(need / 32)
+        .div_ceil(u64::from(segment_bytes));
+    slots.min(state + least)
+}
+
 /// What a store may be made of, bytes of a segment and number of segments, best first: room for the state
 /// of `need` bytes, what changes of it in each retained revision and in the one being written, and a quarter
 /// more; then in smaller segments, of which less stays unused; then without the quarter. Where `parity`
@@ -527,8 +549,7 @@ fn sizes(config: &Config, need: u64, ranks: usize, parity: f64) -> Vec<(u32, u64
         let slots = Geometry { segment_bytes }.slots_in(bytes).max(1);
         return vec![(segment_bytes, slots)];
     }
-    // Each rank fills segments of up to four classes, and the node one.
-    let least = backstay_format::width::to_u64(ranks) * 5 + 2;
+    let least = least_slots(ranks);
     let slots = |bytes: u64, segment_bytes: u32| bytes.div_ceil(u64::from(segment_bytes)) + least;
     let (whole, bare) = (estimate(1.25), estimate(1.0));
     let first = segment_for(whole);
@@ -551,6 +572,11 @@ fn sizes(config: &Config, need: u64, ranks: usize, parity: f64) -> Vec<(u32, u64
 
 /// How often segments are halved where there is little room.
 const SMALLER: u32 = 4;
+
+/// Segments beside those of the state: each rank fills segments of up to four classes, and the node one.
+fn least_slots(ranks: usize) -> u64 {
+    backstay_format::width::to_u64(ranks) * 5 + 2
+}
 
 /// Bytes of parity that a node keeps for each byte of its own.
 fn parity_share(config: &Config, nodes: u32) -> f64 {

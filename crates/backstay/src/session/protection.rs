@@ -8,6 +8,7 @@
 use super::helper::{Known, NodeAgent, say_goodbye};
 use super::located::{Choice, Located, StoreAt};
 use super::node::Node;
+use super::seats::{encode_said, seats_and_surveys};
 use super::share::RankRuns;
 use super::share::{decide, share_secret};
 use super::vote::vote_with;
@@ -18,10 +19,8 @@ use backstay_base::clock::{Stopwatch, patiently};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::file::FileDevice;
 use backstay_base::notice;
-use backstay_format::agent::{Answer, Survey};
-use backstay_format::limits::{ENDPOINT_BYTES_MAX, LABEL_BYTES_MAX};
 use backstay_format::width::index;
-use backstay_format::{CheckpointId, Decoder, Encoder, FormatError, StoreId};
+use backstay_format::{CheckpointId, StoreId};
 use backstay_metrics::Metrics;
 use backstay_net::{
     Endpoint, Peer, RemoteDevice, Secret, TcpEndpoint, TcpOptions, Transports, file_exposure,
@@ -40,7 +39,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const SEAT: &str = "seat";
 /// Stores on other nodes that a rank keeps open, and what of each: twice so many chunks of 256 KiB.
 const READERS_MAX: usize = 8;
 const CHUNKS_MAX: usize = 8;
@@ -92,11 +90,35 @@ pub(super) struct Protection {
     readers: Mutex<BTreeMap<StoreId, Arc<StoreReader>>>,
     repaired: bool,
     log_dropped: bool,
-    /// What was being encoded, and protected, when this rank waited in vain: nobody may be at work.
-    in_vain: Option<(CheckpointId, CheckpointId)>,
+    /// What was being encoded, and protected, when that had not changed for too long: nobody may be at work.
+    in_vain: Option<Progress>,
+    /// What of that was seen last, and since when.
+    seen: Option<(Progress, Stopwatch)>,
 }
 
+/// What is being encoded, and what is protected.
+type Progress = (CheckpointId, CheckpointId);
+
 impl Protection {
+    /// Whether a round takes longer than `limit`, which is said once: nothing moves since.
+    fn stands_still(&mut self, now: Progress, limit: Duration) -> bool {
+        let (encoding, protected) = now;
+        match &self.seen {
+            Some((seen, since)) if *seen == now => {
+                let is_new =
+                    encoding > protected && since.elapsed() >= limit && self.in_vain != Some(now);
+                if is_new {
+                    self.in_vain = Some(now);
+                }
+                is_new
+            }
+            _ => {
+                self.seen = Some((now, Stopwatch::start()));
+                false
+            }
+        }
+    }
+
     /// Starts the node's agent and finds out what all nodes have; lost stores are made again. Before
     /// any store is opened. Collective.
     pub(super) fn prepare(
@@ -568,64 +590,6 @@ impl EndpointSettings {
     }
 }
 
-fn encode_seat(seat: &NodeSeat) -> std::result::Result<Vec<u8>, FormatError> {
-    let mut body = Encoder::new(SEAT);
-    body.text(&seat.name).text(&seat.domain).text(&seat.address);
-    body.finish(seat, decode_seat)
-}
-
-fn decode_seat(bytes: &[u8]) -> std::result::Result<NodeSeat, FormatError> {
-    let mut body = Decoder::new(SEAT, bytes);
-    let seat = NodeSeat {
-        name: body.text("node", LABEL_BYTES_MAX)?,
-        domain: body.text("domain", LABEL_BYTES_MAX)?,
-        address: body.text("address", ENDPOINT_BYTES_MAX)?,
-    };
-    body.end()?;
-    Ok(seat)
-}
-
-/// A node's seat, and what it has, where that is known.
-type Said = (NodeSeat, Option<Vec<Survey>>);
-
-/// What a leader says, with its place.
-fn encode_said(said: &(usize, Said)) -> std::result::Result<Vec<u8>, FormatError> {
-    let (place, (seat, surveys)) = said;
-    let seat = encode_seat(seat)?;
-    let mut body = Encoder::new(SEAT);
-    body.count(*place).count(seat.len()).raw(&seat);
-    if let Some(surveys) = surveys {
-        let surveys = Answer::Surveys(surveys.clone()).encode()?;
-        body.raw(&surveys);
-    }
-    body.finish(said, decode_said)
-}
-
-fn decode_said(bytes: &[u8]) -> std::result::Result<(usize, Said), FormatError> {
-    let mut body = Decoder::new(SEAT, bytes);
-    let place = index(body.u32("place")?);
-    let length = index(body.u32("length")?);
-    let seat = decode_seat(body.raw("seat", length)?)?;
-    let surveys = match body.raw("surveys", body.remaining())? {
-        [] => None,
-        surveys => match Answer::decode(surveys)? {
-            Answer::Surveys(surveys) => Some(surveys),
-            _ => None,
-        },
-    };
-    Ok((place, (seat, surveys)))
-}
-
-/// What all leaders said, by place.
-fn seats_and_surveys(parts: &[Vec<u8>]) -> Result<Vec<Said>> {
-    let said = parts.iter().filter(|part| !part.is_empty());
-    let said = said.map(|part| decode_said(part));
-    let said: std::result::Result<Vec<_>, _> = said.collect();
-    let mut said = said.map_err(|error| Error::malformed("what a node has", error))?;
-    said.sort_by_key(|(place, _)| *place);
-    Ok(said.into_iter().map(|(_, said)| said).collect())
-}
-
 /// Rank 0 looks what there is and has lost stores made again.
 fn prepare(
     agent: Option<&NodeAgent>,
@@ -681,40 +645,54 @@ impl Session {
         }
     }
 
-    /// Makes a rank wait that takes checkpoints faster than they are protected: while one is encoded, two
-    /// more may be committed. Who waited in vain does not wait again before something moves: whoever
+    /// Checkpoints may be taken faster than they are protected. In a job of one group the newest is encoded next,
+    /// and nobody waits. Of several groups the slowest says what is kept: while it encodes one, two more may be
+    /// committed, and then a rank waits. Who waited in vain does not wait again before something moves: whoever
     /// encoded may be dead.
     pub(super) fn wait_for_protection(&mut self) {
         if !self.protection.is_on() {
             return;
         }
         let control = &self.node.control;
+        let limit = Duration::from_millis(self.config.timeout_ms);
+        let far = (control.encoding(), control.protected_in_group());
+        if control.one_group() {
+            if self.protection.stands_still(far, limit) {
+                self.tell_unprotected(limit);
+            }
+            return;
+        }
         let next = self.last_number + 1;
         let room = || {
             let encoding = control.encoding();
             encoding <= control.protected_in_group() || next <= encoding.number + 2
         };
-        let far = (control.encoding(), control.protected_in_group());
         if room() || self.protection.in_vain == Some(far) {
             return;
         }
         let watch = Stopwatch::start();
-        let limit = Duration::from_millis(self.config.timeout_ms);
         let waited = wait_until("an earlier checkpoint to be protected", limit, room);
         self.protection.in_vain = waited
             .is_err()
             .then(|| (control.encoding(), control.protected_in_group()));
-        if waited.is_err() && self.node.leads() {
-            notice::warn(&format!(
-                "checkpoint {} is still not protected after {} ms; going on without, and without waiting \
-                 for it again",
-                control.encoding(),
-                limit.as_millis()
-            ));
+        if waited.is_err() {
+            self.tell_unprotected(limit);
         }
         if let Some(file) = &mut self.metrics {
             file.metrics.protection_waits += 1;
             file.metrics.protection_wait_seconds += watch.seconds();
+        }
+    }
+
+    /// Says that a checkpoint is not protected though it should be.
+    fn tell_unprotected(&self, limit: Duration) {
+        if self.node.leads() {
+            notice::warn(&format!(
+                "checkpoint {} is still not protected after {} ms; going on without, and without waiting \
+                 for it again",
+                self.node.control.encoding(),
+                limit.as_millis()
+            ));
         }
     }
 

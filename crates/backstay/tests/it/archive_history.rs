@@ -27,6 +27,8 @@ fn node(folder: &Path, place: usize) -> Config {
         archive_retained: 30,
         archive_codec: ArchiveCodec::Ratio,
         archive_reserve_bytes: Some(8 << 20),
+        // Loaded machines drain slowly, and nothing here is about how long it takes.
+        timeout_ms: 120_000,
         ..config(folder)
     }
 }

@@ -9,6 +9,7 @@
 
 mod aggregators;
 mod agreement;
+mod ahead;
 mod archive;
 mod archive_history;
 mod job;

@@ -301,8 +301,8 @@ fn a_round_does_not_wait_for_what_the_job_went_back_behind() {
     assert!(waited < Duration::from_secs(12), "{waited:?}");
 }
 
-#[test]
-fn who_waited_in_vain_for_protection_does_not_wait_again() {
+/// `groups` of the four nodes; how long the first rank waited while the round of its group hung, in ms.
+fn waited_for_a_round_that_hangs(groups: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let network = SimNetwork::new(1);
@@ -317,22 +317,31 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
         }
         None
     });
-    let change = |config: &mut Config| config.timeout_ms = 700;
+    let change = |config: &mut Config| {
+        config.timeout_ms = 700;
+        config.group_size = u32::try_from(NODES / groups).unwrap();
+    };
     start(folder, &network, change, |rank| {
         rank.take_protected();
         if rank.session.rank() == 0 {
             hang.store(true, Ordering::SeqCst);
         }
         let stuck = rank.take();
+        let is_stuck = |rank: &Rank| groups == 1 || rank.session.rank() == 0;
         // Its round has begun, and hangs.
-        while rank.session.protection().encoding != Some(stuck.checkpoint()) {
+        while is_stuck(rank) && rank.session.protection().encoding != Some(stuck.checkpoint()) {
             std::thread::yield_now();
         }
-        for _ in 0..10 {
+        for at in 0..10 {
+            if at == 5 {
+                std::thread::sleep(Duration::from_millis(800));
+            }
             rank.take();
         }
-        let shortfall = rank.session.protection().shortfall.unwrap();
-        assert!(shortfall.contains("hangs or is dead"), "{shortfall}");
+        if is_stuck(rank) {
+            let shortfall = rank.session.protection().shortfall.unwrap();
+            assert!(shortfall.contains("hangs or is dead"), "{shortfall}");
+        }
         if rank.session.rank() == 0 {
             hang.store(false, Ordering::SeqCst);
         }
@@ -347,8 +356,18 @@ fn who_waited_in_vain_for_protection_does_not_wait_again() {
         }
         protected.unwrap();
     });
-    let waited = waited_ms(folder);
+    waited_ms(folder)
+}
+
+#[test]
+fn who_waited_in_vain_for_protection_does_not_wait_again() {
+    let waited = waited_for_a_round_that_hangs(2);
     assert!((700..1400).contains(&waited), "{waited} ms: once in vain");
+}
+
+#[test]
+fn in_a_job_of_one_group_nobody_waits_for_protection() {
+    assert_eq!(waited_for_a_round_that_hangs(1), 0);
 }
 
 #[test]

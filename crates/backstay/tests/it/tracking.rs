@@ -318,6 +318,7 @@ fn rank_store() -> RankStore {
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: Duration::from_secs(5),
+        space_later: false,
     };
     let control = Control::start(words, 64).unwrap();
     let reserve = Reserve::create(device, control, &superblock, 2, settings).unwrap();

@@ -15,7 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -190,9 +190,22 @@ impl FileDevice {
             return self.write_file(bytes, offset);
         };
         let length = self.length.load(Ordering::Acquire);
-        let done = mapped.write(&opened.file, bytes, offset, length);
-        if done == bytes.len() {
-            return Ok(());
+        let mut done = 0;
+        loop {
+            let at = offset + to_u64(done);
+            done += mapped.write(&opened.file, &bytes[done..], at, length);
+            if done == bytes.len() {
+                return Ok(());
+            }
+            let at = offset + to_u64(done);
+            let first = mapped.first(&opened.file, at, bytes.len() - done);
+            if first == 0 {
+                break;
+            }
+            // A write of a file that became shorter would make it longer.
+            self.refresh()?;
+            self.write_file(&bytes[done..done + first], at)?;
+            done += first;
         }
         // The window could not be populated: the file became shorter, or the file system is full,
         // or there is no mapping here. The file's own write says which.
@@ -296,9 +309,37 @@ impl Device for FileDevice {
         }
         let _under_way = fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
         open::check_file_size(length_bytes)?;
-        fallocate(&self.now().file, FallocateFlags::empty(), 0, length_bytes)?;
+        // Looking through what is real already takes time of its own.
+        let is_real = self.allocated_bytes()? >= length;
+        let from = if is_real { length } else { 0 };
+        if from < length_bytes {
+            let file = &self.now().file;
+            fallocate(file, FallocateFlags::empty(), from, length_bytes - from)?;
+        }
         self.length.fetch_max(length_bytes, Ordering::AcqRel);
         Ok(())
+    }
+
+    fn extend(&self, length_bytes: u64) -> Result<()> {
+        let more = length_bytes.saturating_sub(self.allocated_bytes()?);
+        // What no page is there for is found when it is written: as an error, also through the mapping.
+        if !self.memory || self.free_bytes().is_none_or(|free| free < more) {
+            return self.reserve(length_bytes);
+        }
+        let _writer = self.writer();
+        let _under_way = fault::check(&self.path, Access::Reserve, 0, length_bytes)?;
+        open::check_file_size(length_bytes)?;
+        if length_bytes > self.length_bytes()? {
+            self.now().file.set_len(length_bytes)?;
+        }
+        self.length.fetch_max(length_bytes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn prepare(&self, stop: &AtomicBool) {
+        if let Some(mapped) = &self.now().mapped {
+            mapped.prepare(self.length.load(Ordering::Acquire), stop);
+        }
     }
 
     fn free_bytes(&self) -> Option<u64> {
@@ -384,6 +425,44 @@ mod tests {
                 expected
             );
         }
+    }
+
+    #[test]
+    fn a_window_is_filled_through_the_file_and_written_again_through_the_mapping() {
+        let Some(folder) = memory_folder() else {
+            return;
+        };
+        let device = FileDevice::open(&folder.path().join("store"), true).unwrap();
+        device.extend(10 << 20).unwrap();
+        assert_eq!(device.allocated_bytes().unwrap(), 0);
+        let mapped = device.first.mapped.as_ref().unwrap();
+        let is_first = |offset| mapped.first(&device.first.file, offset, 16_384) > 0;
+        let (one, two) = (pattern(6 << 20, 3), pattern(6 << 20, 5));
+        device.write_at(&one, 0).unwrap();
+        assert_eq!(device.allocated_bytes().unwrap(), 6 << 20, "no page more");
+        assert!(is_first(0) && is_first(5 << 20));
+        device.prepare(&AtomicBool::new(true));
+        assert!(is_first(0), "it was told to stop");
+        device.prepare(&AtomicBool::new(false));
+        assert!(!is_first(0) && !is_first(5 << 20));
+        assert_eq!(
+            device.allocated_bytes().unwrap(),
+            8 << 20,
+            "nothing was written behind"
+        );
+        device.write_at(&two, 1000).unwrap();
+        let mut found = vec![0; 10 << 20];
+        device.read_at(&mut found, 0).unwrap();
+        assert!(found[..1000] == one[..1000] && found[1000..1000 + two.len()] == two);
+        assert!(found[1000 + two.len()..].iter().all(|&byte| byte == 0));
+        // Where nobody prepares it, who writes does.
+        let last = 8 << 20;
+        let times = (0..1000).take_while(|_| mapped.first(&device.first.file, last, 2 << 20) > 0);
+        assert!((2..10).contains(&times.count()));
+        device.write_at(&one[..2 << 20], last).unwrap();
+        device.read_at(&mut found, 0).unwrap();
+        assert!(found[8 << 20..] == one[..2 << 20]);
+        assert!(device.extend(u64::MAX / 4).is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! In from: `file`. Out to: the page cache, which is the storage of such a file system.
 //! Invariants: no byte is stored into a window before the kernel populated it without error, so
 //! that a sparse or shortened file is an error and no SIGBUS; nothing is written beyond the length.
+//! Where a window is filled for the first time it is not populated, as the kernel would fill it with
+//! zeros first: that goes through the file.
 #![expect(unsafe_code, reason = "mapping a file and storing into the mapping")]
 
 use super::sealed::Mapping;
@@ -25,6 +27,12 @@ const WINDOW_BYTES: u64 = 4 << 20;
 const TABLE_SPANS: usize = 64;
 const TABLES: usize = 64;
 const WINDOWS: usize = to_usize(SPAN_BYTES / WINDOW_BYTES);
+/// Less than a page is never written through the file: the kernel would fill the rest with zeros.
+const FIRST_BYTES_MIN: usize = 4096;
+/// Written through the file so often, a window is populated by who writes it: nobody does it in the background.
+const TIMES_THROUGH_FILE: u64 = 4;
+/// Populated by the background at once: the program's own changes of its memory map wait for no more.
+const STEP_BYTES: u64 = 256 << 10;
 
 /// The mapping of a file, made span by span as writes arrive. Shared by threads that write disjoint
 /// ranges.
@@ -45,6 +53,8 @@ struct Span {
     base: NonNull<u8>,
     /// Bytes from the start of each window that are populated.
     populated: Box<[AtomicU64; WINDOWS]>,
+    /// Bytes of each window that were written through the file instead.
+    through_file: Box<[AtomicU64; WINDOWS]>,
 }
 
 // SAFETY: a span owns its mapping; threads write disjoint ranges of it through raw pointers (the
@@ -63,8 +73,8 @@ impl Mapped {
     }
 
     /// Writes `bytes` at `offset` of `file`, all below `length`, and says how many leading bytes
-    /// were written: fewer than all where mapping or populating failed. The caller then writes the
-    /// rest through the file, which has the true error if there is one.
+    /// were written: fewer than all where mapping or populating failed, or where [`Self::first`] has to be
+    /// asked. The caller then writes the rest through the file, which has the true error if there is one.
     pub(super) fn write(&self, file: &File, bytes: &[u8], offset: u64, length: u64) -> usize {
         let mut done = 0;
         while done < bytes.len() && !self.refused.load(Ordering::Relaxed) {
@@ -72,6 +82,9 @@ impl Mapped {
             let in_window = position % WINDOW_BYTES;
             let size = to_usize(WINDOW_BYTES - in_window).min(bytes.len() - done);
             let window_end = in_window + to_u64(size);
+            if self.is_first(file, position, size) {
+                break;
+            }
             let Some(place) = self.place(file, position, window_end, length) else {
                 break;
             };
@@ -81,6 +94,56 @@ impl Mapped {
             done += size;
         }
         done
+    }
+
+    /// How many of `size` bytes at `position` are to be written through the file, since their window is filled for
+    /// the first time: they count as written so. None where the window is populated, or is to be.
+    pub(super) fn first(&self, file: &File, position: u64, size: usize) -> usize {
+        let size = to_usize(WINDOW_BYTES - position % WINDOW_BYTES).min(size);
+        if !self.is_first(file, position, size) {
+            return 0;
+        }
+        if let Some(span) = self.span_of(file, position) {
+            let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
+            span.through_file[window].fetch_add(to_u64(size), Ordering::Relaxed);
+        }
+        size
+    }
+
+    /// Whether `size` bytes of one window go through the file: it is not populated, as far as this process filled it for
+    /// the first time.
+    fn is_first(&self, file: &File, position: u64, size: usize) -> bool {
+        if size < FIRST_BYTES_MIN {
+            return false;
+        }
+        let Some(span) = self.span_of(file, position) else {
+            return false;
+        };
+        let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
+        let window_end = position % WINDOW_BYTES + to_u64(size);
+        span.populated[window].load(Ordering::Acquire) < window_end
+            && span.through_file[window].load(Ordering::Relaxed) + to_u64(size)
+                <= TIMES_THROUGH_FILE * WINDOW_BYTES
+    }
+
+    /// Populates what was written through the file, of a file of `length` bytes, until it is told to stop.
+    pub(super) fn prepare(&self, length: u64, stop: &AtomicBool) {
+        for (number, span) in self.spans() {
+            for window in 0..WINDOWS {
+                let start = to_u64(number) * SPAN_BYTES + to_u64(window) * WINDOW_BYTES;
+                let reach = WINDOW_BYTES.min(length.saturating_sub(start));
+                let populated = || span.populated[window].load(Ordering::Acquire);
+                if span.through_file[window].load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                while populated() < reach {
+                    let next = (populated() + STEP_BYTES).min(reach);
+                    if stop.load(Ordering::Acquire) || span.populate(window, next).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
     }
 
     /// `size` bytes at `offset` of `file`, all below `length`, where they lie in one span and can be
@@ -128,16 +191,7 @@ impl Mapped {
         window_end: u64,
         length: u64,
     ) -> Option<NonNull<u8>> {
-        let (number, in_span) = (to_usize(position / SPAN_BYTES), position % SPAN_BYTES);
-        let table = self.tables.get(number / TABLE_SPANS)?;
-        let table = table.get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_SPANS]));
-        let span = table[number % TABLE_SPANS].get_or_init(|| {
-            let span = Span::map(file, to_u64(number) * SPAN_BYTES);
-            // Without address space (RLIMIT_AS) each further try would be another failing call.
-            self.refused.fetch_or(span.is_err(), Ordering::Relaxed);
-            span.ok()
-        });
-        let span = span.as_ref()?;
+        let (span, in_span) = (self.span_of(file, position)?, position % SPAN_BYTES);
         let window = to_usize(in_span / WINDOW_BYTES);
         if span.populated[window].load(Ordering::Acquire) < window_end {
             let window_start = position - position % WINDOW_BYTES;
@@ -154,6 +208,20 @@ impl Mapped {
         }
         // SAFETY: `in_span` is less than the size of the mapping.
         Some(unsafe { span.base.add(to_usize(in_span)) })
+    }
+
+    /// The span of `position`, mapped now if it was not.
+    fn span_of(&self, file: &File, position: u64) -> Option<&Span> {
+        let number = to_usize(position / SPAN_BYTES);
+        let table = self.tables.get(number / TABLE_SPANS)?;
+        let table = table.get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_SPANS]));
+        let span = table[number % TABLE_SPANS].get_or_init(|| {
+            let span = Span::map(file, to_u64(number) * SPAN_BYTES);
+            // Without address space (RLIMIT_AS) each further try would be another failing call.
+            self.refused.fetch_or(span.is_err(), Ordering::Relaxed);
+            span.ok()
+        });
+        span.as_ref()
     }
 
     /// The spans there are, and their numbers.
@@ -200,16 +268,18 @@ impl Span {
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
             populated: Box::new([const { AtomicU64::new(0) }; WINDOWS]),
+            through_file: Box::new([const { AtomicU64::new(0) }; WINDOWS]),
         })
     }
 
     /// Makes the first `reach` bytes of a window present and writable.
     fn populate(&self, window: usize, reach: u64) -> Result<(), Errno> {
-        let start = window * to_usize(WINDOW_BYTES);
+        let done = self.populated[window].load(Ordering::Acquire).min(reach);
+        let start = window * to_usize(WINDOW_BYTES) + to_usize(done);
         // SAFETY: the range lies in the mapping; populating changes no byte.
         unsafe {
             let address = self.base.add(start).as_ptr().cast();
-            madvise(address, to_usize(reach), Advice::LinuxPopulateWrite)?;
+            madvise(address, to_usize(reach - done), Advice::LinuxPopulateWrite)?;
         }
         self.populated[window].fetch_max(reach, Ordering::AcqRel);
         Ok(())

@@ -24,6 +24,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::Result;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 /// Makes the names in `folder` durable, where the file system can.
 pub fn sync_folder(folder: &Path) -> Result<()> {
@@ -103,6 +104,11 @@ pub trait Device: ReadAt {
     fn sync(&self) -> Result<()>;
     /// Grows the device to `length_bytes` of real space.
     fn reserve(&self, length_bytes: u64) -> Result<()>;
+    /// Grows the device to `length_bytes` that need not be real space before they are written; an error where there is
+    /// less.
+    fn extend(&self, length_bytes: u64) -> Result<()> {
+        self.reserve(length_bytes)
+    }
     /// Has real space for a range within the length again, where [`Device::discard`] gave it back.
     fn reserve_again(&self, _offset: u64, _bytes: u64) -> Result<()> {
         Ok(())
@@ -116,6 +122,8 @@ pub trait Device: ReadAt {
     fn shrink(&self, _length_bytes: u64) -> Result<bool> {
         Ok(false)
     }
+    /// Does in the time of a thread of the background what makes later writes cheaper, until it is told to stop.
+    fn prepare(&self, _stop: &AtomicBool) {}
     /// Bytes that it could still grow by, where that is known.
     fn free_bytes(&self) -> Option<u64> {
         None

@@ -24,6 +24,10 @@ use backstay_store::stripe_log::{LOG_FILES, LogFiles, StripeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a member looks in a round for space that the ranks gave up.
+const RELEASE_EVERY: Duration = Duration::from_millis(50);
 
 /// How much of a segment stripes cover, and how many of them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,6 +61,8 @@ pub(super) struct NodeMember {
     arriving: Vec<Extent>,
     /// Segments whose extents this round may put into stripes.
     offered: BTreeSet<SegmentId>,
+    /// When space was given back last.
+    released: Stopwatch,
     /// Segments that logs of other members may name though this one's does not.
     unsettled: BTreeSet<SegmentId>,
     /// It was made durable, so that other members may have recorded the round.
@@ -119,6 +125,7 @@ impl NodeMember {
             taken: Vec::new(),
             arriving: Vec::new(),
             offered: BTreeSet::new(),
+            released: Stopwatch::start(),
             unsettled: BTreeSet::new(),
             flushed: false,
             freed: Vec::new(),
@@ -360,6 +367,7 @@ impl NodeMember {
 
     /// Gives back the space that no log of the group can name.
     fn release(&mut self) {
+        self.released = Stopwatch::start();
         self.space.settle();
         self.space.release_empty(&self.reserve.pool(Owner::Parity));
         let control = self.reserve.control();
@@ -484,6 +492,10 @@ impl NodeMember {
 
     /// Space for a parity extent.
     fn allocate(&mut self, length_bytes: u32) -> Result<(Extent, u64)> {
+        // In a long round the ranks go on, and give up what it does not need.
+        if self.released.elapsed() > RELEASE_EVERY {
+            self.release();
+        }
         let pool = self.reserve.pool(Owner::Parity);
         let place = self.space.allocate(index(length_bytes), &pool)?;
         let extent = Extent {

@@ -412,6 +412,7 @@ fn attach(state: &Mutex<State>, directory: &Path, store_directory: &Path) -> Res
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: timeout,
+        space_later: false,
     };
     let device = Arc::new(device);
     lock(state).held.push(Arc::clone(&device));

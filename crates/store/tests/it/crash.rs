@@ -29,6 +29,7 @@ const SLOT_CAPACITY: u64 = 64;
 const SETTINGS: ReserveSettings = ReserveSettings {
     reserve_bytes_max: None,
     wait: Duration::from_secs(5),
+    space_later: false,
 };
 
 /// How large a job is.

@@ -76,6 +76,7 @@ fn a_sync_seals_only_the_segments_that_were_there_before_it() {
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: Duration::from_secs(5),
+        space_later: false,
     };
     let shared: Arc<dyn Device> = device.clone();
     let reserve = Reserve::create(shared, control.clone(), &superblock, 2, settings).unwrap();

@@ -29,6 +29,7 @@ pub(in crate::agent) fn reserve(folder: &Path) -> Reserve {
     let settings = ReserveSettings {
         reserve_bytes_max: None,
         wait: Duration::from_secs(5),
+        space_later: false,
     };
     Reserve::create(Arc::new(device), control, &superblock, 4, settings).unwrap()
 }
@@ -106,6 +107,27 @@ fn what_others_may_have_recorded_keeps_its_place_and_what_nobody_can_have_does_n
         let places = member.places(16);
         assert_eq!(places.contains(&place), !stays, "{known_from}: {places:?}");
     }
+}
+
+/// A long round goes on while its node commits further: checkpoints that it is not about come and go.
+#[test]
+fn what_a_round_does_not_need_is_free_while_it_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = member(folder.path());
+    member.begin((1, 1), 1).unwrap();
+    let control = member.reserve.control().clone();
+    let [needed, dropped] = [(); 2].map(|()| {
+        let slot = control.take_slot(Owner::Rank(0)).unwrap();
+        let segment = control.take_segment_id();
+        control.describe_slot(slot, segment, SegmentClass::Large);
+        control.retire_slot(slot);
+        (slot, segment)
+    });
+    member.offered.insert(needed.1);
+    std::thread::sleep(2 * RELEASE_EVERY);
+    member.allocate(PARITY_BYTES).unwrap();
+    assert!(control.is_retired(needed.0), "a stripe may name it");
+    assert!(!control.is_retired(dropped.0));
 }
 
 /// A file on a file system without room.
