@@ -199,6 +199,18 @@ fn tell(guard: &mut Guard, message: &Message<'_>) {
     next::set_errno(kept);
 }
 
+/// Tells the agent, and waits until it has done what that means.
+fn tell_and_wait(guard: &mut Guard, message: &Message<'_>) {
+    let kept = next::errno();
+    if let Some(socket) = connection(guard)
+        && send(socket, message)
+    {
+        // Of an agent that is gone nothing more is completed.
+        answer(socket);
+    }
+    next::set_errno(kept);
+}
+
 /// Asks the agent; an error number, 0 if all is well.
 pub(crate) fn ask(message: &Message<'_>) -> c_int {
     let kept = next::errno();
@@ -229,6 +241,24 @@ pub(crate) fn ask(message: &Message<'_>) -> c_int {
     };
     next::set_errno(kept);
     answered
+}
+
+/// Where a file of another node is, once the agent did what `kind` asks; nothing, with `errno`, where there is none.
+pub(crate) fn far(routed: &Routed, kind: Kind) -> Option<*const std::ffi::c_char> {
+    let far = routed.far.as_ref()?;
+    let message = Message {
+        kind,
+        id: 0,
+        value: 0,
+        first: &routed.name,
+        second: &[],
+    };
+    let answered = ask(&message);
+    if answered == 0 {
+        return Some(far.as_ptr());
+    }
+    next::set_errno(answered);
+    None
 }
 
 /// Opens a routed file for writing: the agent first, then `open`, which gives what it opened and its descriptor.
@@ -308,7 +338,13 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
     let failed = c_int::from(file.failed);
     guard.files().remove(&id);
     OPEN.fetch_sub(1, Ordering::Relaxed);
-    tell(guard, &Message::plain(Kind::Closed, id, failed));
+    let message = Message::plain(Kind::Closed, id, failed);
+    if names::spec().is_some_and(Spec::is_spread) {
+        // Other nodes see it before this process goes on.
+        tell_and_wait(guard, &message);
+    } else {
+        tell(guard, &message);
+    }
 }
 
 /// `to` is the file that `from` is, too.

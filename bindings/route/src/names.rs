@@ -6,7 +6,7 @@
 
 use crate::next;
 use backstay_route::table::{Found, Table};
-use backstay_route::{LIVE, TABLE_FILE, VARIABLE};
+use backstay_route::{FAR, LIVE, TABLE_FILE, VARIABLE};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -20,6 +20,8 @@ pub(crate) struct Spec {
     pub(crate) table: Table,
     /// Where the files are.
     pub(crate) live: Vec<u8>,
+    /// Where files of other nodes are to be seen, if there are any.
+    far: Option<Vec<u8>>,
 }
 
 /// A routed name.
@@ -28,6 +30,8 @@ pub(crate) struct Routed {
     pub(crate) name: Vec<u8>,
     /// Where it leads.
     pub(crate) live: CString,
+    /// Where it is to be seen if it is on another node.
+    pub(crate) far: Option<CString>,
 }
 
 impl Routed {
@@ -49,6 +53,8 @@ fn read_spec() -> Option<Spec> {
         let value = libc::getenv(variable.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec())?
     };
+    // On several nodes it is a link, and what the kernel says of places is without.
+    let folder = real_folder(libc::AT_FDCWD, &folder).unwrap_or(folder);
     let join = |name: &str| [&folder[..], b"/", name.as_bytes()].concat();
     let path = CString::new(join(TABLE_FILE)).ok()?;
     let mut bytes = Vec::new();
@@ -70,19 +76,26 @@ fn read_spec() -> Option<Spec> {
         next::close(fd);
     }
     let table = Table::decode(&bytes)?;
-    let live = join(LIVE);
+    let (live, far) = (join(LIVE), join(FAR));
+    let has_far = real_folder(libc::AT_FDCWD, &far).is_some();
     Some(Spec {
         folder,
         table,
         live,
+        far: has_far.then_some(far),
     })
 }
 
 impl Spec {
-    /// Where a name's file is.
-    fn place(&self, folder: usize, rest: &[u8]) -> Option<CString> {
+    /// Whether there are other nodes.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.far.is_some()
+    }
+
+    /// Where a name's file is, below one of the agent's folders.
+    fn place(below: &[u8], folder: usize, rest: &[u8]) -> Option<CString> {
         let number = folder.to_string();
-        let mut place = [&self.live[..], b"/", number.as_bytes()].concat();
+        let mut place = [below, b"/", number.as_bytes()].concat();
         if !rest.is_empty() {
             place.push(b'/');
             place.extend(rest);
@@ -101,8 +114,14 @@ impl Spec {
 
     fn routed(&self, name: Vec<u8>) -> Option<Routed> {
         let Found { folder, rest, .. } = self.table.find(&name)?;
-        let live = self.place(folder, rest)?;
-        Some(Routed { name, live })
+        let (live, far) = self.places(folder, rest)?;
+        Some(Routed { name, live, far })
+    }
+
+    fn places(&self, folder: usize, rest: &[u8]) -> Option<(CString, Option<CString>)> {
+        let far = self.far.as_ref();
+        let far = far.and_then(|far| Self::place(far, folder, rest));
+        Some((Self::place(&self.live, folder, rest)?, far))
     }
 }
 
@@ -154,8 +173,8 @@ pub(crate) unsafe fn resolve_folder(folder: c_int, path: *const c_char) -> Optio
 pub(crate) fn folder_at(name: Vec<u8>) -> Option<Routed> {
     let spec = spec()?;
     let (folder, rest) = spec.table.find_folder(&name)?;
-    let live = spec.place(folder, rest)?;
-    Some(Routed { name, live })
+    let (live, far) = spec.places(folder, rest)?;
+    Some(Routed { name, live, far })
 }
 
 /// The absolute path of a name, which need not be there.

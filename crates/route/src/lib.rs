@@ -20,3 +20,5 @@ pub const SOCKET: &str = "socket";
 pub const LIVE: &str = "live";
 /// Revisions of them that are complete.
 pub const KEPT: &str = "kept";
+/// Files of other nodes, to be seen and read; it is there where there are other nodes.
+pub const FAR: &str = "far";

@@ -16,7 +16,7 @@ pub enum Kind {
     Open,
     /// That open failed.
     NotOpened,
-    /// The file `id` is closed for writing; `value` is 0 if that went well.
+    /// The file `id` is closed for writing; `value` is 0 if that went well. Answered where there are other nodes.
     Closed,
     /// This process has `first` open as its file `id`, since it is the child of one that had.
     Inherited,
@@ -32,9 +32,15 @@ pub enum Kind {
     Leaving,
     /// All that this process wrote is in its files; its status is `value`.
     Bye,
+    /// Show size and times of `first`, which is not on this node, in the folder [`crate::FAR`]. Answered.
+    Look,
+    /// Put `first`, which is not on this node, in the folder [`crate::FAR`]. Answered.
+    Fetch,
+    /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
+    List,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 13] = [
     Kind::Open,
     Kind::NotOpened,
     Kind::Closed,
@@ -45,6 +51,9 @@ const KINDS: [Kind; 10] = [
     Kind::RenameFolder,
     Kind::Leaving,
     Kind::Bye,
+    Kind::Look,
+    Kind::Fetch,
+    Kind::List,
 ];
 
 /// Of [`Kind::Rename`]: the first name is routed.

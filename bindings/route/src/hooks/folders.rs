@@ -5,7 +5,8 @@
 //! that of the file system, then that of the memory; positions (telldir) are those of the file system.
 
 use crate::names::{Routed, absolute_of, folder_at, path_of, spec};
-use crate::next;
+use crate::{agent, next};
+use backstay_route::message::Kind;
 use libc::{DIR, dirent, stat};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -16,9 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 struct Listing {
     /// Its absolute path.
     name: Vec<u8>,
-    /// A `DIR`.
-    place: usize,
-    in_place: bool,
+    /// What is read after the folder, each a `DIR`.
+    places: Vec<usize>,
+    /// How many of all were read to the end.
+    read: usize,
 }
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -28,12 +30,17 @@ fn listings() -> MutexGuard<'static, BTreeMap<usize, Listing>> {
     LISTINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn open_place(routed: &Routed) -> *mut DIR {
+/// What is routed in a folder: of this node, and what others have.
+fn open_places(routed: &Routed) -> Vec<usize> {
     let kept = next::errno();
-    // SAFETY: a path that ends in zero.
-    let place = unsafe { next::opendir(routed.path()) };
+    let far = agent::far(routed, Kind::List);
+    let places = [Some(routed.path()), far].into_iter().flatten();
+    // SAFETY: paths that end in zero.
+    let places = places.map(|path| unsafe { next::opendir(path) });
+    let places = places.filter(|place| !place.is_null());
+    let places = places.map(|place| place.expose_provenance()).collect();
     next::set_errno(kept);
-    place
+    places
 }
 
 /// What was opened is listed with what is routed in it.
@@ -48,14 +55,13 @@ unsafe fn listed(folder: *mut DIR) -> *mut DIR {
     let Some(routed) = name.and_then(folder_at) else {
         return folder;
     };
-    let place = open_place(&routed);
-    if !place.is_null() {
+    let places = open_places(&routed);
+    if !places.is_empty() {
         let listing = Listing {
             name: routed.name,
-            place: place.addr(),
-            in_place: false,
+            places,
+            read: 0,
         };
-        place.expose_provenance();
         listings().insert(folder.addr(), listing);
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
@@ -106,7 +112,7 @@ unsafe extern "C" fn readdir(folder: *mut DIR) -> *mut dirent {
         let Some(listing) = listings.get_mut(&folder.addr()) else {
             return next::readdir(folder);
         };
-        while !listing.in_place {
+        while listing.read == 0 {
             let kept = next::errno();
             next::set_errno(0);
             let entry = next::readdir(folder);
@@ -115,19 +121,21 @@ unsafe extern "C" fn readdir(folder: *mut DIR) -> *mut dirent {
             }
             next::set_errno(kept);
             if entry.is_null() {
-                listing.in_place = true;
+                listing.read = 1;
             } else if !is_hidden(listing, entry) {
                 return entry;
             }
         }
-        let place = std::ptr::with_exposed_provenance_mut(listing.place);
-        loop {
-            let entry = next::readdir(place);
-            // Folders are those of the file system.
-            if entry.is_null() || (*entry).d_type != libc::DT_DIR {
+        while let Some(&place) = listing.places.get(listing.read - 1) {
+            let entry = next::readdir(std::ptr::with_exposed_provenance_mut(place));
+            if entry.is_null() {
+                listing.read += 1;
+            } else if (*entry).d_type != libc::DT_DIR {
+                // Folders are those of the file system.
                 return entry;
             }
         }
+        std::ptr::null_mut()
     }
 }
 
@@ -145,8 +153,10 @@ unsafe extern "C" fn rewinddir(folder: *mut DIR) {
         if COUNT.load(Ordering::Relaxed) > 0
             && let Some(listing) = listings().get_mut(&folder.addr())
         {
-            listing.in_place = false;
-            next::rewinddir(std::ptr::with_exposed_provenance_mut(listing.place));
+            listing.read = 0;
+            for &place in &listing.places {
+                next::rewinddir(std::ptr::with_exposed_provenance_mut(place));
+            }
         }
     }
 }
@@ -159,7 +169,9 @@ unsafe extern "C" fn closedir(folder: *mut DIR) -> c_int {
             && let Some(listing) = listings().remove(&folder.addr())
         {
             COUNT.fetch_sub(1, Ordering::Relaxed);
-            next::closedir(std::ptr::with_exposed_provenance_mut(listing.place));
+            for place in listing.places {
+                next::closedir(std::ptr::with_exposed_provenance_mut(place));
+            }
         }
         next::closedir(folder)
     }

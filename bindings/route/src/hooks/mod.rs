@@ -13,6 +13,7 @@ pub(crate) mod stat;
 
 use crate::names::Routed;
 use crate::next;
+use backstay_route::message::Kind;
 use std::ffi::{c_char, c_int};
 
 /// Whether a path is a folder of the file system: folders are not routed, whatever their names.
@@ -25,7 +26,7 @@ unsafe fn is_folder(folder: c_int, path: *const c_char) -> bool {
     }
 }
 
-/// Whether the file of a routed name is there.
+/// Whether the file of a routed name is on this node.
 fn is_there(routed: &Routed) -> bool {
     // SAFETY: zeros are such a structure; the path ends in zero.
     unsafe {
@@ -43,12 +44,15 @@ fn is_there(routed: &Routed) -> bool {
 unsafe fn at_place(
     routed: &Routed,
     (folder, path): (c_int, *const c_char),
-    at_place: impl FnOnce(*const c_char) -> c_int,
+    at_place: impl Fn(*const c_char) -> c_int,
     as_it_is: impl FnOnce() -> c_int,
 ) -> c_int {
     let outcome = at_place(routed.path());
     if outcome == 0 || next::errno() != libc::ENOENT {
         return outcome;
+    }
+    if let Some(far) = crate::agent::far(routed, Kind::Look) {
+        return at_place(far);
     }
     // SAFETY: the caller's promise.
     if unsafe { is_folder(folder, path) } {

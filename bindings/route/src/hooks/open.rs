@@ -6,6 +6,7 @@
 use super::is_folder;
 use crate::names::{Routed, resolve};
 use crate::{agent, next};
+use backstay_route::message::Kind;
 use libc::FILE;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -26,6 +27,29 @@ fn open_place(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
     fd
 }
 
+/// The same to read, wherever the file is.
+fn read_place(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
+    let fd = open_place(routed, flags, mode);
+    if fd >= 0 || next::errno() != libc::ENOENT {
+        return fd;
+    }
+    // SAFETY: a path that ends in zero.
+    let open = |far| unsafe { next::openat(libc::AT_FDCWD, far, flags & !libc::O_DIRECT, mode) };
+    brought(routed, |far| Some(open(far)).filter(|&fd| fd >= 0)).unwrap_or(-1)
+}
+
+/// Brings a file of another node here, and opens it; `errno` says why not.
+fn brought<T>(routed: &Routed, open: impl Fn(*const c_char) -> Option<T>) -> Option<T> {
+    // One that nobody opened for some time may go just before.
+    for _ in 0..3 {
+        let opened = open(agent::far(routed, Kind::Fetch)?);
+        if opened.is_some() || next::errno() != libc::ENOENT {
+            return opened;
+        }
+    }
+    None
+}
+
 unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's promise.
     let routed = unsafe { resolve(folder, path) };
@@ -42,7 +66,7 @@ unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint
         };
         return agent::open(&routed, flags, open).unwrap_or(-1);
     }
-    let fd = open_place(&routed, flags, mode);
+    let fd = read_place(&routed, flags, mode);
     // SAFETY: the program's promise.
     if fd < 0 && next::errno() == libc::ENOENT && unsafe { is_folder(folder, path) } {
         // SAFETY: the program's promise.
@@ -156,7 +180,11 @@ unsafe fn stream(
     // SAFETY: the program's promise.
     let flags = unsafe { flags_of(mode) };
     if !writes(flags) {
-        let file = open(routed.path());
+        let mut file = open(routed.path());
+        if file.is_null() && next::errno() == libc::ENOENT {
+            let open = |far| Some(open(far)).filter(|file| !file.is_null());
+            file = brought(&routed, open).unwrap_or(std::ptr::null_mut());
+        }
         // SAFETY: the program's promise.
         let is_folder = || unsafe { is_folder(libc::AT_FDCWD, path) };
         if file.is_null() && next::errno() == libc::ENOENT && is_folder() {

@@ -7,12 +7,14 @@
 //! Invariants: it ends when `run` does, whatever ends that, with a last checkpoint of what is complete.
 
 use crate::output::{Failure, result};
-use backstay::Config;
+use backstay::{Config, ErrorKind};
+use backstay_base::error::Error;
 use backstay_base::units;
+use backstay_net::{Peer, Secret};
 use backstay_service::routing::rules::parse;
-use backstay_service::routing::{End, Options, program, run as run_agent};
+use backstay_service::routing::{End, Options, Together, program, run as run_agent};
 use backstay_service::supervise::command::Command;
-use backstay_service::supervise::routing::RoutePlan;
+use backstay_service::supervise::routing::{Reach, RoutePlan};
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
@@ -48,6 +50,12 @@ pub(crate) struct AgentArgs {
     ranks: Option<u32>,
     #[arg(long, value_parser = quiet)]
     quiet: f64,
+    /// It is one of several, on this host.
+    #[arg(long)]
+    host: Option<String>,
+    /// The preload library, which has to be there on this host.
+    #[arg(long)]
+    library: Option<PathBuf>,
     #[arg(last = true)]
     patterns: Vec<OsString>,
 }
@@ -67,6 +75,7 @@ impl RouteArgs {
         command: &Command,
         job: Option<&String>,
         own_names: Vec<String>,
+        reach: Reach,
     ) -> Result<Option<RoutePlan>, Failure> {
         if self.route.is_empty() {
             return Ok(None);
@@ -83,8 +92,7 @@ impl RouteArgs {
         }
         let own = std::env::current_exe()
             .map_err(|error| Failure::output("this program's own name", &error))?;
-        let mut words: Vec<OsString> =
-            vec![own.into(), "route-agent".into(), "--job".into(), job.into()];
+        let mut words: Vec<OsString> = vec!["route-agent".into(), "--job".into(), job.into()];
         if let Some(ranks) = command.ranks() {
             words.extend(["--ranks".into(), ranks.to_string().into()]);
         }
@@ -96,9 +104,11 @@ impl RouteArgs {
         words.extend(self.route.iter().cloned());
         let library = self.library()?;
         Ok(Some(RoutePlan {
+            own: own.into(),
             words,
             library,
             own_names,
+            reach,
         }))
     }
 
@@ -151,26 +161,78 @@ fn serve(args: &AgentArgs) -> Result<(), Failure> {
     }
     let here = std::env::current_dir().map_err(|error| Failure::output("this folder", &error))?;
     let routes = parse(&args.patterns, &here, args.ranks).map_err(Failure::usage)?;
+    if let Some(library) = &args.library {
+        std::fs::File::open(library)
+            .map_err(|error| Failure::output(&library.display().to_string(), &error))?;
+    }
     let mut config = Config::from_environment()?;
     config.job = Some(args.job.clone());
     let end = Arc::new(End::default());
-    let told = Arc::clone(&end);
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = std::io::stdin().read_to_string(&mut text);
-        told.is_well
-            .store(read.is_ok() && text.contains("well"), Ordering::Release);
-        told.is_over.store(true, Ordering::Release);
-    });
+    let introduced = |host: &String| introduced(host, Arc::clone(&end));
+    let together = args.host.as_ref().map(introduced).transpose()?;
+    if together.is_none() {
+        await_end(Arc::clone(&end));
+    }
     let quiet = Duration::from_secs_f64(args.quiet);
     run_agent(
         Options {
             config,
             routes,
             quiet,
+            together,
         },
         &end,
         |folder| result(&folder.display().to_string()),
     )?;
     Ok(())
+}
+
+/// Notes when standard input ends, and what stands there until then.
+fn await_end(end: Arc<End>) {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        end.is_well
+            .store(read.is_ok() && text.contains("well"), Ordering::Release);
+        end.is_over.store(true, Ordering::Release);
+    });
+}
+
+/// The next line that `run` says.
+fn hear() -> Result<String, Failure> {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    read.map_err(|error| Failure::output("standard input", &error))?;
+    Ok(line.trim_end().to_owned())
+}
+
+/// One of several is told who it is: its rank, and the secret.
+fn introduced(host: &str, end: Arc<End>) -> Result<Together, Failure> {
+    let wrong = || {
+        Failure::usage("backstay run says who an agent of several is: it is not for use by hand")
+    };
+    let line = hear()?;
+    let (rank, secret) = line.split_once(' ').ok_or_else(wrong)?;
+    let digits = secret.as_bytes().chunks(2);
+    let bytes: Option<Vec<u8>> = digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let bytes: Option<[u8; Secret::BYTES]> = bytes.and_then(|bytes| bytes.try_into().ok());
+    Ok(Together {
+        rank: rank.parse().map_err(|_| wrong())?,
+        host: host.to_owned(),
+        secret: Secret::from_bytes(bytes.ok_or_else(wrong)?),
+        meet: Box::new(move |address| {
+            result(address);
+            let missing = || Error::new(ErrorKind::PeerUnreachable, "backstay run named no agents");
+            let line = hear().map_err(|_| missing())?;
+            await_end(end);
+            let peer = |word: &str| {
+                let (host, address) = word.rsplit_once('=')?;
+                Some(Peer::new(host, address))
+            };
+            let peers: Option<Vec<Peer>> = line.split_whitespace().map(peer).collect();
+            peers.filter(|peers| !peers.is_empty()).ok_or_else(missing)
+        }),
+    })
 }

@@ -15,6 +15,7 @@ use backstay_service::supervise::agents::AgentPlan;
 use backstay_service::supervise::command::{Command, Launcher};
 use backstay_service::supervise::events::Events;
 use backstay_service::supervise::hosts::{Host, parse, parse_list};
+use backstay_service::supervise::routing::Reach;
 use backstay_service::supervise::scheduler::{Flux, Probed, Scheduler, Slurm};
 use backstay_service::supervise::{Options, Parts, supervise};
 use std::os::unix::process::CommandExt;
@@ -181,10 +182,18 @@ fn start(args: &RunArgs) -> Result<u8, Failure> {
         pass_on: settings(),
     };
     let scheduler = scheduler(args, &hosts, &shell);
+    let reach = Reach {
+        remote_shell: shell.clone(),
+        slurm: in_slurm(scheduler.as_deref()),
+        backstay: backstay_there(args, &wrapper),
+        settings: agent_settings(),
+    };
     let (agents, no_agents) = agents(args, scheduler.as_deref(), shell, wrapper)?;
     let events = Events::new(args.json, args.events.as_deref());
     let events = events.map_err(|error| Failure::output("--events", &error))?;
-    let route = args.route.plan(&command, args.job.as_ref(), own_names())?;
+    let route = args
+        .route
+        .plan(&command, args.job.as_ref(), own_names(), reach)?;
     let parts = Parts {
         command,
         hosts,
@@ -295,17 +304,25 @@ fn settings() -> Vec<String> {
     names
 }
 
+fn in_slurm(scheduler: Option<&dyn Scheduler>) -> bool {
+    scheduler.is_some_and(|one| one.name() == "Slurm")
+}
+
+/// The command `backstay`, as hosts find it.
+fn backstay_there(args: &RunArgs, wrapper: &[String]) -> String {
+    let named = args.agent_program.clone();
+    named
+        .or_else(|| wrapper.first().cloned())
+        .unwrap_or_default()
+}
+
 fn agents(
     args: &RunArgs,
     scheduler: Option<&dyn Scheduler>,
     shell: Vec<String>,
     wrapper: Vec<String>,
 ) -> Result<(Option<AgentPlan>, &'static str), Failure> {
-    let backstay = args
-        .agent_program
-        .clone()
-        .or_else(|| wrapper.first().cloned());
-    let backstay = backstay.unwrap_or_default();
+    let backstay = backstay_there(args, &wrapper);
     let has_agents = || {
         let mut asked = std::process::Command::new(&backstay);
         let asked = asked.args(["agent", "--help"]).output();
@@ -326,7 +343,7 @@ fn agents(
         (_, Some(job)) => {
             let plan = AgentPlan {
                 remote_shell: shell,
-                slurm: scheduler.is_some_and(|one| one.name() == "Slurm"),
+                slurm: in_slurm(scheduler),
                 backstay,
                 job: job.clone(),
                 settings: agent_settings(),

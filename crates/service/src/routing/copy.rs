@@ -11,6 +11,7 @@ use std::io::Result;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Copies a file over `to`: beside it, then by a rename.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -62,11 +63,13 @@ fn copy_to(from: &Path, to: &Path) -> Result<()> {
             }
         }
     }
-    target.set_permissions(std::fs::Permissions::from_mode(
-        about.permissions().mode() & 0o7777,
-    ))?;
-    let times = FileTimes::new().set_modified(about.modified()?);
-    target.set_times(times)
+    copy_attributes(&target, about.permissions().mode(), about.modified()?)
+}
+
+/// Gives a file permissions and the time of its last change.
+pub(super) fn copy_attributes(target: &File, mode: u32, modified: SystemTime) -> Result<()> {
+    target.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))?;
+    target.set_times(FileTimes::new().set_modified(modified))
 }
 
 /// Between file systems that do not copy for each other.

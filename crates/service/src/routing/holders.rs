@@ -60,6 +60,7 @@ impl State {
 
     /// Somebody has a file no more, by a close or by death.
     fn left(&mut self, id: FileId, process: ProcessId, by_death: bool) {
+        let order = self.ordered();
         let Some(file) = self.files.get_mut(&id) else {
             return;
         };
@@ -77,12 +78,14 @@ impl State {
         } else {
             Content::Closed(Instant::now())
         };
+        file.order = order;
+        file.moved = false;
         if file.settled && !file.voided {
             self.complete(id);
         }
     }
 
-    fn file_named(&self, name: &[u8]) -> Option<FileId> {
+    pub(super) fn file_named(&self, name: &[u8]) -> Option<FileId> {
         self.names.get(name)?.live
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The routing agent: what programs that nobody changed write to routed names, it makes checkpoints of.
 //!
-//! Purpose: a session of one rank, whose files a program's processes write; they open none.
+//! Purpose: a session of one rank a host, whose files a program's processes write; they open none.
 //! In from: `backstay run --route` (patterns), the preload library (what processes do with names). Out to: checkpoints
 //! of the node's store; the files of the newest one, in memory again when the program starts.
 //! Invariants: a checkpoint has complete files only, of sets that are complete; what a program removed is removed
@@ -14,29 +14,43 @@
 //! | `serve` | the socket |
 //! | `names`, `holders` | what programs do |
 //! | `sets` | what is complete, and what a checkpoint has |
+//! | `together` | an agent of several, one a host |
+//! | `circle`, `talk` | their communicator, and what else they say to each other |
+//! | `rounds` | what is complete on all hosts |
+//! | `catalog`, `nodes` | which host has which name, and files brought from others |
 //!
 //! # The folder
 //!
 //! Beside the store, in `files/route`: `live` has the files as the program sees them, `kept` links to complete
 //! revisions, `table` the patterns for the preload library, `socket` is where its processes connect. A program writes
 //! a file under `live`; when it is complete it is linked under `kept`. Who opens it for writing then gets another file, so
-//! that a checkpoint reads what nobody writes. When it is committed, links of older revisions go.
+//! that a checkpoint reads what nobody writes. When it is committed, links of older revisions go. Where there are other
+//! hosts, `far` has copies of what these have: empty ones of the same size until they are opened.
 
+mod catalog;
+mod circle;
 mod copy;
 mod holders;
 mod names;
+mod nodes;
 pub mod program;
+mod rounds;
 pub mod rules;
 mod serve;
 mod sets;
 mod state;
+mod talk;
+mod together;
 #[cfg(test)]
 mod tests;
+
+pub use together::Together;
 
 use backstay::{Config, Session};
 use backstay_base::comm::Single;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice::{self, SaidOnce};
+use backstay_format::CheckpointId;
 use backstay_route::{KEPT, LIVE, TABLE_FILE};
 use backstay_store::file::FILES_FOLDER;
 use rules::Routes;
@@ -70,6 +84,8 @@ pub struct Options {
     pub routes: Routes,
     /// How long a file has to stay closed until it is complete.
     pub quiet: Duration,
+    /// The agents of other hosts, if there are any.
+    pub together: Option<Together>,
 }
 
 /// How an agent is told that the program ended.
@@ -84,34 +100,38 @@ pub struct End {
 /// Serves a start of the program: restores, tells by `ready` in which folder, and takes checkpoints until the end.
 pub fn run(options: Options, end: &End, ready: impl FnOnce(&Path)) -> Result<()> {
     let claimed = serve::claim(&options.routes.table)?;
+    let ended = match options.together {
+        Some(together) => {
+            let options = (options.config, options.routes, options.quiet);
+            together::run(together, options, end, ready)
+        }
+        None => run_alone(options, end, ready),
+    };
+    drop(claimed);
+    ended
+}
+
+fn run_alone(options: Options, end: &End, ready: impl FnOnce(&Path)) -> Result<()> {
     let mut session = Session::open(Box::new(Single), options.config)?;
-    let folder = make_folder(&session.directory())?;
+    let folder = make_folder(&session.directory(), &[LIVE, KEPT])?;
     write(&folder.join(TABLE_FILE), &options.routes.table.encode())?;
     let mut state = State::new(folder.clone(), options.routes, options.quiet);
     restore(&mut session, &mut state)?;
     let shared = Shared::new(state);
     serve::begin(&folder, &shared)?;
     ready(&folder);
-    let mut agent = Agent {
-        session,
-        shared,
-        count: 0,
-        again: None,
-        failures: SaidOnce::default(),
-    };
+    let mut agent = Agent::new(session, shared);
     while !end.is_over.load(Ordering::Acquire) {
         agent.step(false, false);
     }
     agent.finish(end.is_well.load(Ordering::Acquire));
-    let closed = agent.session.close();
-    drop(claimed);
-    closed
+    agent.session.close()
 }
 
-fn make_folder(directory: &Path) -> Result<PathBuf> {
+fn make_folder(directory: &Path, names: &[&str]) -> Result<PathBuf> {
     let folder = directory.join(FILES_FOLDER).join(ROUTE_FOLDER);
     let failed = |error| Error::io(format!("making {}", folder.display()), error);
-    for name in ["", LIVE, KEPT] {
+    for name in names {
         let mut builder = fs::DirBuilder::new();
         builder
             .recursive(true)
@@ -131,14 +151,15 @@ fn restore(session: &mut Session, state: &mut State) -> Result<()> {
     let restored = match session.restart_start() {
         Ok(restored) => restored,
         Err(error) if error.kind() == ErrorKind::NoCheckpoint => {
-            let taken = state
-                .take_in_all()
-                .map_err(|error| Error::io("taking files in", error))?;
-            if taken > 0 {
-                notice::info(&format!(
-                    "routing: {taken} files that stand under routed names are taken into memory"
-                ));
-            }
+            let take_in = |state: &mut State| {
+                let standing = state.standing()?;
+                standing
+                    .iter()
+                    .try_for_each(|path| state.take_in_standing(path))?;
+                Ok(standing.len())
+            };
+            let taken = take_in(state).map_err(|error| Error::io("taking files in", error))?;
+            say_taken_in(taken);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -146,29 +167,45 @@ fn restore(session: &mut Session, state: &mut State) -> Result<()> {
     let files = session.stored_files(session.rank())?;
     let files: Vec<_> = files.into_iter().filter(|file| file.routed).collect();
     for file in &files {
-        let name = [b"/", file.name.as_os_str().as_bytes()].concat();
-        let Some(live) = state.live(&name) else {
-            let context = format!(
-                "checkpoint {} has {}, which no --route names: name it too, or take it out by backstay export --files",
-                restored.checkpoint,
-                Path::new(OsStr::from_bytes(&name)).display()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, context));
-        };
+        let (name, live) = place_of(state, &file.name, restored.checkpoint)?;
         let failed = |error| Error::io(format!("putting {} in place", live.display()), error);
-        if let Some(parent) = live.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
         fs::rename(session.route_file(&file.name)?, &live).map_err(failed)?;
         state.restored(&name).map_err(failed)?;
     }
     session.restart_complete(true)?;
-    notice::info(&format!(
-        "routing: {} files of checkpoint {} are in memory",
-        files.len(),
-        restored.checkpoint
-    ));
+    say_restored(files.len(), restored.checkpoint);
     Ok(())
+}
+
+fn say_taken_in(taken: usize) {
+    if taken > 0 {
+        notice::info(&format!(
+            "routing: {taken} files that stand under routed names are taken into memory"
+        ));
+    }
+}
+
+fn say_restored(count: usize, checkpoint: CheckpointId) {
+    notice::info(&format!(
+        "routing: {count} files of checkpoint {checkpoint} are in memory"
+    ));
+}
+
+/// The name of a stored file and its place, whose folder is made.
+fn place_of(state: &State, stored: &Path, checkpoint: CheckpointId) -> Result<(Vec<u8>, PathBuf)> {
+    let name = [b"/", stored.as_os_str().as_bytes()].concat();
+    let Some(live) = state.live(&name) else {
+        let context = format!(
+            "checkpoint {checkpoint} has {}, which no --route names: name it too, or take it out by backstay export --files",
+            Path::new(OsStr::from_bytes(&name)).display()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, context));
+    };
+    if let Some(parent) = live.parent() {
+        let failed = |error| Error::io(format!("making {}", parent.display()), error);
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    Ok((name, live))
 }
 
 struct Agent {
@@ -182,6 +219,16 @@ struct Agent {
 }
 
 impl Agent {
+    fn new(session: Session, shared: Arc<Shared>) -> Self {
+        Self {
+            session,
+            shared,
+            count: 0,
+            again: None,
+            failures: SaidOnce::default(),
+        }
+    }
+
     /// Takes a checkpoint if one is due, or waits.
     fn step(&mut self, at_the_end: bool, with_removals: bool) -> bool {
         let shared = Arc::clone(&self.shared);
@@ -200,6 +247,12 @@ impl Agent {
             return false;
         };
         drop(state);
+        self.take(chosen)
+    }
+
+    /// Takes a checkpoint of what was chosen; whether it is there.
+    fn take(&mut self, chosen: Chosen) -> bool {
+        let shared = Arc::clone(&self.shared);
         let outcome = self.checkpoint(&chosen);
         let mut state = shared.lock();
         match outcome {
@@ -251,6 +304,10 @@ impl Agent {
         self.again = None;
         // Once more where something was waiting for what was not settled.
         while self.step(true, is_well) {}
+        self.export_last();
+    }
+
+    fn export_last(&self) {
         let exported = self.shared.lock().exported_last();
         export(&exported);
     }

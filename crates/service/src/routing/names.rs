@@ -8,6 +8,7 @@ use super::state::{Content, FileId, Holder, ProcessId, State};
 use backstay_route::message::{FIRST_ROUTED, SECOND_ROUTED};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -18,7 +19,8 @@ use std::time::Instant;
 
 type Outcome = Result<(), Errno>;
 
-const NO_REPLACE: i32 = 1;
+/// Of renameat2: the second name shall not be there.
+pub(super) const NO_REPLACE: i32 = 1;
 
 fn errno(error: &io::Error) -> Errno {
     error
@@ -53,6 +55,7 @@ impl State {
                 file.voided = false;
                 file.settled = false;
             }
+            file.order = None;
             file.holders.push(holder);
         }
         Ok(())
@@ -135,6 +138,46 @@ impl State {
         }
     }
 
+    /// Another node has the file of a name now; `gone`: and nobody under this name.
+    pub(super) fn displaced(&mut self, name: &[u8], gone: bool) {
+        let Some(entry) = self.names.get_mut(name) else {
+            return;
+        };
+        let live = entry.live.take();
+        if gone {
+            self.leave(name);
+        }
+        if let Some(id) = live {
+            if let Some(path) = self.live(name) {
+                // Where it cannot be removed it goes with the folder; nobody is led to it any more.
+                drop(fs::remove_file(path));
+            }
+            self.unname(id);
+        }
+        self.tidy(name);
+    }
+
+    /// A file that another node had is at its place here.
+    pub(super) fn adopted(&mut self, name: &[u8], is_whole: bool) {
+        let content = if is_whole {
+            Content::Closed(Instant::now())
+        } else {
+            Content::Unfinished
+        };
+        self.add(name, content);
+    }
+
+    /// Whether nobody writes, or died who wrote, the file that a name has here.
+    pub(super) fn is_whole(&self, name: &[u8]) -> bool {
+        let file = self.file_named(name).and_then(|id| self.files.get(&id));
+        file.is_some_and(|file| file.content != Content::Unfinished)
+    }
+
+    /// Whether a name has a file here.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.file_named(name).is_some()
+    }
+
     pub(super) fn rename(&mut self, routed: u32, flags: i32, from: &[u8], to: &[u8]) -> Outcome {
         if flags & !NO_REPLACE != 0 {
             return Err(Errno::INVAL);
@@ -175,15 +218,17 @@ impl State {
         fs::rename(source, target).map_err(|error| errno(&error))?;
         self.displace(to, id);
         self.leave(from);
+        let order = self.ordered();
         let Some(file) = self.files.get_mut(&id) else {
             return Err(Errno::IO);
         };
         file.name = Some(to.to_vec());
         file.settled = true;
-        let moved = file.content == Content::Revision;
+        file.moved = file.content == Content::Revision;
+        file.order = order;
         if file.content != Content::Unfinished {
             file.content = Content::Closed(Instant::now());
-            self.complete_as(id, moved);
+            self.complete(id);
         }
         self.tidy(from);
         Ok(())
@@ -249,52 +294,59 @@ impl State {
     /// A file that is there at the start, in memory already.
     pub(super) fn restored(&mut self, name: &[u8]) -> io::Result<()> {
         let id = self.add(name, Content::Revision);
-        let revision = self.link(name, false, Instant::now())?;
+        let revision = self.link(name, false, 0)?;
+        if let Some(file) = self.files.get_mut(&id) {
+            file.order = Some(0);
+        }
         if let Some(entry) = self.names.get_mut(name) {
             entry.kept = Some(revision);
         }
         self.order.push(name.to_vec());
-        debug_assert!(self.files.contains_key(&id));
         Ok(())
     }
 
-    /// Takes in what stands on the file system under routed names; how many files.
-    pub(super) fn take_in_all(&mut self) -> io::Result<usize> {
+    /// What stands on the file system under routed names.
+    pub(super) fn standing(&self) -> io::Result<BTreeSet<PathBuf>> {
         let folders: Vec<PathBuf> = self
             .table()
             .folders()
             .iter()
             .map(|folder| path_of(folder).to_owned())
             .collect();
-        let mut count = 0;
+        let mut found = BTreeSet::new();
         for folder in folders {
-            count += self.take_in_below(&folder)?;
+            self.find_below(&folder, &mut found)?;
         }
-        Ok(count)
+        Ok(found)
     }
 
-    fn take_in_below(&mut self, folder: &Path) -> io::Result<usize> {
-        let mut count = 0;
+    fn find_below(&self, folder: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.as_os_str().as_bytes();
             let kind = entry.file_type()?;
             if kind.is_dir() && self.table().find_folder(name).is_some() {
-                count += self.take_in_below(&path)?;
-            } else if let (true, Some(live)) = (kind.is_file(), self.live(name)) {
-                if self.names.contains_key(name) {
-                    continue;
-                }
-                make_parent(&live).map_err(io::Error::from)?;
-                copy(&path, &live)?;
-                let id = self.add(name, Content::Closed(Instant::now()));
-                if let Some(file) = self.files.get_mut(&id) {
-                    file.settled = true;
-                }
-                count += 1;
+                self.find_below(&path, found)?;
+            } else if kind.is_file() && self.found(name).is_some() {
+                found.insert(path);
             }
         }
-        Ok(count)
+        Ok(())
+    }
+
+    /// Takes in a file of the file system; it stays where it is.
+    pub(super) fn take_in_standing(&mut self, path: &Path) -> io::Result<()> {
+        let name = path.as_os_str().as_bytes();
+        let Some(live) = self.live(name) else {
+            return Ok(());
+        };
+        make_parent(&live).map_err(io::Error::from)?;
+        copy(path, &live)?;
+        let id = self.add(name, Content::Closed(Instant::now()));
+        if let Some(file) = self.files.get_mut(&id) {
+            file.settled = true;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! In from: the preload library. Out to: `names`, `holders`; the main thread, which is woken.
 //! Invariants: what a process says is done in its order; a question is answered when it is done.
 
+use super::nodes::Nodes;
 use super::state::{Holder, ProcessId, State, shown};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::Digest;
@@ -17,7 +18,7 @@ use rustix::net::{
     bind, listen, recv, send, socket_with, sockopt,
 };
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Processes that wait to be connected.
@@ -27,10 +28,11 @@ const DYING: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 256 << 10;
 
 /// The state, and how the main thread is woken when it changed.
-#[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// The other nodes, if there are any.
+    nodes: OnceLock<Arc<Nodes>>,
 }
 
 impl Shared {
@@ -38,11 +40,18 @@ impl Shared {
         Arc::new(Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            nodes: OnceLock::new(),
         })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There are other nodes.
+    pub(super) fn join(&self, nodes: &Arc<Nodes>) {
+        // Said once, when it begins.
+        drop(self.nodes.set(Arc::clone(nodes)));
     }
 
     pub(super) fn wake(&self) {
@@ -159,7 +168,10 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         let Some(message) = Message::decode(&buffer[..length]) else {
             break;
         };
-        let answer = done(&mut shared.lock(), process, &message);
+        let answer = match shared.nodes.get() {
+            Some(nodes) => nodes.done(process, &message),
+            None => done(&mut shared.lock(), process, &message),
+        };
         if let Some(answer) = answer {
             let number = answer.err().map_or(0, Errno::raw_os_error);
             if send(
@@ -179,7 +191,7 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
 }
 
 /// Does what a message says; the answer, if it has one.
-fn done(
+pub(super) fn done(
     state: &mut State,
     process: ProcessId,
     message: &Message<'_>,
@@ -204,6 +216,8 @@ fn done(
         Kind::Remove => Some(state.remove(first)),
         Kind::Rename => Some(state.rename(id, value, first, second)),
         Kind::RenameFolder => Some(state.rename_folder(first, second)),
+        // There are no other nodes.
+        Kind::Look | Kind::Fetch | Kind::List => Some(Err(Errno::NOENT)),
         Kind::NotOpened => none(|| state.not_opened(process, id)),
         Kind::Closed => none(|| state.closed(process, id, value != 0)),
         Kind::Inherited => none(|| state.inherited(process, id, first)),

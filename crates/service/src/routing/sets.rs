@@ -5,7 +5,7 @@
 //! something that is not settled yet is not in it before that is; a name that was removed leaves with the next new
 //! revision of any other.
 
-use super::rules::Export;
+use super::rules::{Export, Routes};
 use super::state::{Content, FileId, Revision, State, shown};
 use backstay_base::io::lease::has_writer;
 use backstay_route::pattern::Field;
@@ -16,7 +16,48 @@ use std::time::{Duration, Instant};
 /// A pattern, and what the names of a set share.
 type SetKey = (usize, Vec<u8>);
 /// A revision of a name.
-type Named = (Vec<u8>, Revision);
+pub(super) type Named = (Vec<u8>, Revision);
+
+/// A name, the order of what it has, and that.
+type Ordered<T> = (Vec<u8>, u64, T);
+
+/// Of revisions with their orders those that are of no set, or of a complete one: then with the order of its last file.
+pub(super) fn whole_sets<T>(
+    routes: &Routes,
+    candidates: impl Iterator<Item = Ordered<T>>,
+) -> Vec<Ordered<T>> {
+    let mut whole = Vec::new();
+    let mut sets: BTreeMap<SetKey, BTreeMap<u64, Ordered<T>>> = BTreeMap::new();
+    for (name, order, what) in candidates {
+        let Some(found) = routes.table.find(&name) else {
+            continue;
+        };
+        let writers = routes
+            .rules
+            .get(found.pattern)
+            .and_then(|rule| rule.writers);
+        let Some(writers) = writers else {
+            whole.push((name, order, what));
+            continue;
+        };
+        let rank = routes.table.field(&found, Field::Rank);
+        let key = (found.pattern, routes.table.set_of(&found));
+        if let Some(rank) = rank.filter(|rank| *rank < u64::from(writers)) {
+            sets.entry(key)
+                .or_default()
+                .insert(rank, (name, order, what));
+        }
+    }
+    for ((pattern, _), set) in sets {
+        let writers = routes.rules.get(pattern).and_then(|rule| rule.writers);
+        if u64::try_from(set.len()).ok() == writers.map(u64::from) {
+            let last = set.values().map(|(_, order, _)| *order).max();
+            let of_set = |(name, order, what)| (name, last.unwrap_or(order), what);
+            whole.extend(set.into_values().map(of_set));
+        }
+    }
+    whole
+}
 
 /// What a checkpoint is made of.
 #[derive(Debug, Default)]
@@ -27,21 +68,22 @@ pub(super) struct Chosen {
     new: Vec<Named>,
     /// Names that it has no more.
     gone: Vec<(Vec<u8>, u64)>,
+    /// Names of which another node has something newer in it.
+    elsewhere: BTreeSet<Vec<u8>>,
 }
 
 impl State {
     /// A file is complete if nobody has it open; it is linked as the newest revision of its name.
     pub(super) fn complete(&mut self, id: FileId) {
-        self.complete_as(id, false);
-    }
-
-    pub(super) fn complete_as(&mut self, id: FileId, moved: bool) {
         let Some(file) = self.files.get(&id) else {
             return;
         };
-        let (Some(name), Content::Closed(since)) = (file.name.clone(), file.content) else {
+        let (Some(name), Content::Closed(_), Some(order)) =
+            (file.name.clone(), file.content, file.order)
+        else {
             return;
         };
+        let moved = file.moved;
         if !file.holders.is_empty() || file.voided || self.is_draft(&name) {
             return;
         }
@@ -55,7 +97,7 @@ impl State {
                 shown(&name)
             )),
         }
-        let revision = match self.link(&name, moved, since) {
+        let revision = match self.link(&name, moved, order) {
             Ok(revision) => revision,
             Err(error) => {
                 self.say(format!(
@@ -70,11 +112,11 @@ impl State {
         }
         let queues = self.rule_of(&name).is_some_and(|rule| rule.in_place);
         let entry = self.names.entry(name).or_default();
-        let former: Vec<Revision> = if queues {
-            Vec::new()
-        } else {
-            entry.waiting.drain(..).collect()
-        };
+        let reported = &self.reported;
+        let stays = |revision: &Revision| queues || reported.contains(&revision.id);
+        let (stay, former): (Vec<Revision>, Vec<Revision>) =
+            entry.waiting.drain(..).partition(stays);
+        entry.waiting = stay.into();
         entry.waiting.push_back(revision);
         for revision in &former {
             self.forget(revision);
@@ -82,8 +124,10 @@ impl State {
     }
 
     fn wait_again(&mut self, id: FileId) {
+        let order = self.ordered();
         if let Some(file) = self.files.get_mut(&id) {
             file.content = Content::Closed(Instant::now());
+            file.order = order;
         }
     }
 
@@ -134,86 +178,73 @@ impl State {
         }
     }
 
-    /// When the oldest file was closed that is not settled: nothing of later is taken.
-    fn unsettled_since(&self) -> Option<Instant> {
+    /// The first close of a file that is not settled: nothing of later is taken.
+    pub(super) fn unsettled(&self) -> Option<u64> {
         let of = |file: &super::state::File| match (&file.name, file.content) {
-            (Some(name), Content::Closed(since)) if !self.is_draft(name) => Some(since),
+            // One whose order is not known yet is later than none.
+            (Some(name), Content::Closed(_)) if !self.is_draft(name) => {
+                Some(file.order.unwrap_or(0))
+            }
             _ => None,
         };
         self.files.values().filter_map(of).min()
     }
 
-    /// Revisions that can be in a checkpoint: those of complete sets.
-    fn eligible(&self) -> Vec<Named> {
-        let mut eligible = Vec::new();
-        let mut sets: BTreeMap<SetKey, BTreeMap<u64, Named>> = BTreeMap::new();
-        for (name, entry) in &self.names {
-            let Some(found) = self.found(name) else {
-                continue;
-            };
-            let rule = self.routes.rules.get(found.pattern);
-            let Some(rule) = rule.filter(|rule| rule.writers.is_some()) else {
-                eligible.extend(
-                    entry
-                        .waiting
-                        .back()
-                        .map(|revision| (name.clone(), revision.clone())),
-                );
-                continue;
-            };
-            let revision = if rule.in_place {
+    /// Revisions that can be in a checkpoint, if the sets are complete that they are of.
+    pub(super) fn candidates(&self) -> Vec<Named> {
+        let candidate = |(name, entry): (&Vec<u8>, &super::state::Entry)| {
+            let in_turn = self.rule_of(name)?.in_place;
+            let revision = if in_turn {
                 entry.waiting.front()
             } else {
                 entry.waiting.back()
             };
-            let rank = self.table().field(&found, Field::Rank);
-            if let (Some(rank), Some(revision)) = (rank, revision) {
-                let key = (found.pattern, self.table().set_of(&found));
-                sets.entry(key)
-                    .or_default()
-                    .insert(rank, (name.clone(), revision.clone()));
-            }
-        }
-        for ((pattern, _), mut set) in sets {
-            let writers = self
-                .routes
-                .rules
-                .get(pattern)
-                .and_then(|rule| rule.writers)
-                .unwrap_or(0);
-            set.retain(|&rank, _| rank < u64::from(writers));
-            if set.len() == usize::try_from(writers).unwrap_or(usize::MAX) {
-                let completed = set.values().map(|(_, revision)| revision.completed).max();
-                let of_set = |(name, revision): Named| {
-                    let completed = completed.unwrap_or(revision.completed);
-                    (
-                        name,
-                        Revision {
-                            completed,
-                            ..revision
-                        },
-                    )
-                };
-                eligible.extend(set.into_values().map(of_set));
-            }
-        }
-        let barrier = self.unsettled_since();
-        eligible
-            .retain(|(_, revision)| barrier.is_none_or(|barrier| revision.completed <= barrier));
-        eligible
+            Some((name.clone(), revision?.clone()))
+        };
+        self.names.iter().filter_map(candidate).collect()
+    }
+
+    /// Those of complete sets, and before anything that is not settled.
+    fn eligible(&self) -> Vec<Named> {
+        let candidates = self.candidates().into_iter();
+        let whole = whole_sets(
+            &self.routes,
+            candidates.map(|(name, revision)| (name, revision.order, revision)),
+        );
+        let barrier = self.unsettled();
+        let before = whole
+            .into_iter()
+            .filter(|(_, order, _)| barrier.is_none_or(|barrier| *order < barrier));
+        before.map(|(name, _, revision)| (name, revision)).collect()
     }
 
     /// What the next checkpoint has, if there is anything new; `with_removals`: or if something was removed.
     pub(super) fn choose(&mut self, with_removals: bool) -> Option<Chosen> {
         let new = self.eligible();
-        let is_gone = |entry: &super::state::Entry| entry.gone && entry.kept.is_some();
-        let any_gone = self.names.values().any(is_gone);
-        if new.is_empty() && !(with_removals && any_gone) {
+        if new.is_empty() && !(with_removals && self.any_gone()) {
             return None;
         }
         let drops = with_removals || new.iter().any(|(_, revision)| !revision.moved);
+        Some(self.chosen(new, drops, BTreeSet::new()))
+    }
+
+    /// Whether the newest checkpoint has names that are no more.
+    pub(super) fn any_gone(&self) -> bool {
+        let is_gone = |entry: &super::state::Entry| entry.gone && entry.kept.is_some();
+        self.names.values().any(is_gone)
+    }
+
+    /// A checkpoint with what is new; of names `elsewhere` other nodes have something newer. `drops`: what is gone is not
+    /// in it.
+    pub(super) fn chosen(
+        &mut self,
+        new: Vec<Named>,
+        drops: bool,
+        elsewhere: BTreeSet<Vec<u8>>,
+    ) -> Chosen {
         let mut chosen = Chosen {
             new,
+            elsewhere,
             ..Chosen::default()
         };
         let by_name: BTreeMap<&[u8], &Revision> = chosen
@@ -223,7 +254,8 @@ impl State {
             .collect();
         let mut places = BTreeMap::new();
         for (name, entry) in &self.names {
-            if let (true, true, Some(kept)) = (entry.gone, drops, &entry.kept) {
+            let leaves = entry.gone && drops || chosen.elsewhere.contains(name);
+            if let (true, Some(kept)) = (leaves, &entry.kept) {
                 chosen.gone.push((name.clone(), kept.id));
                 continue;
             }
@@ -241,7 +273,7 @@ impl State {
         let kept = self.names.values().filter_map(|entry| entry.kept.as_ref());
         let all = kept.chain(chosen.new.iter().map(|(_, revision)| revision));
         self.underway = all.map(|revision| revision.id).collect();
-        Some(chosen)
+        chosen
     }
 
     /// Names that stay keep their places, so that what did not change is not stored again; new ones take those of old
@@ -331,6 +363,16 @@ impl State {
             for revision in &old {
                 self.forget(revision);
             }
+        }
+        for name in chosen.elsewhere {
+            let older = self
+                .names
+                .get_mut(&name)
+                .map(|entry| entry.waiting.drain(..).collect::<Vec<_>>());
+            for revision in older.unwrap_or_default() {
+                self.forget(&revision);
+            }
+            self.tidy(&name);
         }
         for (name, id) in chosen.gone {
             let kept = self

@@ -54,13 +54,18 @@ pub(super) struct File {
     pub(super) settled: bool,
     /// Who closed it last.
     pub(super) closed_by: Option<ProcessId>,
+    /// Its last close among all closes; nothing where that is not known yet: on several nodes the index says it.
+    pub(super) order: Option<u64>,
+    /// What it has was a revision of another name.
+    pub(super) moved: bool,
 }
 
 /// A complete revision of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Revision {
     pub(super) id: u64,
-    pub(super) completed: Instant,
+    /// The close that completed it, among all closes.
+    pub(super) order: u64,
     /// It was one of another name before.
     pub(super) moved: bool,
 }
@@ -101,6 +106,12 @@ pub(super) struct State {
     /// Revisions that a checkpoint is taken of now, and those of them that were given up meanwhile.
     pub(super) underway: BTreeSet<u64>,
     pub(super) given_up: Vec<Revision>,
+    /// There are other nodes, and the index.
+    pub(super) spread: bool,
+    /// Revisions that the last round was told of.
+    pub(super) reported: BTreeSet<u64>,
+    /// The latest close of this node that it knows the order of.
+    pub(super) seen: u64,
     last: u64,
     said: Vec<String>,
 }
@@ -117,6 +128,9 @@ impl State {
             order: Vec::new(),
             underway: BTreeSet::new(),
             given_up: Vec::new(),
+            spread: false,
+            reported: BTreeSet::new(),
+            seen: 0,
             last: 0,
             said: Vec::new(),
         }
@@ -127,8 +141,20 @@ impl State {
         self.last
     }
 
+    /// The place of what is closed now among all closes, where nobody else has to say it.
+    pub(super) fn ordered(&mut self) -> Option<u64> {
+        (!self.spread).then(|| self.draw())
+    }
+
     pub(super) fn table(&self) -> &Table {
         &self.routes.table
+    }
+
+    /// Whether something may become complete soon.
+    pub(super) fn is_busy(&self) -> bool {
+        let waits = |entry: &Entry| !entry.waiting.is_empty();
+        let is_closed = |file: &File| matches!(file.content, Content::Closed(_));
+        self.names.values().any(waits) || self.files.values().any(is_closed)
     }
 
     pub(super) fn found<'a>(&self, name: &'a [u8]) -> Option<Found<'a>> {
@@ -173,6 +199,8 @@ impl State {
             voided: false,
             settled: false,
             closed_by: None,
+            order: self.ordered(),
+            moved: false,
         };
         self.files.insert(id, file);
         let entry = self.names.entry(name.to_vec()).or_default();
@@ -192,18 +220,9 @@ impl State {
     }
 
     /// Links the file of a name as a revision.
-    pub(super) fn link(
-        &mut self,
-        name: &[u8],
-        moved: bool,
-        completed: Instant,
-    ) -> Result<Revision> {
+    pub(super) fn link(&mut self, name: &[u8], moved: bool, order: u64) -> Result<Revision> {
         let id = self.draw();
-        let revision = Revision {
-            id,
-            completed,
-            moved,
-        };
+        let revision = Revision { id, order, moved };
         let live = self.live(name).unwrap_or_default();
         fs::hard_link(live, self.kept(&revision))?;
         Ok(revision)

@@ -7,6 +7,7 @@
 
 use super::child::output;
 use super::hosts::Form;
+use super::routing::{FOLDER, PRELOAD};
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ const HOST_LISTS: [&str; 4] = ["host", "hosts", "H", "hostlist"];
 const RANKS: [&str; 3] = ["n", "np", "ntasks"];
 const NODES: [&str; 2] = ["N", "nodes"];
 /// Options without a value, so that the word after them is the next option or the program.
-const FLAGS: [&str; 30] = [
+const FLAGS: [&str; 32] = [
     "allow-run-as-root",
     "oversubscribe",
     "nooversubscribe",
@@ -67,7 +68,9 @@ const FLAGS: [&str; 30] = [
     "disable-auto-cleanup",
     "disable-hostname-propagation",
     "genvall",
+    "genvnone",
     "envall",
+    "envnone",
     "overlap",
     "exclusive",
     "label",
@@ -76,6 +79,15 @@ const FLAGS: [&str; 30] = [
     "print-all-exitcodes",
     "enable-recovery",
     "do-not-launch",
+];
+/// Options by which a launcher passes on fewer variables than it has.
+const EXPORT_LIMITS: [&str; 6] = [
+    "export",
+    "export-file",
+    "genvnone",
+    "genvlist",
+    "envnone",
+    "envlist",
 ];
 /// Options with two values.
 const PAIRS: [&str; 6] = ["mca", "gmca", "prtemca", "pmixmca", "genv", "env"];
@@ -308,6 +320,37 @@ impl Command {
             }
         }
         words
+    }
+
+    /// That the variables of a routed program reach its processes on these hosts.
+    pub(crate) fn check_preload(&self, hosts: &[String]) -> Result<(), String> {
+        let end = self.options().last().map_or(1, |option| option.end);
+        let mut own = self.words.iter().take(end);
+        let sets = |word: &String| word == PRELOAD || word.starts_with(&format!("{PRELOAD}="));
+        if own.any(sets) {
+            return Err(format!(
+                "the launcher is told what {PRELOAD} is, and --route needs it: set it in the environment instead"
+            ));
+        }
+        if hosts.len() < 2 {
+            return Ok(());
+        }
+        let export = self.value(&EXPORT_LIMITS);
+        let options = self.options();
+        let limits = options
+            .iter()
+            .find(|option| EXPORT_LIMITS.contains(&option.name));
+        match (self.launcher, limits) {
+            (Launcher::Other, _) => Err(
+                "--route on several hosts needs a launcher that is known (mpirun, srun, flux run): how else variables reach them is not known".to_owned(),
+            ),
+            (Launcher::Srun, Some(_)) if export.is_some_and(|value| value.starts_with("ALL")) => Ok(()),
+            (_, Some(option)) => Err(format!(
+                "-{} keeps {PRELOAD} and {FOLDER} from the ranks, and --route needs them there: leave it out",
+                option.name
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn exports(&self, names: &[String]) -> Vec<String> {

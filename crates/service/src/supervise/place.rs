@@ -7,6 +7,7 @@
 use super::child::output;
 use super::command::Launcher;
 use super::hosts::{Host, Need, Placed, place, write};
+use super::routing::{FOLDER, PRELOAD};
 use super::starts::Supervisor;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -75,6 +76,9 @@ impl Supervisor {
             hosts = placed.hosts.into_iter().map(|host| host.name).collect();
         }
         let variables = self.variables(file.as_deref());
+        if self.parts.route.is_some() {
+            self.parts.command.check_preload(&hosts)?;
+        }
         let excluded: Vec<String> = gone.into_keys().collect();
         let words = self
             .parts
@@ -199,6 +203,9 @@ impl Supervisor {
     /// Names of variables that all ranks need: ours, and settings in this process's environment.
     fn exported(&self, variables: &[(String, String)]) -> Vec<String> {
         let mut names: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
+        if self.parts.route.is_some() {
+            names.extend([PRELOAD, FOLDER].map(str::to_owned));
+        }
         names.extend(
             self.options
                 .pass_on

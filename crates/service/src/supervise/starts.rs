@@ -420,11 +420,11 @@ impl Supervisor {
 
     /// Whether the routing agent is gone, which is said.
     fn has_lost_routing(&mut self, routing: &mut Option<Routing>) -> bool {
-        let Some(status) = routing.as_mut().and_then(Routing::ended) else {
+        let Some((status, where_)) = routing.as_mut().and_then(Routing::ended) else {
             return false;
         };
         let text = format!(
-            "the routing agent died with {}: the application is ended",
+            "the routing agent{where_} died with {}: the application is ended",
             words_of(status)
         );
         self.tell("signal", &text, &json!({ "code": code(status) }));
@@ -435,10 +435,12 @@ impl Supervisor {
         let Some(routing) = routing else {
             return;
         };
-        let ended = routing.end(status.success(), &self.parts.signalled);
-        if !ended.is_some_and(|ended| ended.success()) {
+        for (ended, where_) in routing.end(status.success(), &self.parts.signalled) {
+            if ended.is_some_and(|ended| ended.success()) {
+                continue;
+            }
             let how = ended.map_or_else(|| "not at all".to_owned(), words_of);
-            let text = format!("the routing agent ended with {how}: see what it said");
+            let text = format!("the routing agent{where_} ended with {how}: see what it said");
             self.tell("routing", &text, &json!({}));
         }
     }

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: which node has the file of which name: the index, which the first agent has.
+//! In from: agents, one call for each open for writing, close, removal and rename. Out to: the same.
+//! Invariants: a name is on one node; closes have one order over all nodes: what was closed before something else, as the
+//! program can know, has the lower number.
+
+use super::talk::{About, Answer, Place};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+struct Entry {
+    place: Place,
+    /// Somebody has it open for writing.
+    written: bool,
+    /// Nodes that had it before, and may have it in the newest checkpoint.
+    former: Vec<u32>,
+}
+
+/// All names.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    entries: BTreeMap<Vec<u8>, Entry>,
+    last: u64,
+    /// By agent, orders that were given out and that it did not say yet to have.
+    given: BTreeMap<u32, Vec<u64>>,
+}
+
+const NEW: About = About {
+    length: 0,
+    mode: 0o600,
+    modified: (0, 0),
+};
+
+impl Catalog {
+    /// `rank` is about to open a name for writing.
+    pub(super) fn claim(&mut self, rank: u32, name: &[u8], flags: u32) -> Answer {
+        let flags = OFlags::from_bits_retain(flags);
+        let creates = flags.contains(OFlags::CREATE);
+        let Some(entry) = self.entries.get_mut(name) else {
+            if !creates {
+                return Answer::Refused(Errno::NOENT.raw_os_error());
+            }
+            let place = Place {
+                owner: rank,
+                order: 0,
+                about: NEW,
+            };
+            let entry = Entry {
+                place,
+                written: true,
+                former: Vec::new(),
+            };
+            self.entries.insert(name.to_vec(), entry);
+            return Answer::Claimed(None);
+        };
+        if creates && flags.contains(OFlags::EXCL) {
+            return Answer::Refused(Errno::EXIST.raw_os_error());
+        }
+        let owner = entry.place.owner;
+        if owner != rank && entry.written {
+            return Answer::Refused(Errno::BUSY.raw_os_error());
+        }
+        entry.written = true;
+        if owner == rank {
+            return Answer::Claimed(None);
+        }
+        entry.place.owner = rank;
+        if !entry.former.contains(&owner) {
+            entry.former.push(owner);
+        }
+        Answer::Claimed(Some(owner))
+    }
+
+    /// What was claimed stays where it was.
+    pub(super) fn give_back(&mut self, name: &[u8], to: u32) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.place.owner = to;
+            entry.written = false;
+            entry.former.retain(|rank| *rank != to);
+        }
+    }
+
+    /// A file is closed: its place among all closes.
+    pub(super) fn publish(&mut self, rank: u32, name: &[u8], about: About) -> u64 {
+        self.last += 1;
+        let order = self.last;
+        self.given.entry(rank).or_default().push(order);
+        let place = Place {
+            owner: rank,
+            order,
+            about,
+        };
+        let entry = self.entries.entry(name.to_vec());
+        let entry = entry.or_insert_with(|| Entry {
+            place: place.clone(),
+            written: false,
+            former: Vec::new(),
+        });
+        entry.place = place;
+        entry.written = false;
+        order
+    }
+
+    /// `rank` has no file of a name any more: who had it before.
+    pub(super) fn lose(&mut self, rank: u32, name: &[u8]) -> Vec<u32> {
+        if self
+            .entries
+            .get(name)
+            .is_none_or(|entry| entry.place.owner != rank)
+        {
+            return Vec::new();
+        }
+        self.entries
+            .remove(name)
+            .map_or_else(Vec::new, |entry| entry.former)
+    }
+
+    pub(super) fn look(&self, name: &[u8]) -> Option<Place> {
+        self.entries.get(name).map(|entry| entry.place.clone())
+    }
+
+    /// Names directly in a folder.
+    pub(super) fn list(&self, folder: &[u8]) -> Vec<(Vec<u8>, Place)> {
+        let prefix = [folder.strip_suffix(b"/").unwrap_or(folder), b"/"].concat();
+        let below = self.entries.range(prefix.clone()..);
+        let below = below.take_while(|(name, _)| name.starts_with(&prefix));
+        let here = below.filter(|(name, _)| !name[prefix.len()..].contains(&b'/'));
+        here.map(|(name, entry)| (name.clone(), entry.place.clone()))
+            .collect()
+    }
+
+    /// The first close of `rank` of which it did not know when it had said all up to `seen`.
+    pub(super) fn untold(&mut self, rank: u32, seen: u64) -> Option<u64> {
+        let given = self.given.entry(rank).or_default();
+        given.retain(|order| *order > seen);
+        given.iter().copied().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CREATE: u32 = 0o100 | 0o1;
+    const ABOUT: About = About {
+        length: 5,
+        mode: 0o644,
+        modified: (7, 8),
+    };
+
+    fn refused(error: Errno) -> Answer {
+        Answer::Refused(error.raw_os_error())
+    }
+
+    #[test]
+    fn a_name_is_on_one_node_and_one_node_writes_it() {
+        let mut catalog = Catalog::default();
+        assert_eq!(catalog.claim(1, b"/a/b", 0o1), refused(Errno::NOENT));
+        assert_eq!(catalog.claim(1, b"/a/b", CREATE), Answer::Claimed(None));
+        assert_eq!(catalog.claim(2, b"/a/b", CREATE), refused(Errno::BUSY));
+        assert_eq!(catalog.publish(1, b"/a/b", ABOUT), 1);
+        assert_eq!(
+            catalog.claim(2, b"/a/b", CREATE | 0o200),
+            refused(Errno::EXIST)
+        );
+        assert_eq!(catalog.claim(2, b"/a/b", CREATE), Answer::Claimed(Some(1)));
+        catalog.give_back(b"/a/b", 1);
+        assert_eq!(catalog.look(b"/a/b").map(|place| place.owner), Some(1));
+        assert_eq!(catalog.claim(2, b"/a/b", 0o2), Answer::Claimed(Some(1)));
+        assert_eq!(catalog.publish(2, b"/a/b", ABOUT), 2);
+        // Who does not have it takes nothing away.
+        assert_eq!(catalog.lose(1, b"/a/b"), Vec::<u32>::new());
+        assert_eq!(catalog.lose(2, b"/a/b"), vec![1]);
+        assert_eq!(catalog.look(b"/a/b"), None);
+    }
+
+    #[test]
+    fn a_folder_has_what_is_directly_in_it() {
+        let mut catalog = Catalog::default();
+        for name in [&b"/a/b"[..], b"/a/b/c", b"/a/d", b"/ab", b"/a.b"] {
+            catalog.publish(0, name, ABOUT);
+        }
+        let names = |folder: &[u8]| -> Vec<Vec<u8>> {
+            catalog
+                .list(folder)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect()
+        };
+        assert_eq!(names(b"/a"), [b"/a/b".to_vec(), b"/a/d".to_vec()]);
+        assert_eq!(names(b"/"), [b"/a.b".to_vec(), b"/ab".to_vec()]);
+    }
+
+    #[test]
+    fn what_an_agent_does_not_know_of_its_closes_is_remembered() {
+        let mut catalog = Catalog::default();
+        for name in [&b"/a"[..], b"/b", b"/c"] {
+            catalog.publish(1, name, ABOUT);
+        }
+        assert_eq!(catalog.untold(1, 0), Some(1));
+        assert_eq!(catalog.untold(1, 2), Some(3));
+        assert_eq!(catalog.untold(1, 3), None);
+        assert_eq!(catalog.untold(2, 0), None);
+    }
+}

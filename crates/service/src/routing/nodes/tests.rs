@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files of several nodes, whose agents are in this process and speak over sockets.
+
+use super::*;
+use crate::routing::rounds::{Decider, Decision};
+use crate::routing::rules::{Routes, parse};
+use crate::routing::state::State;
+use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
+use backstay_route::KEPT as KEPT_FOLDER;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use tempfile::TempDir;
+
+const WRITE: i32 = 0o1;
+const CREATE: i32 = 0o100 | 0o1000 | 0o1;
+const EXCLUSIVE: i32 = 0o200;
+
+struct Job {
+    here: TempDir,
+    memories: Vec<TempDir>,
+    nodes: Vec<Arc<Nodes>>,
+    endpoints: Vec<Arc<dyn Endpoint>>,
+    routes: Routes,
+    decider: Decider,
+    ids: u32,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for endpoint in &self.endpoints {
+            endpoint.shut_down();
+        }
+    }
+}
+
+impl Job {
+    fn new(pattern: &str, size: usize) -> Self {
+        let here = tempfile::tempdir().expect("here");
+        let path = here.path().canonicalize().expect("real");
+        let routes = parse(&[OsString::from(pattern)], &path, Some(2)).expect("routes");
+        let open = |rank: usize| -> Arc<dyn Endpoint> {
+            let secret = Secret::from_bytes([1; 32]);
+            let mut options = TcpOptions::new(format!("host{rank}"), "job", secret);
+            options.listen = Some(([127, 0, 0, 1], 0).into());
+            Arc::new(TcpEndpoint::open(options).expect("endpoint"))
+        };
+        let endpoints: Vec<Arc<dyn Endpoint>> = (0..size).map(open).collect();
+        let peers: Vec<Peer> = endpoints.iter().map(|endpoint| endpoint.peer()).collect();
+        let memories: Vec<TempDir> = (0..size)
+            .map(|_| tempfile::tempdir_in("/dev/shm").expect("memory"))
+            .collect();
+        let within = Duration::from_secs(30);
+        let all = (0..).zip(&endpoints).zip(&memories);
+        let nodes = all.map(|((rank, endpoint), memory)| {
+            for name in [LIVE, KEPT_FOLDER, FAR, ON_THE_WAY] {
+                fs::create_dir(memory.path().join(name)).expect("folder");
+            }
+            let folder = memory.path().to_owned();
+            let mut state = State::new(folder.clone(), routes.clone(), Duration::ZERO);
+            state.spread = true;
+            let shared = Shared::new(state);
+            let circle = Circle::new(rank, peers.clone(), Arc::clone(endpoint), within);
+            let nodes = Nodes::new(circle, Arc::clone(&shared), folder, within);
+            shared.join(&nodes);
+            let answers = Arc::clone(&nodes);
+            endpoint.serve(Arc::new(move |request: &[u8], within: Duration| {
+                handle(&answers, request, within)
+            }));
+            nodes
+        });
+        let nodes = nodes.collect();
+        let decider = Decider::new(routes.clone());
+        Self {
+            here,
+            memories,
+            nodes,
+            endpoints,
+            routes,
+            decider,
+            ids: 0,
+        }
+    }
+
+    fn name(&self, name: &str) -> Vec<u8> {
+        let here = self.here.path().canonicalize().expect("real");
+        here.join(name).into_os_string().into_encoded_bytes()
+    }
+
+    fn say(&self, node: usize, kind: Kind, value: i32, names: [&str; 2]) -> Outcome {
+        let [first, second] = names.map(|name| {
+            if name.is_empty() {
+                Vec::new()
+            } else {
+                self.name(name)
+            }
+        });
+        let id = if kind == Kind::Rename {
+            FIRST_ROUTED | SECOND_ROUTED
+        } else {
+            self.ids
+        };
+        let message = Message {
+            kind,
+            id,
+            value,
+            first: &first,
+            second: &second,
+        };
+        self.nodes[node].done(7, &message).unwrap_or(Ok(()))
+    }
+
+    fn open(&mut self, node: usize, name: &str, flags: i32) -> Outcome {
+        self.ids += 1;
+        self.say(node, Kind::Open, flags, [name, ""])
+    }
+
+    fn place(&self, node: usize, below: &str, name: &str) -> PathBuf {
+        let place = self.memories[node].path().join(below).join("0");
+        place.join(name)
+    }
+
+    /// Writes a name as a process does.
+    fn write(&mut self, node: usize, name: &str, text: &str) {
+        self.open(node, name, CREATE).expect("open");
+        fs::write(self.place(node, LIVE, name), text).expect("write");
+        self.say(node, Kind::Closed, 0, ["", ""]).expect("close");
+    }
+
+    /// Reads a name as a process does.
+    fn read(&self, node: usize, name: &str) -> Outcome<String> {
+        let read = |path: PathBuf| fs::read_to_string(path).map_err(|error| errno(&error));
+        match read(self.place(node, LIVE, name)) {
+            Err(Errno::NOENT) => {
+                self.say(node, Kind::Fetch, 0, [name, ""])?;
+                read(self.place(node, FAR, name))
+            }
+            other => other,
+        }
+    }
+
+    /// The size of a name, as a process sees it.
+    fn size(&self, node: usize, name: &str) -> Outcome<u64> {
+        let size = |path| fs::metadata(path).map(|about| about.len());
+        let size = |path: PathBuf| size(path).map_err(|error| errno(&error));
+        match size(self.place(node, LIVE, name)) {
+            Err(Errno::NOENT) => {
+                self.say(node, Kind::Look, 0, [name, ""])?;
+                size(self.place(node, FAR, name))
+            }
+            other => other,
+        }
+    }
+
+    fn listing(&self, node: usize) -> Vec<String> {
+        let here = self.name("");
+        let here = here.strip_suffix(b"/").unwrap_or(&here);
+        self.nodes[node].list(here).expect("list");
+        let mut names = Vec::new();
+        for below in [LIVE, FAR] {
+            let entries = fs::read_dir(self.place(node, below, ""));
+            let entries = entries.into_iter().flatten().flatten();
+            names.extend(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+        }
+        names.sort();
+        names
+    }
+
+    /// A round, and a checkpoint if one is due: what each node has in it.
+    fn round(&mut self, over: bool) -> Option<Vec<BTreeMap<String, String>>> {
+        let reports: Vec<Vec<u8>> = self
+            .nodes
+            .iter()
+            .map(|node| {
+                node.tell_all();
+                let mut state = node.shared.lock();
+                state.settle();
+                encode(&state.report(over.then_some(true))).expect("report")
+            })
+            .collect();
+        let nodes = self.nodes.clone();
+        let decided = self.decider.decide(&reports, &mut nodes[0].catalog());
+        let decision = decode::<Decision>(&decided.expect("decided"))
+            .expect("decision")
+            .0;
+        if !decision.goes {
+            return None;
+        }
+        let parts = nodes.iter().map(|node| {
+            let mut state = node.shared.lock();
+            let chosen = state.decided(&decision, node.rank());
+            let read = |(name, path): &(Vec<u8>, PathBuf)| {
+                let name = String::from_utf8_lossy(name);
+                let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+                (name, fs::read_to_string(path).expect("revision"))
+            };
+            let files = chosen.files.iter().map(read).collect();
+            state.committed(chosen);
+            files
+        });
+        Some(parts.collect())
+    }
+}
+
+fn of(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pair = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+    files.iter().map(pair).collect()
+}
+
+#[test]
+fn what_one_node_closed_all_see() {
+    let mut job = Job::new("r.*", 3);
+    job.write(1, "r.1", "one");
+    for node in 0..3 {
+        assert_eq!(job.size(node, "r.1"), Ok(3));
+        assert_eq!(job.read(node, "r.1"), Ok("one".to_owned()), "{node}");
+        assert_eq!(job.size(node, "r.2"), Err(Errno::NOENT));
+        assert_eq!(job.listing(node), ["r.1"]);
+    }
+    // Not what was brought before.
+    job.write(1, "r.1", "another");
+    job.write(0, "r.2", "");
+    for node in 0..3 {
+        assert_eq!(job.size(node, "r.1"), Ok(7));
+        assert_eq!(job.read(node, "r.1"), Ok("another".to_owned()), "{node}");
+        assert_eq!(job.read(node, "r.2"), Ok(String::new()), "{node}");
+        assert_eq!(job.listing(node), ["r.1", "r.2"]);
+    }
+    job.say(2, Kind::Remove, 0, ["r.1", ""]).expect("removed");
+    for node in 0..3 {
+        assert_eq!(job.read(node, "r.1"), Err(Errno::NOENT), "{node}");
+        assert_eq!(job.listing(node), ["r.2"]);
+    }
+    let twice = job.say(2, Kind::Remove, 0, ["r.1", ""]);
+    assert_eq!(twice, Err(Errno::NOENT));
+}
+
+#[test]
+fn one_node_writes_a_name_at_a_time() {
+    let mut job = Job::new("r.*", 2);
+    job.open(0, "r.1", CREATE).expect("open");
+    let first = job.ids;
+    assert_eq!(job.open(1, "r.1", WRITE), Err(Errno::BUSY));
+    fs::write(job.place(0, LIVE, "r.1"), "first").expect("write");
+    job.ids = first;
+    job.say(0, Kind::Closed, 0, ["", ""]).expect("close");
+    job.ids = 10;
+    assert_eq!(job.open(1, "r.1", CREATE | EXCLUSIVE), Err(Errno::EXIST));
+    // With its bytes, since they are not cut off.
+    job.open(1, "r.1", WRITE).expect("open");
+    let live = job.place(1, LIVE, "r.1");
+    assert_eq!(fs::read_to_string(&live).expect("brought"), "first");
+    assert!(!job.place(0, LIVE, "r.1").exists());
+    fs::write(live, "second").expect("write");
+    job.say(1, Kind::Closed, 0, ["", ""]).expect("close");
+    assert_eq!(job.read(0, "r.1"), Ok("second".to_owned()));
+}
+
+#[test]
+fn large_files_and_holes_are_brought() {
+    let mut job = Job::new("r.*", 2);
+    job.open(0, "r.1", CREATE).expect("open");
+    let file = File::create(job.place(0, LIVE, "r.1")).expect("file");
+    let length = to_u64(PIECE_BYTES) * 2 + 5;
+    file.set_len(length).expect("length");
+    file.write_all_at(b"at the end", length - 10)
+        .expect("write");
+    job.say(0, Kind::Closed, 0, ["", ""]).expect("close");
+    job.say(1, Kind::Fetch, 0, ["r.1", ""]).expect("fetched");
+    let far = job.place(1, FAR, "r.1");
+    let (here, there) = (fs::read(&far), fs::read(job.place(0, LIVE, "r.1")));
+    assert_eq!(here.expect("here"), there.expect("there"));
+    let about = fs::metadata(far).expect("about");
+    assert!(about.blocks() * 512 < 1 << 20, "{}", about.blocks());
+}
+
+#[test]
+fn a_set_is_kept_whole_over_nodes_until_another_is() {
+    let mut job = Job::new("r.{step}.{rank}", 2);
+    job.write(0, "r.1.0", "a");
+    assert_eq!(job.round(false), None);
+    job.write(1, "r.1.1", "b");
+    let first = vec![of(&[("r.1.0", "a")]), of(&[("r.1.1", "b")])];
+    assert_eq!(job.round(false), Some(first));
+    // Removed by another node than that which has it: it stays until the next set is whole.
+    job.say(0, Kind::Remove, 0, ["r.1.1", ""]).expect("removed");
+    job.say(0, Kind::Remove, 0, ["r.1.0", ""]).expect("removed");
+    job.write(0, "r.2.0", "c");
+    assert_eq!(job.round(false), None);
+    job.write(1, "r.2.1", "d");
+    let second = vec![of(&[("r.2.0", "c")]), of(&[("r.2.1", "d")])];
+    assert_eq!(job.round(false), Some(second));
+    assert_eq!(job.round(true), None);
+}
+
+#[test]
+fn a_file_that_moves_to_another_node_is_in_a_checkpoint_once() {
+    let mut job = Job::new("r.*", 2);
+    job.write(0, "r.1", "old");
+    let first = vec![of(&[("r.1", "old")]), of(&[])];
+    assert_eq!(job.round(false), Some(first));
+    job.open(1, "r.1", CREATE).expect("open");
+    // As long as the new one is not complete the old one is what is kept.
+    job.write(0, "r.2", "other");
+    let ids = job.ids;
+    let kept = vec![of(&[("r.1", "old"), ("r.2", "other")]), of(&[])];
+    assert_eq!(job.round(false), Some(kept));
+    job.ids = ids - 1;
+    fs::write(job.place(1, LIVE, "r.1"), "new").expect("write");
+    job.say(1, Kind::Closed, 0, ["", ""]).expect("close");
+    job.ids = ids;
+    let moved = vec![of(&[("r.2", "other")]), of(&[("r.1", "new")])];
+    assert_eq!(job.round(false), Some(moved));
+}
+
+#[test]
+fn names_are_renamed_over_those_of_other_nodes() {
+    let mut job = Job::new("*", 3);
+    job.write(0, "latest", "1");
+    let first = vec![of(&[("latest", "1")]), of(&[]), of(&[])];
+    assert_eq!(job.round(false), Some(first));
+    job.write(1, "new", "2");
+    job.say(1, Kind::Rename, 0, ["new", "latest"])
+        .expect("renamed");
+    for node in 0..3 {
+        assert_eq!(job.read(node, "latest"), Ok("2".to_owned()), "{node}");
+        assert_eq!(job.read(node, "new"), Err(Errno::NOENT), "{node}");
+    }
+    let second = vec![of(&[]), of(&[("latest", "2")]), of(&[])];
+    assert_eq!(job.round(false), Some(second));
+    // A node renames what another one has.
+    job.say(2, Kind::Rename, 0, ["latest", "first"])
+        .expect("renamed");
+    for node in 0..3 {
+        assert_eq!(job.listing(node), ["first"], "{node}");
+        assert_eq!(job.read(node, "first"), Ok("2".to_owned()), "{node}");
+    }
+    let third = vec![of(&[]), of(&[]), of(&[("first", "2")])];
+    let mut last = job.round(false);
+    last = job.round(true).or(last);
+    assert_eq!(last, Some(third));
+    let none = job.say(0, Kind::Rename, 0, ["none", "other"]);
+    assert_eq!(none, Err(Errno::NOENT));
+    assert_eq!(job.routes.rules.len(), 1);
+}
+
+#[test]
+fn an_agent_that_is_gone_is_an_error_of_the_call() {
+    let mut job = Job::new("r.*", 2);
+    job.write(1, "r.1", "one");
+    job.endpoints[1].shut_down();
+    assert_eq!(job.read(0, "r.1"), Err(Errno::IO));
+    // The first has the index: nobody is asked for what is here.
+    job.write(0, "r.2", "two");
+    assert_eq!(job.read(0, "r.2"), Ok("two".to_owned()));
+    job.endpoints[0].shut_down();
+    assert_eq!(job.open(1, "r.3", CREATE), Err(Errno::IO));
+    assert!(!job.place(1, LIVE, "r.3").exists());
+}
