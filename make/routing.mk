@@ -29,3 +29,18 @@ $(ROUTING_VENV)/ready: tests/routing/requirements.txt | setup
 test-routing-h5py: routing-programs $(ROUTING_VENV)/ready ## h5py's own tests with all of their files routed; not in make test
 	@$(ROUTING_VENV)/bin/python tests/routing/suite.py --backstay $(ROUTING)/backstay \
 	    --library $(ROUTING)/libbackstay_preload.so
+
+# On several nodes, which are namespaces of this machine: needs root. Replays with ROUTED_ARGUMENTS="--seed S".
+ROUTED := $(or $(CARGO_TARGET_DIR),target)/routed
+ROUTED_ARGUMENTS ?=
+
+TESTS += test-routed
+
+.PHONY: routed-programs test-routed
+routed-programs: setup program preload
+	@mkdir -p $(ROUTED)
+	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/routed.openmpi tests/cluster/routed.c
+	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTED)/
+
+test-routed: routed-programs ## Unchanged programs on several nodes: ranks killed, a node lost, ranks on other nodes
+	@python3 tests/cluster/routed.py --programs $(ROUTED) $(ROUTED_ARGUMENTS)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Programs that nobody changed, on several nodes, with their files routed: ranks killed with -9, nodes lost with their
+stores, ranks on other nodes than before, on fewer nodes; every file that is found is whole, and of a set of all ranks."""
+
+import json
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from cluster import HEAD, Cluster, send, wait_until
+from selftest import Failure, arguments, expect, run_all
+
+PATTERNS = ["out/restart.{step}.{rank}", "out/latest", "out/latest.new;draft"]
+LIMIT_SECONDS = 60
+
+
+class Routed:
+    """`backstay run --route` in the head, with the program over nodes: {node: ranks}."""
+
+    def __init__(self, cluster, settings, counts, *options, steps=100000, words=3000, pause_us=20000, allowed="^$"):
+        self.cluster, self.counts, self.allowed = cluster, counts, allowed
+        self.folder = cluster.folder / "work"
+        (self.folder / "out").mkdir(parents=True, exist_ok=True)
+        number = len(list(self.folder.glob("log.*")))
+        self.log, self.events_file = self.folder / f"log.{number}", self.folder / f"events.{number}"
+        program = [settings.programs / "routed.openmpi", steps, words, pause_us]
+        routes = [word for pattern in PATTERNS for word in ("--route", pattern)]
+        command = [settings.programs / "backstay", "run", "--events", self.events_file, "--pause-s", "0.1", "--grace-s", "0",
+                   "--route-quiet", "0", *routes, *options, "--", *cluster.mpirun("openmpi", counts, program)]
+        environment = {"BACKSTAY_JOB": "routed", "BACKSTAY_TIMEOUT_MS": "20000", "BACKSTAY_REDUNDANCY": "xor"}
+        with open(self.log, "wb") as log:
+            self.process = cluster.start(HEAD, command, environment, self.folder, stdout=log, stderr=log)
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def values(self, word):
+        return [int(value) for value in re.findall(rf"^{word} (\d+)$", self.text(), re.M)]
+
+    def events(self, name):
+        lines = self.events_file.read_text().splitlines() if self.events_file.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    def check(self):
+        bad = re.findall(r"^bad .*$", self.text(), re.M)
+        bad = [line for line in bad if not re.search(self.allowed, line)]
+        expect(not bad, f"{bad}: {self.text()}")
+
+    def wait(self, ready, what):
+        try:
+            wait_until(lambda: ready() or self.process.poll() is not None, what, LIMIT_SECONDS)
+        except Exception as late:
+            raise Failure(f"{late}: {self.text()}") from None
+        self.check()
+        expect(ready(), f"it is over before {what}: {self.text()}")
+
+    def wait_found(self, count):
+        self.wait(lambda: len(self.values("found")) >= count, f"start {count}")
+
+    def wait_steps(self, count):
+        """So many steps more."""
+        until = len(self.values("done")) + count
+        self.wait(lambda: len(self.values("done")) >= until, f"{count} steps")
+
+    def kill_rank(self, rank):
+        """kill -9 for the process of a rank in the newest start."""
+        host, number = re.findall(rf"^rank {rank} on node(\d+), process (\d+)$", self.text(), re.M)[-1]
+        pids = self.cluster.node_pids(int(host))
+        for inside, outside in pids.items():
+            if inside == int(number):
+                send(outside, signal.SIGKILL)
+
+    def kill(self):
+        """kill -9 for `backstay run`; what it started ends with it."""
+        for pid, _ in self.cluster.inside():
+            words = words_of(pid)
+            if words[0].endswith(b"/backstay") and words[1:3] == [b"run", b"--events"]:
+                send(pid, signal.SIGKILL)
+        self.process.wait(LIMIT_SECONDS)
+        nodes = [node for node in self.counts if self.cluster.is_up(node)]
+        wait_until(lambda: not any(is_program(pid) for node in nodes for pid in self.cluster.node_pids(node).values()),
+                   "the end of all ranks and agents", LIMIT_SECONDS)
+        self.check()
+
+    def end(self):
+        try:
+            code = self.process.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"no end: {self.text()}") from None
+        self.check()
+        return code
+
+
+def words_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return [b""]
+
+
+def is_program(pid):
+    """Whether a process is a rank or a routing agent."""
+    words = words_of(pid)
+    return words[0].endswith(b"routed.openmpi") or b"route-agent" in words[:3]
+
+
+def judge_starts(run, exact):
+    """Each start found what the one before it had begun at most, and, if `exact`, what it had done at least."""
+    done, begun = 0, 0
+    for line in run.text().splitlines():
+        word, _, value = line.partition(" ")
+        if word not in ("found", "begun", "done") or not value.isdigit():
+            continue
+        if word == "found":
+            expect(int(value) <= begun, f"found {value}, and {begun} was the last begun")
+            expect(not exact or int(value) >= done, f"found {value} after {done} was done: {run.text()}")
+            begun = done = int(value)
+        elif word == "begun":
+            begun = int(value)
+        else:
+            done = int(value)
+
+
+def killed_ranks_find_what_was_complete(settings):
+    """Ranks are killed at random instants; `run` starts the program again, and it goes on with nothing lost."""
+    chance = random.Random(settings.seed)
+    with Cluster(3) as cluster:
+        steps, kills = 60, 4
+        run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, "--restarts", str(kills), steps=steps)
+        for number in range(kills):
+            run.wait_found(number + 1)
+            run.wait_steps(1)
+            time.sleep(chance.uniform(0, 0.2))
+            run.kill_rank(chance.randrange(6))
+        code = run.end()
+        expect(code == 0, f"exit {code}: {run.text()}")
+        judge_starts(run, exact=True)
+        expect(run.values("done")[-1] == steps and len(run.values("found")) == kills + 1, run.text())
+        expect(not list((run.folder / "out").iterdir()), "routed files stand on the file system")
+        return f"found {run.values('found')}"
+
+
+def a_node_is_lost_with_its_store(settings):
+    """A spare takes the place of a node whose memory is gone: its files are rebuilt, and the program goes on."""
+    with Cluster(3, spares=1) as cluster:
+        run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, "--spares", "node3", pause_us=100000)
+        run.wait_steps(10)
+        cluster.wipe_node(1)
+        run.wait_found(2)
+        judge_starts(run, exact=False)
+        expect(run.events("start")[-1]["hosts"] == ["node0", "node3", "node2"], run.text())
+        found = run.values("found")[-1]
+        expect(found > 0, f"nothing was found: {run.text()}")
+        run.wait_steps(3)
+        run.kill()
+        return f"found {found} of {max(run.values('done'))}"
+
+
+def ranks_find_their_files_on_other_nodes(settings):
+    """Ranks on other nodes than before, then all on fewer nodes, with whatever each node's store has."""
+    with Cluster(3) as cluster:
+        placed, found = [{0: 2, 1: 2, 2: 2}, {2: 2, 0: 2, 1: 2}, {0: 1, 2: 3, 1: 2}, {1: 3, 2: 3}], []
+        done = 0
+        for counts in placed:
+            run = Routed(cluster, settings, counts)
+            run.wait_found(1)
+            found += run.values("found")[-1:]
+            expect(found[-1] >= done, f"found {found} after {done} was done: {run.text()}")
+            run.wait_steps(5)
+            # What is complete is in a checkpoint when ranks die, and `run` ends by itself.
+            run.kill_rank(1)
+            run.wait_found(2)
+            done = run.values("found")[-1]
+            run.kill()
+        expect(found[1] > 0 and found[-1] > 0, f"{found}")
+        return f"found {found}"
+
+
+def an_agent_that_dies_ends_the_start(settings):
+    """Nothing is written past a routing agent that is gone; the next start goes on."""
+    with Cluster(3) as cluster:
+        run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, allowed="cannot be|is not there")
+        run.wait_steps(5)
+        agents = [pid for pid in cluster.node_pids(1).values() if b"route-agent" in words_of(pid)[:3]]
+        expect(len(agents) == 1, f"agents of node 1: {agents}")
+        send(agents[0], signal.SIGKILL)
+        run.wait_found(2)
+        expect("the routing agent on node1 died" in run.text(), run.text())
+        judge_starts(run, exact=False)
+        found = run.values("found")[-1]
+        expect(found > 0, f"nothing was found: {run.text()}")
+        run.wait_steps(3)
+        run.kill()
+        return f"found {found}"
+
+
+EACH = """
+import os, pathlib, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+given = pathlib.Path("out/given").read_text()
+pathlib.Path(f"out/r.1.{rank}").write_text(f"{given} {rank}")
+end = time.monotonic() + 30
+while not os.path.exists(f"out/r.1.{1 - rank}") or not os.path.getsize(f"out/r.1.{1 - rank}"):
+    assert time.monotonic() < end, "the other's file does not come"
+    time.sleep(0.01)
+there = pathlib.Path(f"out/r.1.{1 - rank}").read_text()
+assert there == f"{given} {1 - rank}", there
+names = sorted(os.listdir("out"))
+assert names == ["given", "r.1.0", "r.1.1"], names
+# Both have seen it before one of them ends.
+pathlib.Path(f"seen.{rank}").write_text("")
+while not os.path.exists(f"seen.{1 - rank}"):
+    assert time.monotonic() < end, "the other does not see this one's"
+    time.sleep(0.01)
+"""
+
+
+def each_launcher_passes_on_what_ranks_need(settings):
+    """What stands under a routed name is seen on all nodes, and what one wrote by the other, under both mpiruns."""
+    with Cluster(2) as cluster:
+        (cluster.folder / "each.py").write_text(EACH)
+        for mpi in ("openmpi", "mpich"):
+            folder = cluster.folder / mpi
+            (folder / "out").mkdir(parents=True)
+            (folder / "out" / "given").write_text("given")
+            words = cluster.mpirun(mpi, [1, 1], [sys.executable, cluster.folder / "each.py"])
+            command = [settings.programs / "backstay", "run", "--job", mpi, "--restarts", "0", "--route", "out/given",
+                       "--route", "out/r.{step}.{rank}", "--", *words]
+            done = cluster.run(HEAD, command, {}, folder, check=False)
+            expect(done.returncode == 0, f"{mpi}: exit {done.returncode}: {done.stdout} {done.stderr}")
+            names = sorted(path.name for path in (folder / "out").iterdir())
+            expect(names == ["given"], f"{mpi}: on the file system are {names}")
+
+
+def what_cannot_be_routed_is_said_before_the_start(settings):
+    with Cluster(2) as cluster:
+        base = [settings.programs / "backstay", "run", "--job", "refused", "--route", "out/r.*"]
+
+        def said(words, why):
+            done = cluster.run(HEAD, words, folder=cluster.folder, check=False)
+            expect(done.returncode != 0 and why in done.stderr, f"{done.returncode}: {done.stderr}")
+
+        hosts = cluster.hostfile([1, 1])
+        said([*base, "--hosts", hosts, "--probe", "true", "--", "true"], "needs a launcher that is known")
+        mpirun = cluster.mpirun("openmpi", [1, 1], ["true"], ["LD_PRELOAD=x.so"])
+        said([*base, "--", *mpirun], "the launcher is told what LD_PRELOAD is")
+        mpirun = cluster.mpirun("openmpi", [1, 1], ["true"])
+        said([*base, "--remote-shell", "false", "--probe", "true", "--", *mpirun], "the routing agent on node0 ended")
+
+
+TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
+         an_agent_that_dies_ends_the_start, each_launcher_passes_on_what_ranks_need,
+         what_cannot_be_routed_is_said_before_the_start]
+
+if __name__ == "__main__":
+    settings = arguments(__doc__, lambda parser: parser.add_argument("--seed", default="1"))
+    print(f"seed {settings.seed}", flush=True)
+    sys.exit(run_all(TESTS, settings))
