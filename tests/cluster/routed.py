@@ -11,11 +11,15 @@ import subprocess
 import sys
 import time
 
-from cluster import HEAD, Cluster, send, wait_until
-from selftest import Failure, arguments, expect, run_all
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1] / "slurm"))
+
+from cluster import HEAD, Cluster, send, wait_until  # noqa: E402
+from selftest import Failure, arguments, expect, run_all  # noqa: E402
+from slurm import Slurm, missing_tools, words_of  # noqa: E402
 
 PATTERNS = ["out/restart.{step}.{rank}", "out/latest", "out/latest.new;draft"]
 LIMIT_SECONDS = 60
+ROUTING = pathlib.Path(__file__).resolve().parents[1] / "routing"
 
 
 class Routed:
@@ -78,7 +82,7 @@ class Routed:
         """kill -9 for `backstay run`; what it started ends with it."""
         for pid, _ in self.cluster.inside():
             words = words_of(pid)
-            if words[0].endswith(b"/backstay") and words[1:3] == [b"run", b"--events"]:
+            if words[1:3] == ["run", "--events"] and words[0].endswith("/backstay"):
                 send(pid, signal.SIGKILL)
         self.process.wait(LIMIT_SECONDS)
         nodes = [node for node in self.counts if self.cluster.is_up(node)]
@@ -95,17 +99,10 @@ class Routed:
         return code
 
 
-def words_of(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return [b""]
-
-
 def is_program(pid):
     """Whether a process is a rank or a routing agent."""
     words = words_of(pid)
-    return words[0].endswith(b"routed.openmpi") or b"route-agent" in words[:3]
+    return "route-agent" in words[:3] or "".join(words[:1]).endswith("routed.openmpi")
 
 
 def judge_starts(run, exact):
@@ -185,7 +182,7 @@ def an_agent_that_dies_ends_the_start(settings):
     with Cluster(3) as cluster:
         run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, allowed="cannot be|is not there")
         run.wait_steps(5)
-        agents = [pid for pid in cluster.node_pids(1).values() if b"route-agent" in words_of(pid)[:3]]
+        agents = [pid for pid in cluster.node_pids(1).values() if "route-agent" in words_of(pid)[:3]]
         expect(len(agents) == 1, f"agents of node 1: {agents}")
         send(agents[0], signal.SIGKILL)
         run.wait_found(2)
@@ -200,7 +197,8 @@ def an_agent_that_dies_ends_the_start(settings):
 
 EACH = """
 import os, pathlib, time
-rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+rank = int(next(os.environ[name] for name in names if name in os.environ))
 given = pathlib.Path("out/given").read_text()
 pathlib.Path(f"out/r.1.{rank}").write_text(f"{given} {rank}")
 end = time.monotonic() + 30
@@ -236,6 +234,39 @@ def each_launcher_passes_on_what_ranks_need(settings):
             expect(names == ["given"], f"{mpi}: on the file system are {names}")
 
 
+def steps_of_slurm_are_routed(settings):
+    """Under srun, from a batch script on one of the nodes: agents are steps, but for that of this node."""
+    if missing_tools():
+        return f"skipped: there is no {missing_tools()[0]}"
+    with Cluster(2) as cluster:
+        slurm = Slurm(cluster)
+        folder = cluster.folder / "work"
+        (folder / "out").mkdir(parents=True)
+        (folder / "out" / "given").write_text("given")
+        (folder / "each.py").write_text(EACH)
+        run = (f"{settings.programs}/backstay run --job routed --restarts 0 --route out/given --route 'out/r.{{step}}.{{rank}}' "
+               f"-- srun -n 2 -N 2 --mpi=none {sys.executable} each.py")
+        (folder / "job").write_text(f"#!/bin/sh\ncd {folder} && {run}\n")
+        done = slurm.ask("sbatch", "--wait", "-N", "2", "-n", "4", "-o", folder / "log", folder / "job", check=False)
+        expect(done.returncode == 0, f"exit {done.returncode}: {done.stderr} {(folder / 'log').read_text()}")
+        names = sorted(path.name for path in (folder / "out").iterdir())
+        expect(names == ["given"], f"on the file system are {names}")
+
+
+def calls_are_those_of_a_file_system(settings):
+    """Calls of the C library on a node that asks another one for every name."""
+    with Cluster(2) as cluster:
+        folder = cluster.folder / "work"
+        (folder / "out").mkdir(parents=True)
+        line = f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec {sys.executable} {ROUTING / "calls.py"}'
+        command = [settings.programs / "backstay", "run", "--job", "calls", "--restarts", "0", "--route", "out/restart.*",
+                   "--route", "steps.{step}/part.*", "--", *cluster.mpirun("openmpi", [1, 1], ["sh", "-c", line])]
+        done = cluster.run(HEAD, command, {}, folder, check=False)
+        expect(done.returncode == 0, f"exit {done.returncode}: {done.stdout} {done.stderr}")
+        names = sorted(path.name for path in (folder / "out").iterdir())
+        expect(names == [], f"on the file system are {names}")
+
+
 def what_cannot_be_routed_is_said_before_the_start(settings):
     with Cluster(2) as cluster:
         base = [settings.programs / "backstay", "run", "--job", "refused", "--route", "out/r.*"]
@@ -253,7 +284,8 @@ def what_cannot_be_routed_is_said_before_the_start(settings):
 
 
 TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
-         an_agent_that_dies_ends_the_start, each_launcher_passes_on_what_ranks_need,
+         an_agent_that_dies_ends_the_start, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
+         calls_are_those_of_a_file_system,
          what_cannot_be_routed_is_said_before_the_start]
 
 if __name__ == "__main__":

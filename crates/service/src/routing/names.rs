@@ -132,8 +132,14 @@ impl State {
         };
         entry.live = None;
         entry.gone = true;
-        let waiting: Vec<_> = entry.waiting.drain(..).collect();
-        for revision in &waiting {
+        let reported = &self.reported;
+        // What a round was told of may be decided already.
+        let (stay, former): (Vec<_>, Vec<_>) = entry
+            .waiting
+            .drain(..)
+            .partition(|revision| reported.contains(&revision.id));
+        entry.waiting = stay.into();
+        for revision in &former {
             self.forget(revision);
         }
     }

@@ -20,14 +20,14 @@ use backstay_route::message::{FIRST_ROUTED, Kind, Message, SECOND_ROUTED};
 use backstay_route::{FAR, LIVE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// In the agent's folder: files that are on their way.
@@ -59,11 +59,29 @@ pub(super) struct Nodes {
     /// At the first agent.
     catalog: Mutex<Catalog>,
     copies: Mutex<BTreeMap<Vec<u8>, Copy>>,
-    /// One at a time is opened for writing, renamed or removed.
-    changing: Mutex<()>,
+    /// Names that are opened for writing, renamed or removed, or of which the index is told: each by one at a time.
+    changing: Mutex<BTreeSet<Vec<u8>>>,
+    changed: Condvar,
     within: Duration,
     /// How many files were brought.
     brought: AtomicU64,
+}
+
+/// Names that nobody else changes, until it is dropped.
+struct Held<'a> {
+    nodes: &'a Nodes,
+    names: Vec<Vec<u8>>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut changing = lock(&self.nodes.changing);
+        for name in &self.names {
+            changing.remove(name);
+        }
+        drop(changing);
+        self.nodes.changed.notify_all();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -114,9 +132,29 @@ impl Nodes {
             catalog: Mutex::default(),
             copies: Mutex::default(),
             changing: Mutex::default(),
+            changed: Condvar::new(),
             within,
             brought: AtomicU64::new(0),
         })
+    }
+
+    /// Waits until nobody changes any of these names; nothing where it shall not wait, and somebody does.
+    fn try_hold(&self, names: &[&[u8]], waits: bool) -> Option<Held<'_>> {
+        let mut changing = lock(&self.changing);
+        while names.iter().any(|name| changing.contains(*name)) {
+            if !waits {
+                return None;
+            }
+            let waited = self.changed.wait(changing);
+            changing = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let names: Vec<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+        changing.extend(names.iter().cloned());
+        Some(Held { nodes: self, names })
+    }
+
+    fn hold(&self, names: &[&[u8]]) -> Option<Held<'_>> {
+        self.try_hold(names, true)
     }
 
     fn rank(&self) -> u32 {
@@ -286,6 +324,7 @@ impl Nodes {
         change(&mut state);
         drop(state);
         if let Some(name) = name {
+            let _held = self.hold(&[&name]);
             // What the index was not told it is told later.
             self.tell(&name).ok();
         }
@@ -351,8 +390,10 @@ impl Nodes {
         let names: Vec<Vec<u8>> = untold.filter_map(|file| file.name.clone()).collect();
         drop(state);
         for name in names {
-            // It is tried again.
-            self.tell(&name).ok();
+            // One that is changed now, or cannot be told, is told later.
+            if let Some(_held) = self.try_hold(&[&name], false) {
+                self.tell(&name).ok();
+            }
         }
         let mut copies = lock(&self.copies);
         let old = |copy: &Copy| copy.since.elapsed() > KEPT;
@@ -430,7 +471,7 @@ impl Nodes {
     }
 
     fn open(&self, holder: Holder, name: &[u8], flags: i32) -> Outcome {
-        let _one = lock(&self.changing);
+        let _held = self.hold(&[name]);
         self.claim(name, OFlags::from_bits_retain(flags.cast_unsigned()))?;
         let opened = self.shared.lock().open(holder, name, flags);
         if opened.is_err() {
@@ -445,7 +486,7 @@ impl Nodes {
     }
 
     fn remove(&self, name: &[u8]) -> Outcome {
-        let _one = lock(&self.changing);
+        let _held = self.hold(&[name]);
         if self.shared.lock().has(name) {
             return self.remove_here(name);
         }
@@ -458,7 +499,7 @@ impl Nodes {
     }
 
     fn rename(&self, routed: u32, flags: i32, from: &[u8], to: &[u8]) -> Outcome {
-        let _one = lock(&self.changing);
+        let _held = self.hold(&[from, to]);
         let (is_from, is_to) = (routed & FIRST_ROUTED != 0, routed & SECOND_ROUTED != 0);
         if flags & !NO_REPLACE != 0 {
             return Err(Errno::INVAL);
@@ -516,7 +557,6 @@ impl Nodes {
     }
 
     fn rename_folder(&self, from: &[u8], to: &[u8]) -> Outcome {
-        let _one = lock(&self.changing);
         for rank in 0..self.circle.size() {
             let (from, to) = (from.to_vec(), to.to_vec());
             self.ask(rank, Request::RenameFolder { from, to })?;

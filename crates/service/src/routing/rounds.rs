@@ -30,7 +30,8 @@ pub(super) struct Report {
     ended: Option<bool>,
     /// All its processes here said their last.
     said: bool,
-    candidates: Vec<Candidate>,
+    /// Nothing where they are those of the round before.
+    candidates: Option<Vec<Candidate>>,
     /// The first close that is not settled.
     unsettled: Option<u64>,
     /// The latest close of this node that this is with.
@@ -55,6 +56,8 @@ pub(super) struct Decision {
 impl State {
     /// What this node says in a round.
     pub(super) fn report(&mut self, ended: Option<bool>) -> Report {
+        self.reported.clear();
+        self.forget_gone();
         let candidates = self.candidates();
         // They stay until it is decided.
         self.reported = candidates.iter().map(|(_, revision)| revision.id).collect();
@@ -67,10 +70,26 @@ impl State {
         Report {
             ended,
             said: self.processes.is_empty(),
-            candidates: candidates.collect(),
+            candidates: Some(candidates.collect()),
             unsettled: self.unsettled(),
             seen: self.seen,
             gone: self.any_gone(),
+        }
+    }
+
+    /// What was removed since the last round is in none that is to come.
+    fn forget_gone(&mut self) {
+        let gone = self.names.iter().filter(|(_, entry)| entry.gone);
+        let gone: Vec<Vec<u8>> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            let waiting = self
+                .names
+                .get_mut(&name)
+                .map(|entry| entry.waiting.split_off(0));
+            for revision in waiting.unwrap_or_default() {
+                self.forget(&revision);
+            }
+            self.tidy(&name);
         }
     }
 
@@ -90,6 +109,18 @@ impl State {
     }
 }
 
+impl Report {
+    /// Leaves out what the round before had; whether anything is new.
+    pub(super) fn shorten(&mut self, before: &mut Option<Vec<Candidate>>) -> bool {
+        if self.candidates == *before {
+            self.candidates = None;
+            return false;
+        }
+        before.clone_from(&self.candidates);
+        true
+    }
+}
+
 /// A new revision of a name.
 #[derive(Debug, Clone, Copy)]
 struct Whose {
@@ -102,6 +133,8 @@ struct Whose {
 #[derive(Debug)]
 pub(super) struct Decider {
     routes: Routes,
+    /// Of each agent, what could be in the next checkpoint.
+    candidates: Vec<Vec<Candidate>>,
     /// No checkpoint before that: the last one failed.
     again: Option<Instant>,
     /// Since when the program is over on all nodes.
@@ -116,6 +149,7 @@ impl Decider {
     pub(super) fn new(routes: Routes) -> Self {
         Self {
             routes,
+            candidates: Vec::new(),
             again: None,
             over: None,
             is_last: false,
@@ -127,10 +161,17 @@ impl Decider {
     pub(super) fn decide(&mut self, parts: &[Vec<u8>], catalog: &mut Catalog) -> Result<Vec<u8>> {
         let reports = parts.iter().map(|part| Ok(decode::<Report>(part)?.0));
         let reports: Result<Vec<Report>> = reports.collect();
-        encode(&self.settle(&reports?, catalog))
+        encode(&self.settle(reports?, catalog))
     }
 
-    fn settle(&mut self, reports: &[Report], catalog: &mut Catalog) -> Decision {
+    fn settle(&mut self, mut reports: Vec<Report>, catalog: &mut Catalog) -> Decision {
+        self.candidates.resize_with(reports.len(), Vec::new);
+        for (known, report) in self.candidates.iter_mut().zip(&mut reports) {
+            if let Some(new) = report.candidates.take() {
+                *known = new;
+            }
+        }
+        let reports = &reports[..];
         let all = |says: fn(&Report) -> bool| reports.iter().all(says);
         if all(|report| report.ended.is_some()) {
             let over = *self.over.get_or_insert_with(Instant::now);
@@ -156,11 +197,11 @@ impl Decider {
     fn choose(&self, reports: &[Report], catalog: &mut Catalog) -> Vec<(Vec<u8>, Whose)> {
         let mut newest: BTreeMap<&Vec<u8>, Whose> = BTreeMap::new();
         let mut barrier = u64::MAX;
-        for (rank, report) in (0u32..).zip(reports) {
+        for ((rank, report), candidates) in (0u32..).zip(reports).zip(&self.candidates) {
             let untold = catalog.untold(rank, report.seen);
             let firsts = report.unsettled.into_iter().chain(untold);
             barrier = firsts.fold(barrier, u64::min);
-            for candidate in &report.candidates {
+            for candidate in candidates {
                 let new = Whose {
                     owner: rank,
                     order: candidate.order,
@@ -215,7 +256,7 @@ mod tests {
         Report {
             ended: None,
             said: false,
-            candidates: candidates.iter().map(candidate).collect(),
+            candidates: Some(candidates.iter().map(candidate).collect()),
             unsettled: None,
             seen,
             gone: false,
@@ -234,10 +275,10 @@ mod tests {
     fn a_set_is_taken_when_all_nodes_have_their_files() {
         let (mut decider, mut catalog) = (decider("r.{step}.{rank}"), Catalog::default());
         let first = report(1, &[("r.5.0", 1)]);
-        let none = decider.settle(&[first.clone(), report(0, &[])], &mut catalog);
+        let none = decider.settle(vec![first.clone(), report(0, &[])], &mut catalog);
         assert!(!none.goes);
-        let both = [first, report(2, &[("r.5.1", 2), ("r.6.1", 3)])];
-        let taken = decider.settle(&both, &mut catalog);
+        let both = vec![first, report(2, &[("r.5.1", 2), ("r.6.1", 3)])];
+        let taken = decider.settle(both, &mut catalog);
         let expected = [("r.5.0".to_owned(), 0), ("r.5.1".to_owned(), 1)];
         assert_eq!((taken.goes, names(&taken)), (true, expected.to_vec()));
     }
@@ -251,21 +292,21 @@ mod tests {
         catalog.publish(0, b"/nowhere/latest", ABOUT);
         // The other node has said nothing of its closes yet.
         let latest = report(3, &[("latest", 3)]);
-        let early = [latest.clone(), report(0, &[])];
-        assert!(!decider.settle(&early, &mut catalog).goes);
+        let early = vec![latest.clone(), report(0, &[])];
+        assert!(!decider.settle(early, &mut catalog).goes);
         let mut unsettled = report(2, &[("data", 1)]);
         unsettled.unsettled = Some(2);
-        let some = decider.settle(&[latest.clone(), unsettled], &mut catalog);
+        let some = decider.settle(vec![latest.clone(), unsettled], &mut catalog);
         assert_eq!(names(&some), [("data".to_owned(), 1)]);
-        let all = [latest, report(2, &[("data", 1), ("other", 2)])];
-        assert_eq!(decider.settle(&all, &mut catalog).chosen.len(), 3);
+        let all = vec![latest, report(2, &[("data", 1), ("other", 2)])];
+        assert_eq!(decider.settle(all, &mut catalog).chosen.len(), 3);
     }
 
     #[test]
     fn of_a_name_on_two_nodes_the_newer_is_taken() {
         let (mut decider, mut catalog) = (decider("*"), Catalog::default());
-        let reports = [report(9, &[("a", 4)]), report(9, &[("a", 7)])];
-        let decision = decider.settle(&reports, &mut catalog);
+        let reports = vec![report(9, &[("a", 4)]), report(9, &[("a", 7)])];
+        let decision = decider.settle(reports, &mut catalog);
         assert_eq!(names(&decision), [("a".to_owned(), 1)]);
     }
 
@@ -276,27 +317,49 @@ mod tests {
             (report.ended, report.said) = (Some(true), true);
             report
         };
-        let one = [over(report(9, &[])), report(9, &[])];
-        assert!(!decider.settle(&one, &mut catalog).ends);
+        let one = vec![over(report(9, &[])), report(9, &[])];
+        assert!(!decider.settle(one, &mut catalog).ends);
         let mut gone = over(report(9, &[]));
         gone.gone = true;
-        let reports = [over(report(9, &[])), gone];
-        let last = decider.settle(&reports, &mut catalog);
+        let reports = vec![over(report(9, &[])), gone];
+        let last = decider.settle(reports, &mut catalog);
         assert!(last.goes && last.drops && !last.ends);
-        let reports = [over(report(9, &[])), over(report(9, &[]))];
-        assert!(decider.settle(&reports, &mut catalog).ends);
+        let reports = vec![over(report(9, &[])), over(report(9, &[]))];
+        assert!(decider.settle(reports, &mut catalog).ends);
     }
 
     #[test]
     fn what_failed_is_tried_later_and_at_the_end_once() {
         let (mut decider, mut catalog) = (decider("*"), Catalog::default());
-        let mut reports = [report(9, &[("a", 1)])];
-        assert!(decider.settle(&reports, &mut catalog).goes);
+        let mut reports = vec![report(9, &[("a", 1)])];
+        assert!(decider.settle(reports.clone(), &mut catalog).goes);
         decider.note(false);
-        assert!(!decider.settle(&reports, &mut catalog).goes);
+        assert!(!decider.settle(reports.clone(), &mut catalog).goes);
         (reports[0].ended, reports[0].said) = (Some(false), true);
-        assert!(decider.settle(&reports, &mut catalog).goes);
+        assert!(decider.settle(reports.clone(), &mut catalog).goes);
         decider.note(false);
-        assert!(decider.settle(&reports, &mut catalog).ends);
+        assert!(decider.settle(reports.clone(), &mut catalog).ends);
+    }
+
+    #[test]
+    fn what_was_said_before_is_not_said_again() {
+        let (mut decider, mut catalog) = (decider("r.{step}.{rank}"), Catalog::default());
+        let mut before = None;
+        let mut first = report(1, &[("r.5.0", 1)]);
+        assert!(first.shorten(&mut before));
+        assert!(
+            !decider
+                .settle(vec![first, report(0, &[])], &mut catalog)
+                .goes
+        );
+        let mut same = report(1, &[("r.5.0", 1)]);
+        assert!(!same.shorten(&mut before));
+        assert_eq!(same.candidates, None);
+        let taken = decider.settle(vec![same, report(2, &[("r.5.1", 2)])], &mut catalog);
+        assert_eq!(taken.chosen.len(), 2);
+        let mut none = report(1, &[]);
+        assert!(none.shorten(&mut before));
+        let reports = vec![none, report(2, &[("r.5.1", 2)])];
+        assert!(!decider.settle(reports, &mut catalog).goes);
     }
 }

@@ -150,13 +150,6 @@ impl State {
         &self.routes.table
     }
 
-    /// Whether something may become complete soon.
-    pub(super) fn is_busy(&self) -> bool {
-        let waits = |entry: &Entry| !entry.waiting.is_empty();
-        let is_closed = |file: &File| matches!(file.content, Content::Closed(_));
-        self.names.values().any(waits) || self.files.values().any(is_closed)
-    }
-
     pub(super) fn found<'a>(&self, name: &'a [u8]) -> Option<Found<'a>> {
         self.routes.table.find(name)
     }

@@ -277,6 +277,7 @@ impl Member {
     /// Rounds until all are over.
     fn serve(&mut self, routes: Routes, end: &End) -> Result<()> {
         let mut decider = Decider::new(routes);
+        let mut before = None;
         loop {
             let over = end.is_over.load(Ordering::Acquire);
             let ended = over.then(|| end.is_well.load(Ordering::Acquire));
@@ -289,9 +290,10 @@ impl Member {
                 .settle()
                 .unwrap_or(IDLE)
                 .clamp(Duration::from_millis(1), TICK);
-            let report = super::talk::encode(&state.report(ended))?;
-            let is_busy = state.is_busy();
+            let mut report = state.report(ended);
+            let is_busy = report.shorten(&mut before) || state.unsettled().is_some();
             drop(state);
+            let report = super::talk::encode(&report)?;
             let nodes = Arc::clone(&self.nodes);
             let decide = |parts: Vec<Vec<u8>>| decider.decide(&parts, &mut nodes.catalog());
             let (decision, _) = decode::<Decision>(&self.circle.decide(report, decide)?)?;

@@ -167,6 +167,15 @@ impl Job {
 
     /// A round, and a checkpoint if one is due: what each node has in it.
     fn round(&mut self, over: bool) -> Option<Vec<BTreeMap<String, String>>> {
+        self.round_with(over, |_| {})
+    }
+
+    /// The same; `meanwhile` comes between what is said and what is decided.
+    fn round_with(
+        &mut self,
+        over: bool,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Option<Vec<BTreeMap<String, String>>> {
         let reports: Vec<Vec<u8>> = self
             .nodes
             .iter()
@@ -177,6 +186,7 @@ impl Job {
                 encode(&state.report(over.then_some(true))).expect("report")
             })
             .collect();
+        meanwhile(self);
         let nodes = self.nodes.clone();
         let decided = self.decider.decide(&reports, &mut nodes[0].catalog());
         let decision = decode::<Decision>(&decided.expect("decided"))
@@ -290,6 +300,28 @@ fn a_set_is_kept_whole_over_nodes_until_another_is() {
     let second = vec![of(&[("r.2.0", "c")]), of(&[("r.2.1", "d")])];
     assert_eq!(job.round(false), Some(second));
     assert_eq!(job.round(true), None);
+}
+
+#[test]
+fn what_is_removed_after_it_was_reported_is_in_what_is_decided() {
+    let mut job = Job::new("r.{step}.{rank}", 2);
+    job.write(0, "r.1.0", "a");
+    job.write(1, "r.1.1", "b");
+    // In the middle of a round.
+    let first = job.round_with(false, |job| {
+        job.say(0, Kind::Remove, 0, ["r.1.1", ""]).expect("removed");
+        job.write(0, "r.1.0", "again");
+    });
+    let whole = vec![of(&[("r.1.0", "a")]), of(&[("r.1.1", "b")])];
+    assert_eq!(first, Some(whole));
+    // The set is not whole any more, so what is written anew waits.
+    assert_eq!(job.round(false), None);
+    // Removed before the round, it is none of a set.
+    job.write(0, "r.2.0", "c");
+    job.say(1, Kind::Remove, 0, ["r.2.0", ""]).expect("removed");
+    job.write(1, "r.2.1", "d");
+    assert_eq!(job.round(false), None);
+    assert_eq!(job.listing(0), ["r.1.0", "r.2.1"]);
 }
 
 #[test]
