@@ -126,7 +126,7 @@ def killed_ranks_find_what_was_complete(settings):
     """Ranks are killed at random instants; `run` starts the program again, and it goes on with nothing lost."""
     chance = random.Random(settings.seed)
     with Cluster(3) as cluster:
-        steps, kills = 60, 4
+        steps, kills = 50, 3
         run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, "--restarts", str(kills), steps=steps)
         for number in range(kills):
             run.wait_found(number + 1)

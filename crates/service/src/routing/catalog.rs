@@ -103,8 +103,18 @@ impl Catalog {
         order
     }
 
-    /// `rank` has no file of a name any more: who had it before.
-    pub(super) fn lose(&mut self, rank: u32, name: &[u8]) -> Vec<u32> {
+    /// `rank` has no file of a name any more: who had it before, and the place of that among all closes.
+    pub(super) fn lose(&mut self, rank: u32, name: &[u8]) -> (Vec<u32>, u64) {
+        self.last += 1;
+        (self.take(rank, name), self.last)
+    }
+
+    /// The first place that was not given out.
+    pub(super) fn next(&self) -> u64 {
+        self.last + 1
+    }
+
+    fn take(&mut self, rank: u32, name: &[u8]) -> Vec<u32> {
         if self
             .entries
             .get(name)
@@ -171,8 +181,8 @@ mod tests {
         assert_eq!(catalog.claim(2, b"/a/b", 0o2), Answer::Claimed(Some(1)));
         assert_eq!(catalog.publish(2, b"/a/b", ABOUT), 2);
         // Who does not have it takes nothing away.
-        assert_eq!(catalog.lose(1, b"/a/b"), Vec::<u32>::new());
-        assert_eq!(catalog.lose(2, b"/a/b"), vec![1]);
+        assert_eq!(catalog.lose(1, b"/a/b"), (Vec::new(), 3));
+        assert_eq!(catalog.lose(2, b"/a/b"), (vec![1], 4));
         assert_eq!(catalog.look(b"/a/b"), None);
     }
 

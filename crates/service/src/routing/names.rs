@@ -131,7 +131,7 @@ impl State {
             return;
         };
         entry.live = None;
-        entry.gone = true;
+        entry.gone = Some(if self.spread { u64::MAX } else { 0 });
         let reported = &self.reported;
         // What a round was told of may be decided already.
         let (stay, former): (Vec<_>, Vec<_>) = entry
@@ -144,14 +144,22 @@ impl State {
         }
     }
 
-    /// Another node has the file of a name now; `gone`: and nobody under this name.
-    pub(super) fn displaced(&mut self, name: &[u8], gone: bool) {
+    /// It is known when a name was removed.
+    pub(super) fn gone_at(&mut self, name: &[u8], order: u64) {
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.gone = entry.gone.map(|known| known.min(order));
+        }
+    }
+
+    /// Another node has the file of a name now; `gone`: and since then nobody under this name.
+    pub(super) fn displaced(&mut self, name: &[u8], gone: Option<u64>) {
         let Some(entry) = self.names.get_mut(name) else {
             return;
         };
         let live = entry.live.take();
-        if gone {
+        if let Some(order) = gone {
             self.leave(name);
+            self.gone_at(name, order);
         }
         if let Some(id) = live {
             if let Some(path) = self.live(name) {
@@ -243,7 +251,7 @@ impl State {
     /// `id` is the file of a name from now on.
     fn displace(&mut self, name: &[u8], id: FileId) {
         let entry = self.names.entry(name.to_vec()).or_default();
-        entry.gone = false;
+        entry.gone = None;
         if let Some(former) = entry.live.replace(id) {
             self.unname(former);
         }

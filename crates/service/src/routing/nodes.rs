@@ -200,7 +200,10 @@ impl Nodes {
             Request::Publish { rank, name, about } => {
                 Answer::Published(catalog.publish(rank, &name, about))
             }
-            Request::Lose { rank, name } => Answer::Lost(catalog.lose(rank, &name)),
+            Request::Lose { rank, name } => {
+                let (former, order) = catalog.lose(rank, &name);
+                Answer::Lost(former, order)
+            }
             Request::Look { name } => Answer::Found(catalog.look(&name)),
             Request::List { folder } => Answer::Listed(catalog.list(&folder)),
             _ => {
@@ -370,12 +373,14 @@ impl Nodes {
             rank: self.rank(),
             name: name.to_vec(),
         };
-        let Answer::Lost(former) = self.ask_index(request)? else {
+        let Answer::Lost(former, order) = self.ask_index(request)? else {
             return Err(Errno::IO);
         };
+        self.shared.lock().gone_at(name, order);
+        let gone = Some(order);
         for rank in former.into_iter().filter(|rank| *rank != self.rank()) {
             let name = name.to_vec();
-            self.ask(rank, Request::Displace { name, gone: true })?;
+            self.ask(rank, Request::Displace { name, gone })?;
         }
         Ok(())
     }
@@ -466,7 +471,7 @@ impl Nodes {
         };
         self.shared.lock().adopted(name, is_whole);
         let name = name.to_vec();
-        self.ask(from, Request::Displace { name, gone: false })
+        self.ask(from, Request::Displace { name, gone: None })
             .map(drop)
     }
 
@@ -527,7 +532,7 @@ impl Nodes {
         let flags = if is_to { 0 } else { flags };
         let renamed = self.shared.lock().rename(routed, flags, from, to);
         if is_to && renamed.is_err() && !was_here {
-            self.shared.lock().displaced(to, false);
+            self.shared.lock().displaced(to, None);
         }
         if is_from {
             self.tell(from)?;

@@ -47,8 +47,8 @@ pub(super) struct Decision {
     pub(super) goes: bool,
     /// Of which names a new revision is in it: on which node, and by which close.
     chosen: Vec<(Vec<u8>, u32, u64)>,
-    /// What is gone is not in it.
-    drops: bool,
+    /// What was gone before that, among all closes, is not in it.
+    drops: Option<u64>,
     /// This was the last round.
     pub(super) ends: bool,
 }
@@ -79,7 +79,7 @@ impl State {
 
     /// What was removed since the last round is in none that is to come.
     fn forget_gone(&mut self) {
-        let gone = self.names.iter().filter(|(_, entry)| entry.gone);
+        let gone = self.names.iter().filter(|(_, entry)| entry.gone.is_some());
         let gone: Vec<Vec<u8>> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {
             let waiting = self
@@ -179,10 +179,16 @@ impl Decider {
         }
         let with_removals = self.is_last && all(|report| report.ended == Some(true));
         let waits = self.again.is_some_and(|again| Instant::now() < again) && !self.is_last;
-        let chosen = self.choose(reports, catalog);
+        let barrier = Self::barrier(reports, catalog);
+        let chosen = self.choose(barrier);
         let removes = with_removals && reports.iter().any(|report| report.gone);
         let goes = (!chosen.is_empty() || removes) && !waits && !self.gave_up;
-        let drops = with_removals || chosen.iter().any(|(_, whose)| !whose.moved);
+        let drops = if with_removals {
+            Some(u64::MAX)
+        } else {
+            let any = chosen.iter().any(|(_, whose)| !whose.moved);
+            any.then_some(barrier.min(catalog.next()))
+        };
         let chosen = chosen.into_iter();
         let chosen = chosen.map(|(name, whose)| (name, whose.owner, whose.order));
         Decision {
@@ -193,14 +199,19 @@ impl Decider {
         }
     }
 
-    /// The newest revisions of names that can be in a checkpoint.
-    fn choose(&self, reports: &[Report], catalog: &mut Catalog) -> Vec<(Vec<u8>, Whose)> {
-        let mut newest: BTreeMap<&Vec<u8>, Whose> = BTreeMap::new();
-        let mut barrier = u64::MAX;
-        for ((rank, report), candidates) in (0u32..).zip(reports).zip(&self.candidates) {
+    /// The first close that is not settled on its node, or that its node has not said yet to know.
+    fn barrier(reports: &[Report], catalog: &mut Catalog) -> u64 {
+        let firsts = (0u32..).zip(reports).flat_map(|(rank, report)| {
             let untold = catalog.untold(rank, report.seen);
-            let firsts = report.unsettled.into_iter().chain(untold);
-            barrier = firsts.fold(barrier, u64::min);
+            report.unsettled.into_iter().chain(untold)
+        });
+        firsts.min().unwrap_or(u64::MAX)
+    }
+
+    /// The newest revisions of names that can be in a checkpoint.
+    fn choose(&self, barrier: u64) -> Vec<(Vec<u8>, Whose)> {
+        let mut newest: BTreeMap<&Vec<u8>, Whose> = BTreeMap::new();
+        for (rank, candidates) in (0u32..).zip(&self.candidates) {
             for candidate in candidates {
                 let new = Whose {
                     owner: rank,
@@ -323,9 +334,26 @@ mod tests {
         gone.gone = true;
         let reports = vec![over(report(9, &[])), gone];
         let last = decider.settle(reports, &mut catalog);
-        assert!(last.goes && last.drops && !last.ends);
+        assert!(last.goes && last.drops == Some(u64::MAX) && !last.ends);
         let reports = vec![over(report(9, &[])), over(report(9, &[]))];
         assert!(decider.settle(reports, &mut catalog).ends);
+    }
+
+    #[test]
+    fn what_is_removed_later_than_something_unsettled_stays() {
+        let (mut decider, mut catalog) = (decider("*"), Catalog::default());
+        catalog.publish(1, b"/nowhere/next", ABOUT);
+        let removed = catalog.lose(0, b"/nowhere/former").1;
+        // The other node has not said yet that it knows of its close.
+        let early = vec![report(0, &[("other", 0)]), report(0, &[])];
+        let decision = decider.settle(early, &mut catalog);
+        assert!(decision.drops.is_some_and(|before| removed >= before));
+        let told = vec![report(0, &[("other", 0)]), report(1, &[("next", 1)])];
+        let decision = decider.settle(told, &mut catalog);
+        assert!(decision.drops.is_some_and(|before| removed < before));
+        // What is removed from now on stays, too.
+        let later = catalog.lose(0, b"/nowhere/other").1;
+        assert!(decision.drops.is_some_and(|before| later >= before));
     }
 
     #[test]

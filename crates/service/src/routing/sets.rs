@@ -225,21 +225,21 @@ impl State {
             return None;
         }
         let drops = with_removals || new.iter().any(|(_, revision)| !revision.moved);
-        Some(self.chosen(new, drops, BTreeSet::new()))
+        Some(self.chosen(new, drops.then_some(u64::MAX), BTreeSet::new()))
     }
 
     /// Whether the newest checkpoint has names that are no more.
     pub(super) fn any_gone(&self) -> bool {
-        let is_gone = |entry: &super::state::Entry| entry.gone && entry.kept.is_some();
+        let is_gone = |entry: &super::state::Entry| entry.gone.is_some() && entry.kept.is_some();
         self.names.values().any(is_gone)
     }
 
-    /// A checkpoint with what is new; of names `elsewhere` other nodes have something newer. `drops`: what is gone is not
-    /// in it.
+    /// A checkpoint with what is new; of names `elsewhere` other nodes have something newer. What was gone before
+    /// `drops` is not in it.
     pub(super) fn chosen(
         &mut self,
         new: Vec<Named>,
-        drops: bool,
+        drops: Option<u64>,
         elsewhere: BTreeSet<Vec<u8>>,
     ) -> Chosen {
         let mut chosen = Chosen {
@@ -254,7 +254,9 @@ impl State {
             .collect();
         let mut places = BTreeMap::new();
         for (name, entry) in &self.names {
-            let leaves = entry.gone && drops || chosen.elsewhere.contains(name);
+            let is_gone = entry.gone.zip(drops);
+            let is_gone = is_gone.is_some_and(|(gone, drops)| gone < drops || drops == u64::MAX);
+            let leaves = is_gone || chosen.elsewhere.contains(name);
             if let (true, Some(kept)) = (leaves, &entry.kept) {
                 chosen.gone.push((name.clone(), kept.id));
                 continue;

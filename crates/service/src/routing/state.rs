@@ -77,8 +77,8 @@ pub(super) struct Entry {
     pub(super) waiting: VecDeque<Revision>,
     /// What the newest checkpoint has.
     pub(super) kept: Option<Revision>,
-    /// The program removed the name, or renamed it.
-    pub(super) gone: bool,
+    /// The program removed the name, or renamed it: when, among all closes. Not known yet is later than all.
+    pub(super) gone: Option<u64>,
 }
 
 /// A process that told something.
@@ -198,7 +198,7 @@ impl State {
         self.files.insert(id, file);
         let entry = self.names.entry(name.to_vec()).or_default();
         entry.live = Some(id);
-        entry.gone = false;
+        entry.gone = None;
         id
     }
 

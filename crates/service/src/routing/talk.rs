@@ -67,8 +67,8 @@ pub(super) enum Request {
     List { folder: Vec<u8> },
     /// Of the node: bytes of a file from `offset`; they follow the answer.
     Read { name: Vec<u8>, offset: u64 },
-    /// Another node has the file of `name` now; `gone`: and nobody under this name.
-    Displace { name: Vec<u8>, gone: bool },
+    /// Another node has the file of `name` now; `gone`: and since then nobody under this name.
+    Displace { name: Vec<u8>, gone: Option<u64> },
     /// Remove a file of this node.
     Remove { name: Vec<u8> },
     /// A folder was renamed.
@@ -104,8 +104,8 @@ pub(super) enum Answer {
     Claimed(Option<u32>),
     /// The place of a close among all closes.
     Published(u64),
-    /// Who had the file before.
-    Lost(Vec<u32>),
+    /// Who had the file before, and the place of that among all closes.
+    Lost(Vec<u32>, u64),
     Found(Option<Place>),
     Listed(Vec<(Vec<u8>, Place)>),
     /// The file as it is now, before the bytes: it is the same one as long as this is. `whole`: nobody died who wrote it.
