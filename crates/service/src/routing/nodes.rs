@@ -6,50 +6,33 @@
 //! Invariants: no agent waits for another while it has its state locked; that a file is closed is in the index before its
 //! process knows; a copy is whole, and of one state of its file.
 
+mod copies;
+
 use super::catalog::Catalog;
 use super::circle::Circle;
-use super::copy::copy_attributes;
 use super::names::NO_REPLACE;
 use super::serve::Shared;
 use super::state::{Holder, ProcessId, shown};
-use super::talk::{About, Answer, Place, Request, decode, encode};
+use super::talk::{Answer, Place, Request, decode, encode};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::notice;
-use backstay_format::width::to_u64;
 use backstay_route::message::{FIRST_ROUTED, Kind, Message, SECOND_ROUTED};
-use backstay_route::{FAR, LIVE};
+use copies::{Copied, about_of, make_empty};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// In the agent's folder: files that are on their way.
 pub(super) const ON_THE_WAY: &str = "coming";
-/// Bytes of a file in one answer.
-const PIECE_BYTES: usize = 8 << 20;
-/// So often is a file brought that changes meanwhile.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(20);
-/// How long a copy stays that nobody opens again.
-const KEPT: Duration = Duration::from_secs(10);
 
 type Outcome<T = ()> = std::result::Result<T, Errno>;
-
-/// A copy of another node's file, or what shows its size and times.
-#[derive(Debug, Clone, Copy)]
-struct Copy {
-    order: u64,
-    owner: u32,
-    is_whole: bool,
-    since: Instant,
-}
 
 /// The other nodes, as one agent sees them.
 pub(super) struct Nodes {
@@ -58,7 +41,7 @@ pub(super) struct Nodes {
     folder: PathBuf,
     /// At the first agent.
     catalog: Mutex<Catalog>,
-    copies: Mutex<BTreeMap<Vec<u8>, Copy>>,
+    copies: Mutex<BTreeMap<Vec<u8>, Copied>>,
     /// Names that are opened for writing, renamed or removed, or of which the index is told: each by one at a time.
     changing: Mutex<BTreeSet<Vec<u8>>>,
     changed: Condvar,
@@ -105,17 +88,6 @@ fn errno(error: &std::io::Error) -> Errno {
     error
         .raw_os_error()
         .map_or(Errno::IO, Errno::from_raw_os_error)
-}
-
-fn about_of(about: &fs::Metadata) -> About {
-    About {
-        length: about.len(),
-        mode: about.mode() & 0o7777,
-        modified: (
-            about.mtime(),
-            u32::try_from(about.mtime_nsec()).unwrap_or(0),
-        ),
-    }
 }
 
 impl Nodes {
@@ -246,37 +218,6 @@ impl Nodes {
         self.shared.lock().live(name).ok_or(Errno::INVAL)
     }
 
-    fn read(&self, name: &[u8], offset: u64) -> Outcome<(Answer, Vec<u8>)> {
-        let state = self.shared.lock();
-        if !state.has(name) {
-            return Err(Errno::NOENT);
-        }
-        let whole = state.is_whole(name);
-        drop(state);
-        let file = File::open(self.live(name)?).map_err(|error| errno(&error))?;
-        let about = file.metadata().map_err(|error| errno(&error))?;
-        let left = about.len().saturating_sub(offset);
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
-        let mut bytes = vec![0; length];
-        let mut filled = 0;
-        while filled < length {
-            let read = file.read_at(&mut bytes[filled..], offset + to_u64(filled));
-            match read {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(errno(&error)),
-            }
-        }
-        bytes.truncate(filled);
-        let answer = Answer::Bytes {
-            about: about_of(&about),
-            inode: about.ino(),
-            whole,
-        };
-        Ok((answer, bytes))
-    }
-
     // ---- What the processes of this node do -----------------------------------------------------------
 
     /// Does what a process says; the answer.
@@ -400,20 +341,7 @@ impl Nodes {
                 self.tell(&name).ok();
             }
         }
-        let mut copies = lock(&self.copies);
-        let old = |copy: &Copy| copy.since.elapsed() > KEPT;
-        let names: Vec<Vec<u8>> = copies
-            .iter()
-            .filter(|(_, copy)| old(copy))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in names {
-            copies.remove(&name);
-            if let Some(path) = self.copy_path(&name) {
-                // Who has it open has it still.
-                drop(fs::remove_file(path));
-            }
-        }
+        self.forget_old_copies();
     }
 
     /// Tells the index of all files that were restored here.
@@ -568,221 +496,6 @@ impl Nodes {
         }
         Ok(())
     }
-
-    // ---- Copies of other nodes' files -----------------------------------------------------------------
-
-    fn copy_path(&self, name: &[u8]) -> Option<PathBuf> {
-        let live = self.shared.lock().live(name)?;
-        let below = live.strip_prefix(self.folder.join(LIVE)).ok()?;
-        Some(self.folder.join(FAR).join(below))
-    }
-
-    /// Where a file is until it is whole.
-    fn beside(&self) -> PathBuf {
-        let number = self.brought.fetch_add(1, Ordering::Relaxed);
-        self.folder.join(ON_THE_WAY).join(number.to_string())
-    }
-
-    fn forget_copy(&self, name: &[u8]) {
-        lock(&self.copies).remove(name);
-        if let Some(path) = self.copy_path(name) {
-            // Most have none.
-            drop(fs::remove_file(path));
-        }
-    }
-
-    /// The place of a name on another node; without one, an error.
-    fn place_elsewhere(&self, name: &[u8]) -> Outcome<Place> {
-        match self.look(name)? {
-            Some(place) if place.owner != self.rank() => Ok(place),
-            _ => {
-                self.forget_copy(name);
-                Err(Errno::NOENT)
-            }
-        }
-    }
-
-    /// Shows size and times of a file of another node.
-    fn show(&self, name: &[u8]) -> Outcome {
-        let place = self.place_elsewhere(name)?;
-        self.show_place(name, &place)
-    }
-
-    fn show_place(&self, name: &[u8], place: &Place) -> Outcome {
-        let path = self.copy_path(name).ok_or(Errno::INVAL)?;
-        let known = lock(&self.copies).get(name).copied();
-        let is_known =
-            known.is_some_and(|known| (known.order, known.owner) == (place.order, place.owner));
-        if is_known && path.exists() {
-            return Ok(());
-        }
-        let made = make_parent(&path).and_then(|()| {
-            let beside = self.beside();
-            let file = open_new(&beside)?;
-            file.set_len(place.about.length)?;
-            finish(&file, &place.about)?;
-            fs::rename(beside, &path)
-        });
-        made.map_err(|error| errno(&error))?;
-        self.note_copy(name, place, false);
-        Ok(())
-    }
-
-    fn note_copy(&self, name: &[u8], place: &Place, is_whole: bool) {
-        let copy = Copy {
-            order: place.order,
-            owner: place.owner,
-            is_whole,
-            since: Instant::now(),
-        };
-        lock(&self.copies).insert(name.to_vec(), copy);
-    }
-
-    /// Brings a file of another node here, to be read.
-    fn fetch(&self, name: &[u8]) -> Outcome {
-        let path = self.copy_path(name).ok_or(Errno::INVAL)?;
-        for _ in 0..TRIES {
-            let place = self.place_elsewhere(name)?;
-            if self.has_copy(name, &place) && path.exists() {
-                self.note_copy(name, &place, true);
-                return Ok(());
-            }
-            match self.bring(name, place.owner, &path) {
-                // What came is of this state, or of a later one.
-                Ok(_) if self.look(name)?.is_some_and(|now| now == place) => {
-                    self.note_copy(name, &place, true);
-                    return Ok(());
-                }
-                Ok(_) | Err(Errno::NOENT) => std::thread::sleep(PAUSE),
-                Err(error) => return Err(error),
-            }
-        }
-        // It is written all the time: any state of it is as good.
-        if path.exists() {
-            Ok(())
-        } else {
-            Err(Errno::NOENT)
-        }
-    }
-
-    fn has_copy(&self, name: &[u8], place: &Place) -> bool {
-        let known = lock(&self.copies).get(name).copied();
-        known.is_some_and(|known| {
-            known.is_whole && (known.order, known.owner) == (place.order, place.owner)
-        })
-    }
-
-    /// Copies a file of another node over `to`, all of it; whether it is whole there.
-    fn bring(&self, name: &[u8], owner: u32, to: &Path) -> Outcome<bool> {
-        make_parent(to).map_err(|error| errno(&error))?;
-        let beside = self.beside();
-        let brought = (0..TRIES).find_map(|_| self.bring_once(name, owner, &beside).transpose());
-        let brought = brought.unwrap_or(Err(Errno::AGAIN)).and_then(|is_whole| {
-            let placed = fs::rename(&beside, to);
-            placed.map(|()| is_whole).map_err(|error| errno(&error))
-        });
-        if brought.is_err() {
-            // What is left of it goes with the folder.
-            drop(fs::remove_file(&beside));
-        }
-        brought
-    }
-
-    /// Nothing where the file changed meanwhile.
-    fn bring_once(&self, name: &[u8], owner: u32, to: &Path) -> Outcome<Option<bool>> {
-        let file = open_new(to).map_err(|error| errno(&error))?;
-        let mut first: Option<(About, u64)> = None;
-        let mut offset = 0;
-        loop {
-            let name = name.to_vec();
-            let (answer, bytes) = self.ask_with_bytes(owner, Request::Read { name, offset })?;
-            let Answer::Bytes {
-                about,
-                inode,
-                whole,
-            } = answer
-            else {
-                return Err(Errno::IO);
-            };
-            if *first.get_or_insert((about, inode)) != (about, inode) {
-                return Ok(None);
-            }
-            if bytes.is_empty() && offset < about.length {
-                return Ok(None);
-            }
-            write_data(&file, &bytes, offset).map_err(|error| errno(&error))?;
-            offset += to_u64(bytes.len());
-            if offset >= about.length {
-                let done = file
-                    .set_len(about.length)
-                    .and_then(|()| finish(&file, &about));
-                return done.map(|()| Some(whole)).map_err(|error| errno(&error));
-            }
-        }
-    }
-
-    /// Shows all that other nodes have in a folder, and nothing else.
-    fn list(&self, folder: &[u8]) -> Outcome {
-        let Answer::Listed(found) = self.ask_index(Request::List {
-            folder: folder.to_vec(),
-        })?
-        else {
-            return Err(Errno::IO);
-        };
-        let prefix = [folder.strip_suffix(b"/").unwrap_or(folder), b"/"].concat();
-        let elsewhere: BTreeMap<Vec<u8>, Place> = found
-            .into_iter()
-            .filter(|(_, place)| place.owner != self.rank())
-            .collect();
-        let copies = lock(&self.copies);
-        let stale: Vec<Vec<u8>> = copies
-            .keys()
-            .filter(|name| name.starts_with(&prefix) && !elsewhere.contains_key(*name))
-            .filter(|name| !name[prefix.len()..].contains(&b'/'))
-            .cloned()
-            .collect();
-        drop(copies);
-        for name in stale {
-            self.forget_copy(&name);
-        }
-        for (name, place) in &elsewhere {
-            self.show_place(name, place)?;
-        }
-        Ok(())
-    }
-}
-
-fn make_parent(path: &Path) -> std::io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
-}
-
-fn make_empty(path: &Path) -> Outcome {
-    let made = make_parent(path).and_then(|()| open_new(path).map(drop));
-    made.map_err(|error| errno(&error))
-}
-
-fn open_new(path: &Path) -> std::io::Result<File> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)
-}
-
-/// Writes what is not zero: holes stay holes, by pages.
-fn write_data(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-    let mut at = offset;
-    for page in bytes.chunks(4096) {
-        if page.iter().any(|byte| *byte != 0) {
-            file.write_all_at(page, at)?;
-        }
-        at += to_u64(page.len());
-    }
-    Ok(())
-}
-
-fn finish(file: &File, about: &About) -> std::io::Result<()> {
-    let (seconds, nanoseconds) = about.modified;
-    let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
-    copy_attributes(file, about.mode, std::time::UNIX_EPOCH + since)
 }
 
 /// A request of another agent, answered in bytes, before this one has files.

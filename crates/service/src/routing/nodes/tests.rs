@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files of several nodes, whose agents are in this process and speak over sockets.
 
+use super::copies::PIECE_BYTES;
 use super::*;
 use crate::routing::rounds::{Decider, Decision};
 use crate::routing::rules::{Routes, parse};
 use crate::routing::state::State;
+use backstay_format::width::to_u64;
 use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
-use backstay_route::KEPT as KEPT_FOLDER;
+use backstay_route::{FAR, KEPT, LIVE};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use tempfile::TempDir;
 
 const WRITE: i32 = 0o1;
@@ -52,7 +56,7 @@ impl Job {
         let within = Duration::from_secs(30);
         let all = (0..).zip(&endpoints).zip(&memories);
         let nodes = all.map(|((rank, endpoint), memory)| {
-            for name in [LIVE, KEPT_FOLDER, FAR, ON_THE_WAY] {
+            for name in [LIVE, KEPT, FAR, ON_THE_WAY] {
                 fs::create_dir(memory.path().join(name)).expect("folder");
             }
             let folder = memory.path().to_owned();
