@@ -146,25 +146,33 @@ fn open_endpoint(
     Ok(Arc::new(endpoint))
 }
 
-/// That the patterns lead to the same names on all hosts.
+/// That all agents are of one version, and the patterns lead to the same names on all hosts.
 fn check_alike(circle: &Arc<Circle>, routes: &Routes) -> Result<()> {
-    let Digest(own) = Digest::of(&routes.table.encode());
+    if let Some((other, first)) = differing(circle, env!("CARGO_PKG_VERSION").as_bytes())? {
+        let context =
+            format!("{other} has another version of backstay than {first}: --agent-program");
+        return Err(Error::new(ErrorKind::InvalidArgument, context));
+    }
+    let Some((other, first)) = differing(circle, &routes.table.encode())? else {
+        return Ok(());
+    };
+    let context = format!(
+        "the folders of --route lead elsewhere on {other} than on {first}: give them by names that are the same on \
+         all hosts, without links"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, context))
+}
+
+/// A host that brings something else than the first.
+fn differing(circle: &Arc<Circle>, mine: &[u8]) -> Result<Option<(String, String)>> {
+    let Digest(own) = Digest::of(mine);
     let size = usize::try_from(circle.size()).unwrap_or(usize::MAX);
     let mut all = vec![0; own.len() * size];
     Communicating(Arc::clone(circle)).allgather(&own, &mut all)?;
-    let other = all
-        .chunks(own.len())
-        .position(|other| other != &all[..own.len()]);
-    let Some(other) = other else {
-        return Ok(());
-    };
-    let host = |rank: usize| circle.host(u32::try_from(rank).unwrap_or(u32::MAX));
-    let context = format!(
-        "the folders of --route lead elsewhere on {} than on {}: give them by names that are the same on all hosts, without links",
-        host(other),
-        host(0)
-    );
-    Err(Error::new(ErrorKind::InvalidArgument, context))
+    let mut others = all.chunks(own.len());
+    let other = others.position(|other| other != &all[..own.len()]);
+    let other = other.and_then(|rank| u32::try_from(rank).ok());
+    Ok(other.map(|rank| (circle.host(rank), circle.host(0))))
 }
 
 /// A name for the agent's folder that is the same on all hosts.

@@ -454,6 +454,40 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_variables_from_ranks_is_refused_where_files_are_routed() {
+        let hosts = |count: usize| vec!["host".to_owned(); count];
+        let said = |text: &str, version: &str, count: usize| {
+            command(text, version).check_preload(&hosts(count))
+        };
+        for (text, version) in [
+            ("mpirun -n 2 ./a LD_PRELOAD=x", OPEN),
+            ("mpirun -x PATH -n 2 ./a", OPEN),
+            ("mpiexec -genvall -n 2 ./a", HYDRA),
+            ("srun -n 2 ./a --export=NONE", ""),
+            ("srun --export=ALL,A=b -n 2 ./a", ""),
+        ] {
+            assert_eq!(said(text, version, 2), Ok(()), "{text}");
+        }
+        for (text, version) in [
+            ("mpirun -x LD_PRELOAD=x -n 2 ./a", OPEN),
+            ("mpirun -x LD_PRELOAD -n 2 ./a", OPEN),
+        ] {
+            let error = said(text, version, 0).expect_err(text);
+            assert!(error.contains("LD_PRELOAD"), "{error}");
+        }
+        for (text, version) in [
+            ("mpiexec -genvlist A,B -n 2 ./a", HYDRA),
+            ("mpiexec -genvnone -n 2 ./a", HYDRA),
+            ("srun --export=NONE -n 2 ./a", ""),
+            ("launch ./a", ""),
+        ] {
+            // On one host they inherit it.
+            assert_eq!(said(text, version, 1), Ok(()), "{text}");
+            said(text, version, 2).expect_err(text);
+        }
+    }
+
+    #[test]
     fn any_command_is_taken_as_it_is() {
         for text in [
             "",
