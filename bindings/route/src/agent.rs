@@ -255,7 +255,12 @@ pub(crate) fn far(routed: &Routed, kind: Kind) -> Option<*const std::ffi::c_char
     };
     let answered = ask(&message);
     if answered == 0 {
-        return Some(far.as_ptr());
+        let place = if kind == Kind::Fetch {
+            &far.read
+        } else {
+            &far.seen
+        };
+        return Some(place.as_ptr());
     }
     next::set_errno(answered);
     None

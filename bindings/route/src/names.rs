@@ -6,7 +6,7 @@
 
 use crate::next;
 use backstay_route::table::{Found, Table};
-use backstay_route::{FAR, LIVE, TABLE_FILE, VARIABLE};
+use backstay_route::{FAR, LIVE, NEAR, TABLE_FILE, VARIABLE};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -20,8 +20,8 @@ pub(crate) struct Spec {
     pub(crate) table: Table,
     /// Where the files are.
     pub(crate) live: Vec<u8>,
-    /// Where files of other nodes are to be seen, if there are any.
-    far: Option<Vec<u8>>,
+    /// Where files of other nodes are to be seen, and to be read, if there are any.
+    far: Option<[Vec<u8>; 2]>,
 }
 
 /// A routed name.
@@ -30,8 +30,16 @@ pub(crate) struct Routed {
     pub(crate) name: Vec<u8>,
     /// Where it leads.
     pub(crate) live: CString,
-    /// Where it is to be seen if it is on another node.
-    pub(crate) far: Option<CString>,
+    /// Where it is if it is on another node.
+    pub(crate) far: Option<Far>,
+}
+
+/// The places of a name of another node.
+pub(crate) struct Far {
+    /// Its size and times.
+    pub(crate) seen: CString,
+    /// A copy of it.
+    pub(crate) read: CString,
 }
 
 impl Routed {
@@ -76,8 +84,8 @@ fn read_spec() -> Option<Spec> {
         next::close(fd);
     }
     let table = Table::decode(&bytes)?;
-    let (live, far) = (join(LIVE), join(FAR));
-    let has_far = real_folder(libc::AT_FDCWD, &far).is_some();
+    let (live, far) = (join(LIVE), [join(FAR), join(NEAR)]);
+    let has_far = real_folder(libc::AT_FDCWD, &far[0]).is_some();
     Some(Spec {
         folder,
         table,
@@ -118,9 +126,12 @@ impl Spec {
         Some(Routed { name, live, far })
     }
 
-    fn places(&self, folder: usize, rest: &[u8]) -> Option<(CString, Option<CString>)> {
-        let far = self.far.as_ref();
-        let far = far.and_then(|far| Self::place(far, folder, rest));
+    fn places(&self, folder: usize, rest: &[u8]) -> Option<(CString, Option<Far>)> {
+        let far = self.far.as_ref().and_then(|[far, near]| {
+            let seen = Self::place(far, folder, rest)?;
+            let read = Self::place(near, folder, rest)?;
+            Some(Far { seen, read })
+        });
         Some((Self::place(&self.live, folder, rest)?, far))
     }
 }

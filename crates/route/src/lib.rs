@@ -20,5 +20,7 @@ pub const SOCKET: &str = "socket";
 pub const LIVE: &str = "live";
 /// Revisions of them that are complete.
 pub const KEPT: &str = "kept";
-/// Files of other nodes, to be seen and read; it is there where there are other nodes.
+/// Files of other nodes, to be seen: sizes and times, no bytes. It is there where there are other nodes.
 pub const FAR: &str = "far";
+/// Copies of files of other nodes, to be read.
+pub const NEAR: &str = "near";

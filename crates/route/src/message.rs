@@ -34,7 +34,7 @@ pub enum Kind {
     Bye,
     /// Show size and times of `first`, which is not on this node, in the folder [`crate::FAR`]. Answered.
     Look,
-    /// Put `first`, which is not on this node, in the folder [`crate::FAR`]. Answered.
+    /// Put `first`, which is not on this node, in the folder [`crate::NEAR`]. Answered.
     Fetch,
     /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
     List,

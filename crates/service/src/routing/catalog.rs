@@ -42,9 +42,11 @@ impl Catalog {
             if !creates {
                 return Answer::Refused(Errno::NOENT.raw_os_error());
             }
+            // Another file than any that had the name before.
+            self.last += 1;
             let place = Place {
                 owner: rank,
-                order: 0,
+                order: self.last,
                 about: NEW,
             };
             let entry = Entry {
@@ -170,7 +172,7 @@ mod tests {
         assert_eq!(catalog.claim(1, b"/a/b", 0o1), refused(Errno::NOENT));
         assert_eq!(catalog.claim(1, b"/a/b", CREATE), Answer::Claimed(None));
         assert_eq!(catalog.claim(2, b"/a/b", CREATE), refused(Errno::BUSY));
-        assert_eq!(catalog.publish(1, b"/a/b", ABOUT), 1);
+        assert_eq!(catalog.publish(1, b"/a/b", ABOUT), 2);
         assert_eq!(
             catalog.claim(2, b"/a/b", CREATE | 0o200),
             refused(Errno::EXIST)
@@ -179,10 +181,10 @@ mod tests {
         catalog.give_back(b"/a/b", 1);
         assert_eq!(catalog.look(b"/a/b").map(|place| place.owner), Some(1));
         assert_eq!(catalog.claim(2, b"/a/b", 0o2), Answer::Claimed(Some(1)));
-        assert_eq!(catalog.publish(2, b"/a/b", ABOUT), 2);
+        assert_eq!(catalog.publish(2, b"/a/b", ABOUT), 3);
         // Who does not have it takes nothing away.
-        assert_eq!(catalog.lose(1, b"/a/b"), (Vec::new(), 3));
-        assert_eq!(catalog.lose(2, b"/a/b"), (vec![1], 4));
+        assert_eq!(catalog.lose(1, b"/a/b"), (Vec::new(), 4));
+        assert_eq!(catalog.lose(2, b"/a/b"), (vec![1], 5));
         assert_eq!(catalog.look(b"/a/b"), None);
     }
 

@@ -25,7 +25,7 @@
 //! revisions, `table` the patterns for the preload library, `socket` is where its processes connect. A program writes
 //! a file under `live`; when it is complete it is linked under `kept`. Who opens it for writing then gets another file, so
 //! that a checkpoint reads what nobody writes. When it is committed, links of older revisions go. Where there are other
-//! hosts, `far` has copies of what these have: empty ones of the same size until they are opened.
+//! hosts, `far` shows what these have, by empty files of the same size, and `near` has copies of what was opened.
 
 mod catalog;
 mod circle;

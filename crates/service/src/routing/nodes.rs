@@ -41,6 +41,8 @@ pub(super) struct Nodes {
     folder: PathBuf,
     /// At the first agent.
     catalog: Mutex<Catalog>,
+    /// Of names on other nodes, which state is shown: by the last close.
+    shown: Mutex<BTreeMap<Vec<u8>, u64>>,
     copies: Mutex<BTreeMap<Vec<u8>, Copied>>,
     /// Names that are opened for writing, renamed or removed, or of which the index is told: each by one at a time.
     changing: Mutex<BTreeSet<Vec<u8>>>,
@@ -102,6 +104,7 @@ impl Nodes {
             shared,
             folder,
             catalog: Mutex::default(),
+            shown: Mutex::default(),
             copies: Mutex::default(),
             changing: Mutex::default(),
             changed: Condvar::new(),

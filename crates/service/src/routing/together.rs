@@ -17,7 +17,7 @@ use backstay_base::comm::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::Digest;
 use backstay_net::{Endpoint, Handler, Peer, Secret, TcpEndpoint, TcpOptions};
-use backstay_route::{FAR, KEPT, LIVE, TABLE_FILE};
+use backstay_route::{FAR, KEPT, LIVE, NEAR, TABLE_FILE};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ pub(super) fn run(
     drop(answers.circle.set(Arc::clone(&circle)));
     check_alike(&circle, &routes)?;
     let session = Session::open(Box::new(Communicating(Arc::clone(&circle))), config)?;
-    let folder = make_folder(&session.directory(), &[LIVE, KEPT, FAR, ON_THE_WAY])?;
+    let folder = make_folder(&session.directory(), &[LIVE, KEPT, FAR, NEAR, ON_THE_WAY])?;
     write(&folder.join(TABLE_FILE), &routes.table.encode())?;
     let link = link(&folder, &routes)?;
     let mut state = State::new(folder.clone(), routes.clone(), quiet);

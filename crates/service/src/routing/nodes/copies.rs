@@ -8,7 +8,7 @@ use super::{Nodes, ON_THE_WAY, Outcome, errno, lock};
 use crate::routing::copy::copy_attributes;
 use crate::routing::talk::{About, Answer, Place, Request};
 use backstay_format::width::to_u64;
-use backstay_route::{FAR, LIVE};
+use backstay_route::{FAR, LIVE, NEAR};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,12 +25,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a copy stays that nobody opens again.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// A copy of another node's file, or what shows its size and times.
+/// A copy of another node's file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copied {
+    /// Of which state of it: by its last close.
     order: u64,
-    owner: u32,
-    is_whole: bool,
+    /// When it was asked for last.
     since: Instant,
 }
 
@@ -77,17 +77,18 @@ impl Nodes {
             .collect();
         for name in names {
             copies.remove(&name);
-            if let Some(path) = self.copy_path(&name) {
+            if let Some(path) = self.place_in(NEAR, &name) {
                 // Who has it open has it still.
                 drop(fs::remove_file(path));
             }
         }
     }
 
-    fn copy_path(&self, name: &[u8]) -> Option<PathBuf> {
+    /// The place of a name in one of the agent's folders.
+    fn place_in(&self, folder: &str, name: &[u8]) -> Option<PathBuf> {
         let live = self.shared.lock().live(name)?;
         let below = live.strip_prefix(self.folder.join(LIVE)).ok()?;
-        Some(self.folder.join(FAR).join(below))
+        Some(self.folder.join(folder).join(below))
     }
 
     /// Where a file is until it is whole.
@@ -96,11 +97,15 @@ impl Nodes {
         self.folder.join(ON_THE_WAY).join(number.to_string())
     }
 
+    /// A name is on no other node.
     fn forget_copy(&self, name: &[u8]) {
+        lock(&self.shown).remove(name);
         lock(&self.copies).remove(name);
-        if let Some(path) = self.copy_path(name) {
-            // Most have none.
-            drop(fs::remove_file(path));
+        for folder in [FAR, NEAR] {
+            if let Some(path) = self.place_in(folder, name) {
+                // Most have none.
+                drop(fs::remove_file(path));
+            }
         }
     }
 
@@ -122,11 +127,10 @@ impl Nodes {
     }
 
     fn show_place(&self, name: &[u8], place: &Place) -> Outcome {
-        let path = self.copy_path(name).ok_or(Errno::INVAL)?;
-        let known = lock(&self.copies).get(name).copied();
-        let is_known =
-            known.is_some_and(|known| (known.order, known.owner) == (place.order, place.owner));
-        if is_known && path.exists() {
+        let path = self.place_in(FAR, name).ok_or(Errno::INVAL)?;
+        let mut shown = lock(&self.shown);
+        // Somebody else may have learned of a later state meanwhile.
+        if shown.get(name).is_some_and(|known| *known >= place.order) && path.exists() {
             return Ok(());
         }
         let made = make_parent(&path).and_then(|()| {
@@ -137,52 +141,62 @@ impl Nodes {
             fs::rename(beside, &path)
         });
         made.map_err(|error| errno(&error))?;
-        self.note_copy(name, place, false);
+        shown.insert(name.to_vec(), place.order);
         Ok(())
-    }
-
-    fn note_copy(&self, name: &[u8], place: &Place, is_whole: bool) {
-        let copy = Copied {
-            order: place.order,
-            owner: place.owner,
-            is_whole,
-            since: Instant::now(),
-        };
-        lock(&self.copies).insert(name.to_vec(), copy);
     }
 
     /// Brings a file of another node here, to be read.
     pub(super) fn fetch(&self, name: &[u8]) -> Outcome {
-        let path = self.copy_path(name).ok_or(Errno::INVAL)?;
+        let path = self.place_in(NEAR, name).ok_or(Errno::INVAL)?;
         for _ in 0..TRIES {
             let place = self.place_elsewhere(name)?;
-            if self.has_copy(name, &place) && path.exists() {
-                self.note_copy(name, &place, true);
+            if self.has_copy(name, place.order, &path) {
                 return Ok(());
             }
-            match self.bring(name, place.owner, &path) {
+            let coming = self.beside();
+            match self.bring(name, place.owner, &coming) {
                 // What came is of this state, or of a later one.
                 Ok(_) if self.look(name)?.is_some_and(|now| now == place) => {
-                    self.note_copy(name, &place, true);
-                    return Ok(());
+                    return self.put_copy((name, place.order), &coming, &path);
                 }
-                Ok(_) | Err(Errno::NOENT) => std::thread::sleep(PAUSE),
+                Ok(_) => {
+                    drop(fs::remove_file(coming));
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Errno::NOENT) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(error),
             }
         }
-        // It is written all the time: any state of it is as good.
-        if path.exists() {
-            Ok(())
-        } else {
-            Err(Errno::NOENT)
+        // It is written all the time, and never the same.
+        Err(Errno::AGAIN)
+    }
+
+    /// Whether a copy is of this state of its file, or of a later one: then it stays for some time.
+    fn has_copy(&self, name: &[u8], order: u64, path: &Path) -> bool {
+        let mut copies = lock(&self.copies);
+        let known = copies.get_mut(name).filter(|known| known.order >= order);
+        match known {
+            Some(known) if path.exists() => {
+                known.since = Instant::now();
+                true
+            }
+            _ => false,
         }
     }
 
-    fn has_copy(&self, name: &[u8], place: &Place) -> bool {
-        let known = lock(&self.copies).get(name).copied();
-        known.is_some_and(|known| {
-            known.is_whole && (known.order, known.owner) == (place.order, place.owner)
-        })
+    /// A file that came takes its place, if none of a later state is there.
+    fn put_copy(&self, (name, order): (&[u8], u64), coming: &Path, path: &Path) -> Outcome {
+        if self.has_copy(name, order, path) {
+            // What cannot be removed goes with the folder.
+            drop(fs::remove_file(coming));
+            return Ok(());
+        }
+        let mut copies = lock(&self.copies);
+        let placed = make_parent(path).and_then(|()| fs::rename(coming, path));
+        placed.map_err(|error| errno(&error))?;
+        let since = Instant::now();
+        copies.insert(name.to_vec(), Copied { order, since });
+        Ok(())
     }
 
     /// Copies a file of another node over `to`, all of it; whether it is whole there.
@@ -247,14 +261,14 @@ impl Nodes {
             .into_iter()
             .filter(|(_, place)| place.owner != self.rank())
             .collect();
-        let copies = lock(&self.copies);
-        let stale: Vec<Vec<u8>> = copies
+        let shown = lock(&self.shown);
+        let stale: Vec<Vec<u8>> = shown
             .keys()
             .filter(|name| name.starts_with(&prefix) && !elsewhere.contains_key(*name))
             .filter(|name| !name[prefix.len()..].contains(&b'/'))
             .cloned()
             .collect();
-        drop(copies);
+        drop(shown);
         for name in stale {
             self.forget_copy(&name);
         }

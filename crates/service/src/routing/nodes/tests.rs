@@ -8,7 +8,7 @@ use crate::routing::rules::{Routes, parse};
 use crate::routing::state::State;
 use backstay_format::width::to_u64;
 use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
-use backstay_route::{FAR, KEPT, LIVE};
+use backstay_route::{FAR, KEPT, LIVE, NEAR};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -56,7 +56,7 @@ impl Job {
         let within = Duration::from_secs(30);
         let all = (0..).zip(&endpoints).zip(&memories);
         let nodes = all.map(|((rank, endpoint), memory)| {
-            for name in [LIVE, KEPT, FAR, ON_THE_WAY] {
+            for name in [LIVE, KEPT, FAR, NEAR, ON_THE_WAY] {
                 fs::create_dir(memory.path().join(name)).expect("folder");
             }
             let folder = memory.path().to_owned();
@@ -136,7 +136,7 @@ impl Job {
         match read(self.place(node, LIVE, name)) {
             Err(Errno::NOENT) => {
                 self.say(node, Kind::Fetch, 0, [name, ""])?;
-                read(self.place(node, FAR, name))
+                read(self.place(node, NEAR, name))
             }
             other => other,
         }
@@ -270,6 +270,32 @@ fn one_node_writes_a_name_at_a_time() {
 }
 
 #[test]
+fn a_copy_to_be_read_is_never_one_to_be_seen() {
+    let mut job = Job::new("r.*", 2);
+    job.write(0, "r.1", "first");
+    job.say(1, Kind::Fetch, 0, ["r.1", ""]).expect("fetched");
+    // Before it is opened, another process looks at what is newer.
+    job.write(0, "r.1", "second");
+    assert_eq!(job.size(1, "r.1"), Ok(6));
+    let opened = fs::read_to_string(job.place(1, NEAR, "r.1"));
+    assert_eq!(opened.expect("opened"), "first");
+    assert_eq!(job.read(1, "r.1"), Ok("second".to_owned()));
+}
+
+#[test]
+fn a_name_that_is_made_anew_shows_nothing_of_the_former_file() {
+    let mut job = Job::new("r.*", 2);
+    job.write(0, "r.1", "former");
+    assert_eq!(job.read(1, "r.1"), Ok("former".to_owned()));
+    assert_eq!(job.size(1, "r.1"), Ok(6));
+    job.say(0, Kind::Remove, 0, ["r.1", ""]).expect("removed");
+    job.open(0, "r.1", CREATE).expect("open");
+    fs::write(job.place(0, LIVE, "r.1"), "").expect("made");
+    assert_eq!(job.size(1, "r.1"), Ok(0));
+    assert_eq!(job.read(1, "r.1"), Ok(String::new()));
+}
+
+#[test]
 fn large_files_and_holes_are_brought() {
     let mut job = Job::new("r.*", 2);
     job.open(0, "r.1", CREATE).expect("open");
@@ -280,7 +306,7 @@ fn large_files_and_holes_are_brought() {
         .expect("write");
     job.say(0, Kind::Closed, 0, ["", ""]).expect("close");
     job.say(1, Kind::Fetch, 0, ["r.1", ""]).expect("fetched");
-    let far = job.place(1, FAR, "r.1");
+    let far = job.place(1, NEAR, "r.1");
     let (here, there) = (fs::read(&far), fs::read(job.place(0, LIVE, "r.1")));
     assert_eq!(here.expect("here"), there.expect("there"));
     let about = fs::metadata(far).expect("about");
