@@ -55,7 +55,7 @@ bench-staging: ## What one staging server takes to the archive, by writer thread
 	BACKSTAY_LOG=warn $(BENCH) bench-staging -- $(BENCH_ARGS)
 
 # The report that the picture in docs/guide/draining.md is made of.
-STAGING_REPORT ?= benchmarks/results/staging-xeon-2core-8fe2b43.json
+STAGING_REPORT ?= benchmarks/results/staging-xeon-2core-beb927d.json
 
 staging-figure: ## docs/figures/staging.svg and .png from a report of bench-staging
 	$(BENCH) bench-staging -- --from $(STAGING_REPORT) --picture docs/figures

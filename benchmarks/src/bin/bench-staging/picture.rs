@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn committed_picture_is_that_of_the_committed_report() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let report = root.join("benchmarks/results/staging-xeon-2core-8fe2b43.json");
+        let report = root.join("benchmarks/results/staging-xeon-2core-beb927d.json");
         let report: crate::Report =
             serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
         let out = tempfile::tempdir().unwrap();
