@@ -1,7 +1,7 @@
 # Benchmarks: each prints a table and writes target/bench/NAME.json. Results worth keeping are
 # committed under benchmarks/results, named by machine and commit.
-.PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-hash
-.PHONY: bench-staging staging-figure bench-redundancy bench-scale scale scale-figure bench-transport compression-figures
+.PHONY: bench-archive bench-capture bench-capture-sweep bench-code bench-codecs bench-efficiency bench-hash
+.PHONY: bench-staging efficiency-figure staging-figure bench-redundancy bench-scale scale scale-figure bench-transport compression-figures
 
 BENCH := $(CARGO) run -q --release --locked -p backstay-bench --bin
 
@@ -62,3 +62,17 @@ staging-figure: ## docs/figures/staging.svg and .png from a report of bench-stag
 
 bench-transport: ## Pulls beside plain socket copies, and ways to send a file (1 min)
 	$(BENCH) bench-transport -- $(BENCH_ARGS)
+
+# Redundancy, an archive and a supervisor over nodes of namespaces, which fail: BENCH_ARGS="--failures 20" is a short one.
+EFFICIENCY_MPI ?= openmpi
+
+bench-efficiency: cluster-programs ## Useful time of a job that fails, beside what `backstay plan` says: needs root (2.5 h)
+	mpicc.$(EFFICIENCY_MPI) -std=c99 -O3 -Wall -Wextra -Werror -pedantic -o $(CLUSTER)/heat2d.$(EFFICIENCY_MPI) \
+	    examples/heat2d/heat2d.c -Ibindings/c/include $(CLUSTER)/libbackstay.so.$(BACKSTAY_ABI) -Wl,-rpath,'$$ORIGIN' -lm
+	@python3 benchmarks/efficiency/run.py --programs $(CLUSTER) --mpi $(EFFICIENCY_MPI) $(BENCH_ARGS)
+
+# The report that the picture in docs/model.md is made of.
+EFFICIENCY_REPORT ?= benchmarks/results/efficiency.json
+
+efficiency-figure: ## docs/figures/efficiency.svg and .png from a report of bench-efficiency
+	$(BENCH) draw-efficiency -- $(EFFICIENCY_REPORT) docs/figures

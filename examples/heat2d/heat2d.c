@@ -9,17 +9,21 @@
  * What makes it restartable is between "Backstay" and "end of Backstay": the plate is protected as a
  * part of a global array, so that another number of processes can go on with it.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <backstay/backstay_mpi.h>
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <time.h>
+
+enum { DUE = -1 };                    /* an interval that Backstay decides */
 
 static struct {
     int rows, cols, steps, interval, blocks, progress, wait_protected;
-    double tolerance;
+    double tolerance, pace;
     const char *initial, *output, *report;
-} run = {1024, 1024, 2000, 100, 0, 0, 0, 1e-12, "spots", NULL, NULL};
+} run = {1024, 1024, 2000, 100, 0, 0, 0, 1e-12, 0, "spots", NULL, NULL};
 
 static struct {
     MPI_Comm comm;
@@ -167,6 +171,16 @@ static double step_once(int look)
     return change;
 }
 
+/* Sleeps until a step that began at `begun` has taken as long as it is to. */
+static void keep_pace(double begun)
+{
+    double left = begun + run.pace - MPI_Wtime();
+    struct timespec time = {(time_t)left, (long)(1e9 * (left - floor(left)))};
+
+    if (run.pace > 0 && left > 0)
+        nanosleep(&time, NULL);
+}
+
 /* Writes the plate as a .npy file: rank 0 the header, every process its block. */
 static void write_plate(const char *path)
 {
@@ -241,6 +255,18 @@ static void begin_or_go_on(void)
     fflush(stdout);
 }
 
+/* Whether this step is followed by a checkpoint: each so many, or when Backstay says that it is time. */
+static int checkpoint_is_due(void)
+{
+    int32_t level = 0;
+
+    if (run.interval > 0)
+        return (int)now.step % run.interval == 0;
+    if (backstay_due(session, &level) != BACKSTAY_OK && my.rank == 0)
+        fprintf(stderr, "heat2d: %s\n", backstay_message(session));
+    return level > 0;
+}
+
 /* A checkpoint on the nodes; with --wait protected, one that survives the loss of a node as well. */
 static int32_t checkpoint(backstay_report *cost)
 {
@@ -291,8 +317,9 @@ static void usage(void)
 {
     puts("heat2d [--rows N] [--cols N] [--steps N] [--tolerance X] [--interval STEPS] [--blocks]\n"
          "       [--initial spots|edge|everywhere] [--output FILE.npy] [--report FILE.jsonl]\n"
-         "       [--wait node|protected] [--progress]\n"
-         "--interval  steps between checkpoints, and between looks at the tolerance\n"
+         "       [--wait node|protected] [--progress] [--pace SECONDS]\n"
+         "--interval  steps between checkpoints, and between looks at the tolerance; `due` when Backstay says so\n"
+         "--pace      a step takes at least so long, as if there was more to compute\n"
          "--wait      until each checkpoint is on its nodes, or survives the loss of some (needs redundancy)\n"
          "--blocks    cut the plate in both directions, not in strips of rows\n"
          "--report    append what each checkpoint cost, a line of JSON for each process");
@@ -322,7 +349,9 @@ static void read_arguments(int argc, char **argv)
         else if (strcmp(name, "--steps") == 0)
             run.steps = atoi(value);
         else if (strcmp(name, "--interval") == 0)
-            run.interval = atoi(value);
+            run.interval = strcmp(value, "due") == 0 ? DUE : atoi(value);
+        else if (strcmp(name, "--pace") == 0)
+            run.pace = atof(value);
         else if (strcmp(name, "--tolerance") == 0)
             run.tolerance = atof(value);
         else if (strcmp(name, "--initial") == 0)
@@ -336,7 +365,7 @@ static void read_arguments(int argc, char **argv)
         else
             usage();
     }
-    if (run.rows < 1 || run.cols < 1 || run.interval < 1)
+    if (run.rows < 1 || run.cols < 1 || (run.interval < 1 && run.interval != DUE))
         usage();
 }
 
@@ -349,9 +378,13 @@ int main(int argc, char **argv)
     begin_or_go_on();
 
     while (now.step < run.steps && now.change > run.tolerance) {
-        int look = (int)++now.step % run.interval == 0;
-        double change = step_once(look);
+        double begun = MPI_Wtime(), change;
+        int look;
 
+        now.step++;
+        look = checkpoint_is_due();
+        change = step_once(look);
+        keep_pace(begun);
         if (look) {
             MPI_Allreduce(&change, &now.change, 1, MPI_DOUBLE, MPI_MAX, my.comm);
             take_checkpoint();

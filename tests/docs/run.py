@@ -39,7 +39,7 @@ ELSEWHERE = {
     "docs/guide/pytorch.md": ("bindings/python/tests/torch/test_guide.py", "test-torch"),
 }
 REFERENCE = "docs/reference/cli.md"
-PAGES = ["README.md", "docs/guide/*.md", "docs/cost.md", REFERENCE, "deploy/README.md"]
+PAGES = ["README.md", "docs/guide/*.md", "docs/cost.md", "docs/gallery.md", REFERENCE, "deploy/README.md"]
 # Values of settings that have no default.
 EXAMPLES = {
     "job": "settings", "node": "one", "store_path": "", "reserve_bytes": "256MiB", "segment_bytes": "1MiB",

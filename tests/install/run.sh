@@ -157,6 +157,35 @@ heat2d_on_other_numbers() {
         cmp "$work/whole.npy" "$work/changed.npy"
 }
 
+# Killed in its course on 2 processes and gone on with on 4, beside 3 that nobody disturbed: the same atoms, to the last bit.
+atoms_killed_on_another_number() {
+    local mpi=$1
+    mkdir "$work/atoms-killed-$mpi" "$work/atoms-whole-$mpi"
+    example "$mpi" atoms || return 1
+    export BACKSTAY_STORE_PATH="$work/atoms-killed-$mpi"
+    "mpirun.$mpi" -n 2 "$work/atoms-$mpi" 1000000 >"$work/first" 2>&1 &
+    local job=$! newest=
+    for _ in $(seq 300); do
+        newest=$("$prefix/bin/backstay" ls --json "$BACKSTAY_STORE_PATH" 2>/dev/null |
+            python3 -c 'import json, sys
+print(max((c["number"] for c in json.load(sys.stdin).get("checkpoints", []) if c["complete"]), default=0))' || true)
+        [ "${newest:-0}" -lt 2 ] || break
+        sleep 0.1
+    done
+    kill -0 "$job" && kill -9 $(pgrep -P "$job") $(pgrep -f "$work/atoms-$mpi 1000000") "$job" || return 1
+    wait "$job" 2>/dev/null || true
+    # It has gone on until it was killed.
+    newest=$("$prefix/bin/backstay" ls --json "$BACKSTAY_STORE_PATH" |
+        python3 -c 'import json, sys
+print(max(c["number"] for c in json.load(sys.stdin)["checkpoints"] if c["complete"]))')
+    local steps=$((10 * newest + 25))
+    "mpirun.$mpi" -n 4 "$work/atoms-$mpi" "$steps" "$work/atoms-killed-$mpi.out" | tee "$work/second" &&
+        grep -q "of 2 processes: step $((10 * newest))" "$work/second" || return 1
+    export BACKSTAY_STORE_PATH="$work/atoms-whole-$mpi"
+    "mpirun.$mpi" -n 3 "$work/atoms-$mpi" "$steps" "$work/atoms-whole-$mpi.out" &&
+        [ -s "$work/atoms-whole-$mpi.out" ] && cmp "$work/atoms-whole-$mpi.out" "$work/atoms-killed-$mpi.out"
+}
+
 with_cmake() {
     local mpi=$1
     local build="$work/cmake-$mpi"
@@ -301,6 +330,7 @@ for mpi in openmpi mpich; do
     check "quickstart with a wrong type, $mpi" quickstart_of_a_wrong_type $mpi
     check "quickstart, all marked, $mpi" quickstart_marked $mpi
     check "heat2d on other numbers of processes, $mpi" heat2d_on_other_numbers $mpi
+    check "atoms, killed, on another number of processes, $mpi" atoms_killed_on_another_number $mpi
     check "CMake, C and C++, $mpi" with_cmake $mpi
     check "CMake, no components, $mpi" with_plain_cmake $mpi
 done

@@ -425,7 +425,7 @@ impl Config {
 }
 
 /// Variables that begin with `BACKSTAY_` and are no settings of a session: name, and what it is.
-pub const OTHER_VARIABLES: [(&str, &str); 15] = [
+pub const OTHER_VARIABLES: [(&str, &str); 16] = [
     ("BACKSTAY_CONFIG", "a TOML file of settings"),
     (
         "BACKSTAY_LOG",
@@ -442,6 +442,10 @@ pub const OTHER_VARIABLES: [(&str, &str); 15] = [
     (
         "BACKSTAY_RESTARTS",
         "how often `backstay run` has started the program again",
+    ),
+    (
+        crate::leave::DIED,
+        "when `backstay run` saw that the last start was dead, in milliseconds since 1970",
     ),
     (
         "BACKSTAY_HOSTFILE",
@@ -579,6 +583,11 @@ pub(crate) fn leave_file() -> Option<PathBuf> {
 /// The folder for the processes of the job to find each other, as `backstay run` names it.
 pub(crate) fn rendezvous() -> Option<PathBuf> {
     std::env::var_os(crate::leave::RENDEZVOUS).map(PathBuf::from)
+}
+
+/// When the start before this one was seen to be dead, as `backstay run` says it.
+pub(crate) fn died_unix_ms() -> Option<u64> {
+    std::env::var(crate::leave::DIED).ok()?.parse().ok()
 }
 
 fn wrong(context: &str) -> Error {

@@ -18,6 +18,8 @@ use std::time::Duration;
 pub const LEAVE_FILE: &str = "BACKSTAY_LEAVE_FILE";
 /// Names the folder for the processes of a job to find each other, and `backstay run` them.
 pub const RENDEZVOUS: &str = "BACKSTAY_RENDEZVOUS";
+/// Says when the start before was seen to be dead, in milliseconds since 1970.
+pub const DIED: &str = "BACKSTAY_DIED_UNIX_MS";
 /// What is written there when the newest checkpoint could not be read: why, in one line.
 pub const UNREADABLE_FILE: &str = "unreadable";
 /// What is written there when the job is finished: the number of its last checkpoint.

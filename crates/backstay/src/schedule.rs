@@ -154,9 +154,12 @@ impl Pacer {
         })
     }
 
-    /// A start ended without goodbye.
-    pub(crate) fn failed(&mut self) {
+    /// A start ended without goodbye, and so long nobody watched.
+    pub(crate) fn failed(&mut self, unseen_seconds: f64) {
         self.failed = true;
+        self.news.push(Observation::Unseen {
+            seconds: unseen_seconds,
+        });
     }
 
     /// The job goes on from checkpoint `id`, which it had from `level`. Whether it is to be drained now: it
@@ -406,6 +409,7 @@ fn problem(config: &Config, nodes: u32, levels: &[Level]) -> Problem {
         failures_per_second: rates,
         checkpoint_seconds: vec![COST_SECONDS_GUESS; levels.len()],
         recovery_seconds: levels.iter().map(away).collect(),
+        recovers_by_failure: true,
         mode,
         differential: None,
         bounds: Bounds {
@@ -672,7 +676,7 @@ mod tests {
         for (level, place) in [(Level::Node, 0), (Level::Protected, 1), (Level::Archive, 2)] {
             let mut pacer = pacer(all);
             let before = pacer.learnt().unwrap().memory.rates;
-            pacer.failed();
+            pacer.failed(0.0);
             let is_archived = level == Level::Archive;
             assert_eq!(pacer.restored(id, level, is_archived, 3.0), !is_archived);
             let memory = pacer.learnt().unwrap().memory;
@@ -687,7 +691,7 @@ mod tests {
         }
         // Nothing was restored: whatever it was, the node's store was no help.
         let mut anew = pacer(all);
-        anew.failed();
+        anew.failed(0.0);
         anew.begin();
         assert!(anew.learnt().unwrap().memory.rates[0].failures > 1.5);
     }

@@ -49,6 +49,8 @@ enum Command {
     Inspect(cmd::inspect::InspectArgs),
     /// Show what changed between two checkpoints: by variable, and of files by dataset.
     Diff(cmd::diff::DiffArgs),
+    /// Show what changed where and when: from each checkpoint to the next.
+    Changes(cmd::changes::ChangesArgs),
     /// Read and check every byte of every retained checkpoint, each shared block once.
     Verify(cmd::verify::VerifyArgs),
     /// Write a variable to a .npy file, or a whole checkpoint to a .npz file.
@@ -101,6 +103,7 @@ fn run(command: Command) -> ExitCode {
         Command::Ls(args) => cmd::ls::run(&args),
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Diff(args) => cmd::diff::run(&args),
+        Command::Changes(args) => cmd::changes::run(&args),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Export(args) => cmd::export::run(&args),
         Command::Import(args) => cmd::import::run(&args),

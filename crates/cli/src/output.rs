@@ -10,10 +10,12 @@
 use crate::table::Table;
 use crate::terminal::{columns, folded, painted, text_column};
 use backstay::{Error, ErrorKind};
+use backstay_picture::Drawing;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -178,6 +180,14 @@ pub(crate) fn print_json(value: &impl Serialize) {
             note(Err(error.into()));
         }
     }
+}
+
+/// Writes a picture to a file, as SVG.
+pub(crate) fn draw(path: &Path, drawn: Result<Drawing, String>) -> Result<(), Failure> {
+    let written = drawn.and_then(|drawing| {
+        std::fs::write(path, drawing.svg()).map_err(|error| format!("{}: {error}", path.display()))
+    });
+    written.map_err(|message| Failure::named("output", message))
 }
 
 /// Prints rows under a head, as wide as the terminal allows.

@@ -307,7 +307,9 @@ fn of_archive(name: &str, path: &Path) -> Known {
             Some(text) if text.is_empty() || text.starts_with("job ") => Known::Named,
             _ => Known::Foreign,
         },
-        "secret" | "archive.json" | "archive.json.new" => Known::Named,
+        "secret" | "archive.json" | "archive.json.new" | "metrics.json" | "metrics.json.new" => {
+            Known::Named
+        }
         _ if is_server || name.strip_prefix("secret-").is_some_and(is_hex) => Known::Named,
         _ => Known::Foreign,
     }

@@ -38,6 +38,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Whether nothing was measured.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Takes a value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
@@ -150,7 +155,7 @@ pub struct Metrics {
     /// The same over libfabric.
     #[serde(skip_serializing_if = "is_zero")]
     pub read_bytes_libfabric: u64,
-    /// Seconds the job has run, over all starts.
+    /// Seconds the job has run, over all starts; under `backstay run` with the time from a death to the next start.
     pub exposure_seconds: f64,
     /// Starts that ended without saying goodbye.
     pub failures: u64,
@@ -177,8 +182,17 @@ pub struct Metrics {
     pub tracking: BTreeMap<String, VariableTracking>,
     /// What a checkpoint costs.
     pub checkpoint: CheckpointCosts,
+    /// Time until a checkpoint was protected, in the background.
+    #[serde(skip_serializing_if = "Measured::is_empty")]
+    pub protect_seconds: Measured,
     /// Time of a restore.
     pub restore_seconds: Measured,
+    /// The same by the level that it took: 1 the node, 2 protected, 3 the archive.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub restore_seconds_by_level: BTreeMap<u8, Measured>,
+    /// Time from when `backstay run` saw that a start was dead until the next one began to restore.
+    #[serde(skip_serializing_if = "Measured::is_empty")]
+    pub relaunch_seconds: Measured,
     /// Bytes of the store.
     pub store_bytes: u64,
     /// What happened last, oldest first.
@@ -214,8 +228,14 @@ pub struct MetricsFile {
 impl MetricsFile {
     /// Continues the file in `directory`; a start that ended without goodbye counts as a failure.
     pub fn open(directory: &Path, interval: Duration) -> Self {
+        Self::open_or(directory, interval, None)
+    }
+
+    /// The same; where there is none it goes on from that at `elsewhere`.
+    pub fn open_or(directory: &Path, interval: Duration, elsewhere: Option<&Path>) -> Self {
         let path = directory.join("metrics.json");
         let earlier = std::fs::read(&path).ok();
+        let earlier = earlier.or_else(|| std::fs::read(elsewhere?).ok());
         let earlier = earlier.and_then(|bytes| serde_json::from_slice::<Metrics>(&bytes).ok());
         let mut metrics = earlier
             .filter(|metrics| metrics.version == VERSION)
@@ -235,6 +255,16 @@ impl MetricsFile {
             failed_before,
             metrics,
         }
+    }
+
+    /// A start that `backstay run` began after a death: what passed since anything was noted counts as time of the
+    /// job, and a failure may come in it. How long that was, in seconds.
+    pub fn count_unseen(&mut self) -> f64 {
+        let now = backstay_base::clock::unix_ns();
+        let last = self.metrics.events.last().map_or(now, |e| e.at_unix_ns);
+        let unseen = Duration::from_nanos(now.saturating_sub(last)).as_secs_f64();
+        self.exposure_before += unseen;
+        unseen
     }
 
     /// Whether the last writing is long enough ago.
@@ -258,16 +288,18 @@ impl MetricsFile {
         });
     }
 
-    /// Notes that checkpoint `number` is protected, once.
-    pub fn note_protected(&mut self, number: u64) {
+    /// Notes that checkpoint `number` is protected, once: whether that is new.
+    pub fn note_protected(&mut self, number: u64) -> bool {
         let mut events = self.metrics.events.iter().rev();
         let known = events.find(|event| event.what == What::Protected);
         let is_new = known.is_none_or(|event| {
             (event.incarnation, event.number) < (self.metrics.incarnation, number)
         });
-        if number > 0 && is_new {
+        let is_new = number > 0 && is_new;
+        if is_new {
             self.note(What::Protected, number, 0.0);
         }
+        is_new
     }
 
     /// Writes the file if the last writing is long enough ago.
@@ -368,6 +400,26 @@ mod tests {
         assert_eq!((last.what, last.number), (What::Protected, 299));
         let later: Event = serde_json::from_str(r#"{"what": "moved", "more": 1}"#).unwrap();
         assert_eq!(later.what, What::Other);
+    }
+
+    #[test]
+    fn on_a_new_node_it_goes_on_from_what_was_kept_elsewhere() {
+        let (lost, fresh) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut first = MetricsFile::open(lost.path(), Duration::ZERO);
+        first.metrics.incarnation = 3;
+        first.metrics.restore_seconds.add(0.5);
+        first.write().unwrap();
+        let kept = lost.path().join("metrics.json");
+        let mut second = MetricsFile::open_or(fresh.path(), Duration::ZERO, Some(&kept));
+        assert_eq!((second.metrics.failures, second.failed_before), (1, true));
+        assert_eq!(second.metrics.restore_seconds.newest, [0.5]);
+        second.metrics.incarnation = 4;
+        second.metrics.closed = true;
+        second.write().unwrap();
+        // Its own is newer from then on.
+        let third = MetricsFile::open_or(fresh.path(), Duration::ZERO, Some(&kept));
+        assert_eq!((third.metrics.incarnation, third.metrics.failures), (4, 1));
+        assert!(!third.failed_before);
     }
 
     #[test]

@@ -80,7 +80,9 @@ pub struct Inputs {
     pub compression_ratio: f64,
     /// Slowdown of the application while a transfer is in flight, as a share.
     pub slowdown_share: f64,
-    /// Time to relaunch the job after a failure, before anything is read, in seconds.
+    /// Time until a failure is noticed, in seconds.
+    pub notice_seconds: f64,
+    /// Time to relaunch the job after a failure was noticed, before anything is read, in seconds.
     pub relaunch_seconds: f64,
     /// Useful length of the job, in hours; no interval is longer.
     pub job_hours: f64,
@@ -107,6 +109,7 @@ impl Default for Inputs {
             changed_time_seconds: 0.0,
             compression_ratio: 1.0,
             slowdown_share: 0.00184,
+            notice_seconds: 0.0,
             relaunch_seconds: 0.0,
             job_hours: 168.0,
             background_archive: true,
@@ -119,7 +122,7 @@ pub type NamedDefault = (&'static str, &'static str);
 
 impl Inputs {
     /// Where each default is from. Values marked assumed stand for nothing that was measured.
-    pub const DEFAULTS: [NamedDefault; 19] = [
+    pub const DEFAULTS: [NamedDefault; 20] = [
         ("nodes", "128: assumed"),
         (
             "node-mtbf-hours",
@@ -157,6 +160,7 @@ impl Inputs {
         ("changed-time-seconds", "0: it changes at once"),
         ("compression-ratio", "1: none"),
         ("slowdown-share", "0.00184: Himeno benchmark in the paper"),
+        ("notice-seconds", "0: not counted"),
         ("relaunch-seconds", "0: not counted"),
         ("job-hours", "168 h: assumed"),
         ("background-archive", "true"),
@@ -175,7 +179,7 @@ impl Inputs {
         failures_per_second[0] += self.process_failures_per_day / 86_400.0;
         let write = size / self.local_write_gb_per_second;
         let protect = write + self.protect_seconds();
-        let read = self.relaunch_seconds + size / self.local_read_gb_per_second;
+        let read = self.restart_seconds() + size / self.local_read_gb_per_second;
         let rebuild = read + self.protect_seconds();
         let archive = self.archive_seconds();
         let mode = if self.background_archive {
@@ -191,7 +195,8 @@ impl Inputs {
         Ok(Problem {
             failures_per_second,
             checkpoint_seconds: vec![write, protect, archive],
-            recovery_seconds: vec![read, rebuild, self.relaunch_seconds + archive],
+            recovery_seconds: vec![read, rebuild, self.restart_seconds() + archive],
+            recovers_by_failure: true,
             mode,
             differential: Some(self.differential()),
             bounds: Bounds {
@@ -199,6 +204,11 @@ impl Inputs {
                 ..Bounds::default()
             },
         })
+    }
+
+    /// Time from a failure until something is read, in seconds.
+    pub fn restart_seconds(&self) -> f64 {
+        self.notice_seconds + self.relaunch_seconds
     }
 
     /// Failures of all nodes together, per second.
@@ -215,7 +225,7 @@ impl Inputs {
     }
 
     /// Time to move a full checkpoint of all nodes to or from the archive, in seconds.
-    fn archive_seconds(&self) -> f64 {
+    pub fn archive_seconds(&self) -> f64 {
         let bytes = self.nodes * self.state_gb_per_node / self.compression_ratio;
         bytes / self.file_system_gb_per_second
     }
@@ -252,6 +262,7 @@ impl Inputs {
         check_range("changed-time-seconds", self.changed_time_seconds, 0.0, 1e12)?;
         check_range("compression-ratio", self.compression_ratio, 0.1, 1e6)?;
         check_range("slowdown-share", self.slowdown_share, 0.0, 1e3)?;
+        check_range("notice-seconds", self.notice_seconds, 0.0, 1e9)?;
         check_range("relaunch-seconds", self.relaunch_seconds, 0.0, 1e9)?;
         check_range("job-hours", self.job_hours, 1e-3, 1e9)?;
         for (field, value) in [

@@ -5,7 +5,8 @@
 //! In from: rates and full costs, optionally the cost of differential checkpoints.
 //! Out to: the planner, the figures, the engine's schedule.
 //! Invariants: every candidate is judged by the exact chain; the top level is always used; the
-//! failures of a level that is left out count for the next level that is used.
+//! failures of a level that is left out count for the next level that is used, and where the failure decides
+//! how long a recovery takes, that of the level is the mean over the failures that it serves.
 //!
 //! First-order start (blocking: `t = sqrt(2 c1 / lambda1)`, `N` about `sqrt(2 cL / lambdaL) / t`;
 //! non-blocking: the period filled by the transfer), a coarse search over the counts with the
@@ -13,6 +14,7 @@
 //! efficiency jumps where the transfer ends with an interval, so those intervals are tried exactly.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::differential::Differential;
 use crate::error::{ModelError, check_range};
@@ -30,6 +32,9 @@ pub struct Problem {
     pub checkpoint_seconds: Vec<f64>,
     /// Recovery time by level, in seconds.
     pub recovery_seconds: Vec<f64>,
+    /// Whether the failure decides how long a recovery takes, and not the level of the checkpoint that serves it:
+    /// where a checkpoint of a higher level is on the nodes as well.
+    pub recovers_by_failure: bool,
     /// Whether the top level blocks; its costs are those of a full checkpoint.
     pub mode: Mode,
     /// Scales the checkpoint costs with the interval, where given.
@@ -108,6 +113,22 @@ pub fn optimize(problem: &Problem) -> Result<Best, ModelError> {
     })
 }
 
+/// The pattern of a job whose checkpoints all have the level below the top, and each `every`th the top one, with
+/// the interval held.
+pub fn held(problem: &Problem, interval_seconds: f64, every: u64) -> Result<Best, ModelError> {
+    problem.validate()?;
+    let top = problem.level_count();
+    let used_levels: Vec<usize> = (top.saturating_sub(1).max(1)..=top).collect();
+    let between = vec![every.saturating_sub(1); used_levels.len() - 1];
+    let case = problem.case_at(&used_levels, interval_seconds, &between);
+    let solution = solve(&case)?;
+    Ok(Best {
+        used_levels,
+        case,
+        solution,
+    })
+}
+
 impl Problem {
     /// Number of levels.
     pub fn level_count(&self) -> usize {
@@ -127,6 +148,14 @@ impl Problem {
             let cost = |&level: &usize| costs.get(level - 1).copied().unwrap_or(f64::NAN);
             used_levels.iter().map(cost).collect()
         };
+        let mut recovery_seconds = of(&self.recovery_seconds);
+        if self.recovers_by_failure {
+            let mut next = 0;
+            for (seconds, &level) in recovery_seconds.iter_mut().zip(used_levels) {
+                *seconds = self.mean_recovery_seconds(next..level).unwrap_or(*seconds);
+                next = level;
+            }
+        }
         let changed = |full: f64| match &self.differential {
             Some(differential) => differential.cost_seconds(full, interval_seconds),
             None => full,
@@ -137,7 +166,7 @@ impl Problem {
                 .into_iter()
                 .map(changed)
                 .collect(),
-            recovery_seconds: of(&self.recovery_seconds),
+            recovery_seconds,
             interval_seconds,
             between: between.to_vec(),
             mode: self.mode,
@@ -154,6 +183,15 @@ impl Problem {
             transfer.latency_seconds *= drained;
         }
         case
+    }
+
+    /// The mean time of a recovery over the failures of these levels, where there are any.
+    fn mean_recovery_seconds(&self, levels: Range<usize>) -> Option<f64> {
+        let rates = self.failures_per_second.get(levels.clone())?;
+        let seconds = self.recovery_seconds.get(levels)?;
+        let total: f64 = rates.iter().sum();
+        let lost: f64 = rates.iter().zip(seconds).map(|(rate, s)| rate * s).sum();
+        (total > 0.0).then(|| lost / total)
     }
 
     fn validate(&self) -> Result<(), ModelError> {

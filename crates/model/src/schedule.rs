@@ -82,6 +82,11 @@ pub enum Observation {
         /// Level, counted from 1.
         level: usize,
     },
+    /// So long the job was not watched, and might have failed: between the last that a start wrote down and the next.
+    Unseen {
+        /// That time in seconds.
+        seconds: f64,
+    },
     /// The run goes on from a checkpoint of this level.
     Restored {
         /// Level, counted from 1.
@@ -274,6 +279,10 @@ impl Schedule {
                 self.in_flight = false;
                 self.memory.latency_seconds.push(latency_seconds);
             }
+            Observation::Unseen { seconds } => {
+                let rates = self.memory.rates.iter_mut();
+                rates.for_each(|rate| rate.observe(0, seconds));
+            }
             Observation::Slowdown { share } => self.memory.slowdown_share.push(share),
             Observation::Failure { level } => {
                 if let Some(rate) = level
@@ -431,6 +440,7 @@ mod tests {
             failures_per_second: vec![1e-4, 1e-5],
             checkpoint_seconds: vec![2.0, 10.0],
             recovery_seconds: vec![4.0, 60.0],
+            recovers_by_failure: false,
             mode: Mode::NonBlocking(Transfer {
                 slowdown_share: 0.01,
                 latency_seconds: 400.0,
@@ -579,6 +589,15 @@ mod tests {
         second.remember(first.memory().clone()).unwrap();
         assert!(second.interval_seconds() < before / 2.0);
         assert!(second.memory().rates[0].mean_per_second() > 1e-3);
+    }
+
+    #[test]
+    fn what_nobody_watched_counts_as_time_of_the_job() {
+        let mut schedule = schedule();
+        let before = schedule.memory().rates[0].mean_per_second();
+        schedule.due(0.0, &[Observation::Unseen { seconds: 1e4 }]);
+        let after = schedule.memory().rates[0].mean_per_second();
+        assert!((before / after - 2.0).abs() < 1e-9, "{before} {after}");
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn optimization_seconds(levels: usize) -> f64 {
         failures_per_second: chosen.iter().map(|level| level.0).collect(),
         checkpoint_seconds: chosen.iter().map(|level| level.1).collect(),
         recovery_seconds: chosen.iter().map(|level| level.2).collect(),
+        recovers_by_failure: false,
         mode: transfer(600.0),
         differential: None,
         bounds: Bounds::default(),

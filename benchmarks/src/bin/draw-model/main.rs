@@ -89,6 +89,7 @@ impl Machine {
             failures_per_second: vec![low, high],
             checkpoint_seconds: vec![self.encode_seconds, archive],
             recovery_seconds: vec![self.recover_seconds, archive],
+            recovers_by_failure: false,
             mode,
             differential: self.backstay.map(|costs| Differential {
                 changed: ChangedShare::Constant(costs.changed_share),

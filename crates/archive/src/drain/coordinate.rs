@@ -10,7 +10,7 @@ use super::follow::{Following, Outcome, Pace};
 use super::point::DrainPoint;
 use super::running::GRACE;
 use super::seats::Seats;
-use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile};
+use super::status::{ArchiveStatus, StatusCheckpoint, StatusFile, keep_measured};
 use super::{DrainSettings, PARALLEL_MAX, keep_going, parallel, sweep};
 use crate::catalog::slot_bytes_for;
 use crate::{Catalog, FileName, Identity, NewCheckpoint, NewPart, fence, private, retention};
@@ -328,7 +328,18 @@ impl DrainCoordinator {
         self.change_catalog(|_, catalog| record(catalog, id, &parts))?;
         self.sweep(&parts);
         self.state.end(id, watch.seconds(), &parts);
+        self.keep_measured();
         Ok(Tried::Done)
+    }
+
+    /// What a job knows of itself outlives its nodes, as its checkpoints do.
+    fn keep_measured(&self) {
+        let Some(store) = self.plan.status.as_deref().and_then(Path::parent) else {
+            return;
+        };
+        if let Err(error) = keep_measured(store, &self.plan.folder) {
+            tracing::debug!("what the job measured is not in its archive: {error}");
+        }
     }
 
     /// Has all aggregators drain their nodes, and waits until they have.

@@ -63,7 +63,10 @@ pub use point::DrainPoint;
 pub use running::RunningLock;
 pub use servers::{ServerPlace, publish_secret, servers_in, shared_secret};
 pub use settings::DrainSettings;
-pub use status::{AggregatorStatus, ArchiveStatus, PastDrain, STATUS_FILE, StatusCheckpoint};
+pub use status::{
+    AggregatorStatus, ArchiveStatus, MEASURED_FILE, PastDrain, STATUS_FILE, StatusCheckpoint,
+    keep_measured,
+};
 
 use backstay_base::clock::Deadline;
 use backstay_base::error::Result;

@@ -2,12 +2,13 @@
 //! Purpose: how draining stands, for those who look: a file beside rank 0's store, written about once a
 //! second.
 //! In from: `coordinate`. Out to: `backstay status`, the metrics endpoint.
-//! Invariants: written whole and renamed, on the node, never in the archive.
+//! Invariants: written whole and renamed, on the node, never in the archive; what the job measured goes there as it stands.
 //! Format: docs/format/metrics.md.
 
 use super::coordinate::ArchivePlan;
 use backstay_base::clock::{Stopwatch, unix_ns};
-use backstay_base::error::Error;
+use backstay_base::error::{Error, Result};
+use backstay_base::io::open;
 use backstay_format::CheckpointId;
 use backstay_format::drain::DrainProgress;
 use backstay_store::control::Control;
@@ -18,8 +19,26 @@ use std::time::Duration;
 
 /// Name of the file in the folder of the store.
 pub const STATUS_FILE: &str = "archive.json";
+/// Name of the file in which a job keeps what it measured of itself, beside its store and in its folder of the archive.
+pub const MEASURED_FILE: &str = "metrics.json";
+/// A larger one is none of ours.
+const MEASURED_BYTES_MAX: u64 = 1 << 20;
 /// Least time between two writings.
 const EVERY: Duration = Duration::from_millis(500);
+
+/// Brings what a job measured of itself from beside its store to its folder in the archive, where it outlives its
+/// nodes. Where there is none, or none of a fitting size, the former one stays.
+pub fn keep_measured(store: &Path, folder: &Path) -> Result<()> {
+    let file = store.join(MEASURED_FILE);
+    let fits = |length: u64| (1..=MEASURED_BYTES_MAX).contains(&length);
+    match std::fs::metadata(&file) {
+        Ok(about) if fits(about.len()) => {}
+        _ => return Ok(()),
+    }
+    let wrong = |error| Error::io(format!("bringing {} to the archive", file.display()), error);
+    let text = std::fs::read_to_string(&file).map_err(wrong)?;
+    open::replace(&folder.join(MEASURED_FILE), &text).map_err(wrong)
+}
 
 /// A checkpoint as JSON has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -15,7 +15,9 @@ use super::vote::vote;
 use super::watch::Watched;
 use crate::config::Config;
 use backstay_archive::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint, RankSource};
-use backstay_archive::drain::{ArchiveNode, ArchivePlan, RunningLock, STATUS_FILE, publish_secret};
+use backstay_archive::drain::{
+    ArchiveNode, ArchivePlan, MEASURED_FILE, RunningLock, STATUS_FILE, keep_measured, publish_secret,
+};
 use backstay_archive::{Catalog, job_folder, private};
 use backstay_base::clock::Backoff;
 use backstay_base::error::{Error, ErrorKind, Result};
@@ -55,6 +57,9 @@ pub(super) struct Archive {
     lock: Option<RunningLock>,
     is_on: bool,
 }
+
+/// Longest wait until what was measured is in the archive.
+const KEEP_LIMIT: Duration = Duration::from_secs(2);
 
 impl Archive {
     /// The folder of the job in the archive, if there is one.
@@ -119,6 +124,30 @@ impl Archive {
 
     pub(super) fn is_on(&self) -> bool {
         self.is_on
+    }
+    /// Where the job keeps what it measured of itself, for when the nodes that have it are lost.
+    pub(super) fn measured(&self) -> Option<PathBuf> {
+        self.is_on.then(|| self.found.folder.join(MEASURED_FILE))
+    }
+    /// Brings there what stands beside the store `store`, that this start closed above all. A file system that hangs
+    /// is waited for so long and no longer.
+    pub(super) fn keep_measured(&self, store: PathBuf) {
+        if !self.is_on {
+            return;
+        }
+        let folder = self.found.folder.clone();
+        let (over, is_over) = std::sync::mpsc::channel();
+        let brought = std::thread::Builder::new().spawn(move || {
+            drop(over.send(keep_measured(&store, &folder)));
+        });
+        if brought.is_err() {
+            return;
+        }
+        match is_over.recv_timeout(KEEP_LIMIT) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => notice::info(&error.to_string()),
+            Err(_) => notice::info("what the job measured is not in its archive: that does not answer"),
+        }
     }
     fn found(&self) -> &ArchiveFound {
         &self.found

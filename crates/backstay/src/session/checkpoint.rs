@@ -337,7 +337,10 @@ impl Session {
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);
             self.attach_agent()?;
-            self.open_metrics();
+            // Opened again, they would take this start for one that died.
+            if self.metrics.is_none() {
+                self.open_metrics();
+            }
         }
         self.await_taken_back(turn)?;
         self.memory.check(self.variables.values(), Access::Read)?;
@@ -574,10 +577,11 @@ impl Session {
             report.checkpoint.number,
             report.blocking_time.as_secs_f64(),
         );
-        if let Some(protected) = protected {
-            file.note_protected(protected.number);
-        }
         let control = &self.node.control;
+        if protected.is_some_and(|protected| file.note_protected(protected.number)) {
+            let took = control.protect_seconds().into_iter();
+            took.for_each(|seconds| file.metrics.protect_seconds.add(seconds));
+        }
         let posts: Vec<Post> = (0..u32::try_from(self.node.ranks.len()).unwrap_or(0))
             .filter_map(|local| control.posted(local, self.turn))
             .collect();

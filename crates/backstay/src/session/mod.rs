@@ -146,6 +146,10 @@ pub struct Session {
     /// All ranks know that it is time to leave.
     leaving: bool,
     metrics: Option<MetricsFile>,
+    /// What passed between what the last start wrote down and this one, in seconds, where they are of one run.
+    unseen_seconds: f64,
+    /// When the start before was seen to be dead, until this one has restored something.
+    died_unix_ms: Option<u64>,
     /// Rank 0's.
     pacer: Option<Pacer>,
     /// Calls of `due` since rank 0 was asked last, and until it is asked again.
@@ -249,6 +253,8 @@ impl Session {
             leave,
             leaving: false,
             metrics: None,
+            unseen_seconds: 0.0,
+            died_unix_ms: crate::config::died_unix_ms(),
             pacer: None,
             due_calls: 0,
             due_skip: 0,
@@ -625,7 +631,10 @@ impl Session {
             return;
         }
         let interval = Duration::from_millis(self.config.metrics_interval_ms);
-        let mut file = MetricsFile::open(&self.node.store_directory(), interval);
+        // Where the node is new, the archive has what the job learnt on others. The planner alone needs it.
+        let elsewhere = self.archive.measured().filter(|_| self.comm.rank() == 0);
+        let directory = self.node.store_directory();
+        let mut file = MetricsFile::open_or(&directory, interval, elsewhere.as_deref());
         file.metrics.job.clone_from(&self.node.job);
         file.metrics.node.clone_from(&self.node.name);
         file.metrics.nodes = self.node.nodes;
@@ -634,6 +643,10 @@ impl Session {
         file.metrics.ranks = self.comm.size();
         self.protection.measure(&mut file.metrics);
         file.metrics.incarnation = self.incarnation;
+        self.unseen_seconds = match self.died_unix_ms {
+            Some(_) if file.failed_before => file.count_unseen(),
+            _ => 0.0,
+        };
         file.note(What::Start, 0, 0.0);
         self.metrics = Some(file);
     }
@@ -695,6 +708,9 @@ impl Session {
             metrics.note(end, 0, 0.0);
             if let Err(error) = metrics.write() {
                 notice::warn(&error.to_string());
+            }
+            if self.comm.rank() == 0 {
+                self.archive.keep_measured(self.node.store_directory());
             }
         }
         let closed = vote(&self.comm, "closing the session", 0, settled.and(noted));

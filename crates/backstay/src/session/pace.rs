@@ -53,7 +53,7 @@ impl Session {
         };
         let mut pacer = Pacer::new(&self.config, self.node.nodes, levels_beside, learnt)?;
         if self.metrics.as_ref().is_some_and(|file| file.failed_before) {
-            pacer.failed();
+            pacer.failed(self.unseen_seconds);
         }
         self.pacer = Some(pacer);
         Ok(())

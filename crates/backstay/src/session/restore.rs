@@ -280,22 +280,36 @@ impl Session {
                 }
             ));
         }
-        self.pace_from(
-            restored.checkpoint,
-            restored.level,
-            restored.time.as_secs_f64(),
-        );
+        let seconds = restored.time.as_secs_f64();
+        let relaunch = self.relaunch_seconds(seconds);
+        let recovery = seconds + relaunch.unwrap_or(0.0);
+        self.pace_from(restored.checkpoint, restored.level, recovery);
         let Some(file) = &mut self.metrics else {
             return;
         };
-        file.metrics.restarts += 1;
-        file.metrics.incarnation = self.incarnation;
-        let seconds = restored.time.as_secs_f64();
-        file.metrics.restore_seconds.add(seconds);
+        let metrics = &mut file.metrics;
+        metrics.restarts += 1;
+        metrics.incarnation = self.incarnation;
+        metrics.restore_seconds.add(seconds);
+        let of_level = metrics.restore_seconds_by_level.entry(restored.level as u8);
+        of_level.or_default().add(seconds);
+        if let Some(relaunch) = relaunch {
+            metrics.relaunch_seconds.add(relaunch);
+        }
         file.note(What::Restore, restored.checkpoint.number, seconds);
         if let Err(error) = file.write() {
             notice::warn(&error.to_string());
         }
+    }
+
+    /// How long it took from when the start before was seen to be dead until this one began to restore what took
+    /// `restore_seconds`: once, and where `backstay run` said when that was.
+    fn relaunch_seconds(&mut self, restore_seconds: f64) -> Option<f64> {
+        let died = Duration::from_millis(self.died_unix_ms.take()?);
+        let now = Duration::from_nanos(backstay_base::clock::unix_ns());
+        // The clock of another machine may be behind.
+        let since = now.checked_sub(died)?.as_secs_f64();
+        Some((since - restore_seconds).max(0.0))
     }
 
     /// Before its first checkpoint a start that restored nothing is named in every store that an earlier one

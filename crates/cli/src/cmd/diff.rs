@@ -2,7 +2,7 @@
 //! `backstay diff`: what changed from one checkpoint to another.
 
 use crate::output::{
-    Failure, complain, percent, print_json, print_table, progress, result, results,
+    Failure, complain, draw, percent, print_json, print_table, progress, result, results,
 };
 use crate::select::{self, Places};
 use crate::table::Table;
@@ -143,12 +143,7 @@ fn diff(args: &DiffArgs) -> Result<(), Failure> {
     }
     let names = (short(from.id), short(to.id));
     if let Some(path) = &args.svg {
-        let drawn = picture(&arrays, (&names.0, &names.1)).draw();
-        let written = drawn.and_then(|drawing| {
-            std::fs::write(path, drawing.svg())
-                .map_err(|error| format!("{}: {error}", path.display()))
-        });
-        written.map_err(|message| Failure::named("output", message))?;
+        draw(path, picture(&arrays, (&names.0, &names.1)).draw())?;
     }
     if args.json {
         print_json(&DiffView {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use backstay_model::Mode;
 use backstay_model::ModelError;
@@ -17,6 +18,7 @@ use backstay_model::human::Inputs;
 use backstay_model::optimize::Problem;
 use serde_json::Value;
 
+use backstay_archive::drain::{ArchiveStatus, PastDrain, STATUS_FILE};
 use backstay_base::units;
 
 /// The numbers of a job, all optional.
@@ -26,7 +28,8 @@ pub(crate) struct JobArgs {
     /// TOML file with any of the values below, by the names of the flags
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Directory of a run whose metrics.json gives failures, exposure, costs and changed fraction
+    /// Directory of a run whose metrics.json gives failures, exposure, costs, times of restarts and changed
+    /// fraction; archive.json beside it how long drains take
     #[arg(long, value_name = "DIR")]
     from_run: Option<PathBuf>,
     /// Nodes of the job [default: 128]
@@ -77,7 +80,10 @@ pub(crate) struct JobArgs {
     /// Slowdown of the application while a transfer is in flight, as a fraction [default: 0.00184]
     #[arg(long)]
     slowdown_share: Option<f64>,
-    /// Time to relaunch the job after a failure, in seconds, or as 2min [default: 0]
+    /// Time until a failure is noticed, in seconds, or as 2min [default: 0]
+    #[arg(long, value_parser = units::seconds)]
+    notice_seconds: Option<f64>,
+    /// Time to relaunch the job after a failure was noticed, in seconds, or as 2min [default: 0]
     #[arg(long, value_parser = units::seconds)]
     relaunch_seconds: Option<f64>,
     /// Useful length of the job, in hours, or as 7d [default: 168]
@@ -108,7 +114,18 @@ pub(crate) struct Measured {
     pub(crate) failures: Option<Vec<u64>>,
     pub(crate) checkpoint: Option<Spread>,
     pub(crate) recovery: Option<Spread>,
+    /// Mean time of a checkpoint, in seconds: its median is in the spread.
+    pub(crate) checkpoint_mean: Option<f64>,
+    /// Mean time of restores, in seconds, by the level that they took.
+    pub(crate) restore_means: [Option<f64>; 3],
+    /// Mean time until a checkpoint survives its node, in seconds.
+    pub(crate) protect_mean: Option<f64>,
+    /// Mean time of a drain, in seconds.
+    pub(crate) drain_mean: Option<f64>,
 }
+
+/// A level's checkpoint is newer than the next one's by the time that this takes: that much more is computed again.
+const PROTECTED: usize = 2;
 
 impl JobArgs {
     /// Puts defaults, file, run and flags together and checks the result.
@@ -126,6 +143,7 @@ impl JobArgs {
                 serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
             measured = Measured::from_metrics(&metrics, &mut inputs, &mut given)
                 .map_err(|e| format!("{}: {e}", path.display()))?;
+            measured.drain_mean = drain_mean(&directory.join(STATUS_FILE))?;
         }
         self.apply(&mut inputs, &mut given)?;
         inputs.validate().map_err(|e| e.to_string())?;
@@ -168,7 +186,7 @@ impl JobArgs {
         Ok(())
     }
 
-    fn numbers(&self) -> [(&'static str, Option<f64>); 16] {
+    fn numbers(&self) -> [(&'static str, Option<f64>); 17] {
         [
             ("nodes", self.nodes),
             ("node-mtbf-hours", self.node_mtbf_hours),
@@ -184,6 +202,7 @@ impl JobArgs {
             ("changed-time-seconds", self.changed_time_seconds),
             ("compression-ratio", self.compression_ratio),
             ("slowdown-share", self.slowdown_share),
+            ("notice-seconds", self.notice_seconds),
             ("relaunch-seconds", self.relaunch_seconds),
             ("job-hours", self.job_hours),
         ]
@@ -289,7 +308,21 @@ impl Measured {
             inputs.changed_share = share;
             given.insert("changed-share".to_owned());
         }
+        if let Some(relaunch) = mean(&metrics["relaunch_seconds"], "relaunch_seconds")? {
+            inputs.relaunch_seconds = relaunch;
+            given.insert("relaunch-seconds".to_owned());
+        }
+        let by_level = |level: &str| {
+            let value = &metrics["restore_seconds_by_level"][level];
+            mean(value, &format!("restore_seconds_by_level.{level}"))
+        };
+        let restores = mean(&metrics["restore_seconds"], "restore_seconds")?;
+        let blocking = &checkpoint["blocking_seconds"];
         Ok(Self {
+            checkpoint_mean: mean(blocking, "checkpoint.blocking_seconds")?,
+            restore_means: [by_level("1")?.or(restores), by_level("2")?, by_level("3")?],
+            protect_mean: mean(&metrics["protect_seconds"], "protect_seconds")?,
+            drain_mean: None,
             exposure_seconds: number(&metrics["exposure_seconds"], "exposure_seconds", 1e12)?,
             failures: failures(&metrics["failures"])?,
             checkpoint: spread(
@@ -299,6 +332,44 @@ impl Measured {
             recovery: spread(&metrics["restore_seconds"], "restore_seconds")?,
         })
     }
+}
+
+/// The mean of all that was measured of a quantity: what it cost in all is what a plan has to pay. Without a sum,
+/// the median.
+fn mean(value: &Value, name: &str) -> Result<Option<f64>, String> {
+    if value["count"] == 0 {
+        return Ok(None);
+    }
+    let count = value["count"].as_f64().filter(|&count| count >= 1.0);
+    let mean = match (value["sum"].as_f64(), count) {
+        (Some(sum), Some(count)) => sum / count,
+        _ => match value["p50"].as_f64() {
+            Some(median) => median,
+            None => return Ok(None),
+        },
+    };
+    if (0.0..=1e12).contains(&mean) {
+        return Ok(Some(mean));
+    }
+    Err(format!("{name}: a mean of {mean}: allowed is 0 to 1e12"))
+}
+
+/// The mean time of the drains that a run wrote down; none where it has no such file, or none ended well.
+fn drain_mean(path: &Path) -> Result<Option<f64>, String> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let status: ArchiveStatus =
+        serde_json::from_str(&read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    let done = status.history.iter().filter(|drain| !drain.failed);
+    let seconds = |drain: &PastDrain| {
+        let took = drain.ended_unix_ns.saturating_sub(drain.began_unix_ns);
+        Duration::from_nanos(took).as_secs_f64()
+    };
+    let (sum, count) = done.fold((0.0, 0.0), |(sum, count), drain| {
+        (sum + seconds(drain), count + 1.0)
+    });
+    Ok((count > 0.0).then(|| sum / count))
 }
 
 /// Failures by level (a list), or of unknown level (a number).
@@ -346,7 +417,7 @@ impl Job {
             let means = posterior.rates.iter().map(|rate| rate.mean_per_second());
             problem.failures_per_second = means.collect();
         }
-        if let Some(spread) = self.measured.checkpoint {
+        if let Some(cost) = self.measured.checkpoint_mean {
             // Measured blocking times are those of differential checkpoints already; what a
             // what-if changes about the share still changes them in proportion.
             let drained = inputs.changed_share;
@@ -354,16 +425,32 @@ impl Job {
             let scale = if before > 0.0 { drained / before } else { 1.0 };
             problem.differential = None;
             let lower = problem.checkpoint_seconds.len() - 1;
-            problem.checkpoint_seconds[..lower].fill(spread.p50 * scale);
+            problem.checkpoint_seconds[..lower].fill(cost * scale);
             if let Mode::NonBlocking(transfer) = &mut problem.mode {
-                transfer.top_checkpoint_seconds = spread.p50 * scale;
+                transfer.top_checkpoint_seconds = cost * scale;
                 transfer.latency_seconds *= drained;
             }
         }
-        if let Some(spread) = self.measured.recovery {
-            problem.recovery_seconds[0] = spread.p50;
+        if let (Some(mean), Mode::NonBlocking(transfer)) =
+            (self.measured.drain_mean, &mut problem.mode)
+        {
+            transfer.latency_seconds = mean * inputs.archive_seconds() / self.inputs.archive_seconds();
         }
+        self.put_restores(inputs, &mut problem);
         Ok(problem)
+    }
+
+    /// The recoveries that were measured: from the failure until the program goes on. What was computed while the
+    /// newest checkpoint was not protected yet is computed again after the loss of a node.
+    fn put_restores(&self, inputs: &Inputs, problem: &mut Problem) {
+        let restart = inputs.restart_seconds();
+        let means = self.measured.restore_means.iter();
+        for (seconds, mean) in problem.recovery_seconds.iter_mut().zip(means) {
+            *seconds = mean.map_or(*seconds, |mean| restart + mean);
+        }
+        if let Some(seconds) = self.measured.protect_mean {
+            problem.recovery_seconds[PROTECTED - 1] += seconds;
+        }
     }
 
     /// What is known about the rates: the configured ones, worth `weight` failures, and the run's.

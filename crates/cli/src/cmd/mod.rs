@@ -2,6 +2,7 @@
 //! The subcommands, one file each.
 
 pub(crate) mod agent;
+pub(crate) mod changes;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;

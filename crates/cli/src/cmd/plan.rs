@@ -15,12 +15,13 @@ use std::process::ExitCode;
 
 use backstay_model::advice::{self, Losses, Required, WhatIf};
 use backstay_model::human::Inputs;
-use backstay_model::optimize::{Best, optimize};
+use backstay_model::optimize::{Best, held, optimize};
 use backstay_model::simulate::{Settings, TransferPolicy, periods};
 use backstay_model::{Mode, ModelError};
 use serde::Serialize;
 
 use super::job::{Job, JobArgs};
+use backstay_base::units;
 use crate::output::{self, Failure};
 
 /// Arguments of `backstay plan`.
@@ -31,6 +32,12 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON
     #[arg(long)]
     json: bool,
+    /// Hold the interval at this instead of looking for the best one: seconds of computation, or as 10min
+    #[arg(long, value_parser = units::seconds)]
+    interval_seconds: Option<f64>,
+    /// With a held interval: of so many checkpoints one goes to the archive
+    #[arg(long, default_value_t = 1, requires = "interval_seconds")]
+    archive_every: u64,
     /// Efficiency to ask the needed file-system bandwidth for, as a fraction
     #[arg(long, default_value_t = 0.9)]
     target: f64,
@@ -154,7 +161,11 @@ fn plan(args: &PlanArgs) -> Result<(Job, Best, Report), String> {
     }
     let job = args.job.resolve()?;
     let problem = job.problem_of(&job.inputs).map_err(words)?;
-    let best = optimize(&problem).map_err(words)?;
+    let best = match args.interval_seconds {
+        Some(seconds) => held(&problem, seconds, args.archive_every),
+        None => optimize(&problem),
+    };
+    let best = best.map_err(words)?;
     let configured = job.inputs.problem().map_err(words)?;
     let known = job.posterior(&configured, args.rates_from_failures);
     let (low, high) = advice::efficiency_range(&problem, &best, &known, RANGE_SHARE, 1);

@@ -5,7 +5,7 @@
 //! In from: `metrics.json` and `archive.json` beside a store. Out to: standard output, an SVG file.
 //! Invariants: a start that was not closed ends where it was last heard of; nothing is drawn that was not written down.
 
-use crate::output::{Failure, human_bytes, print_json, result, results};
+use crate::output::{Failure, draw, human_bytes, print_json, result, results};
 use crate::select::Places;
 use crate::view::utc;
 use backstay::ErrorKind;
@@ -50,11 +50,7 @@ pub(crate) fn run(args: &TimelineArgs) -> ExitCode {
 fn timeline(args: &TimelineArgs) -> Result<(), Failure> {
     let mut view = look(&args.places)?;
     if let Some(path) = &args.svg {
-        let written = picture(&view).draw().and_then(|drawing| {
-            std::fs::write(path, drawing.svg())
-                .map_err(|error| format!("{}: {error}", path.display()))
-        });
-        written.map_err(|message| Failure::named("output", message))?;
+        draw(path, picture(&view).draw())?;
         view.picture = Some(path.display().to_string());
     }
     if args.json {

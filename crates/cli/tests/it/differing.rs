@@ -191,3 +191,50 @@ fn datasets_are_shown_with_their_types() {
         "{text}"
     );
 }
+
+/// A row of a picture is there for each checkpoint but the first, or for each rank.
+#[test]
+fn changes_are_shown_over_the_retained_checkpoints() {
+    let root = tempfile::tempdir().unwrap();
+    run_job(root.path(), 2, 3);
+    let pictures = [
+        root.path().join("places.svg"),
+        root.path().join("ranks.svg"),
+    ];
+    let [places, ranks] = pictures.each_ref().map(|path| path.to_str().unwrap());
+    let words = ["changes", "--json", "--svg", places, "--svg-ranks", ranks];
+    let ran = backstay(&words, &[root.path()]);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let view = ran.json();
+    // The largest: of each rank's 40,000 words one changes at a step.
+    assert_eq!(view["variable"], "big");
+    let changes = view["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 2, "{view}");
+    for (at, change) in changes.iter().enumerate() {
+        assert_eq!(change["changed"], RANKS, "{view}");
+        assert_eq!(change["elements"], WORDS * RANKS as u64);
+        let names = [&change["from"], &change["to"]].map(|name| name.as_str().unwrap().to_owned());
+        assert_eq!(names, [(at + 1).to_string(), (at + 2).to_string()]);
+        let by_rank = change["changed_share_by_rank"].as_object().unwrap();
+        assert_eq!(by_rank.len(), RANKS);
+        assert!(by_rank.values().all(|share| share == 1.0 / 40_000.0));
+    }
+    let drawn = pictures.map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(drawn[0].contains("to checkpoint 2") && drawn[0].contains("to checkpoint 3"));
+    assert!(!drawn[0].contains("to checkpoint 1"));
+    for rank in 0..RANKS {
+        assert!(drawn[1].contains(&format!("rank {rank}")), "{}", drawn[1]);
+    }
+    let ran = backstay(&["changes", "-v", "field"], &[root.path()]);
+    assert!(ran.out.contains("variable field") && ran.out.contains("1 of 6144"), "{}", ran.out);
+    let ran = backstay(&["changes", "-v", "nothing"], &[root.path()]);
+    assert!(ran.status != 0 && ran.err.contains("\"nothing\""), "{}", ran.err);
+}
+
+#[test]
+fn one_checkpoint_alone_has_no_changes() {
+    let root = tempfile::tempdir().unwrap();
+    run_job(root.path(), 2, 1);
+    let ran = backstay(&["changes"], &[root.path()]);
+    assert!(ran.status != 0 && ran.err.contains("fewer than two"), "{}", ran.err);
+}

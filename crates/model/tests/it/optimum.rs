@@ -12,6 +12,7 @@ fn problem(lam: &[f64], c: &[f64], r: &[f64], mode: Mode) -> Problem {
         failures_per_second: lam.to_vec(),
         checkpoint_seconds: c.to_vec(),
         recovery_seconds: r.to_vec(),
+        recovers_by_failure: false,
         mode,
         differential: None,
         bounds: Bounds::default(),

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `BACKSTAY_LEAVE_FILE` | a path. Once a file is there, take a last checkpoint and leave; it holds the reason, one line |
 //! | `BACKSTAY_RESTARTS` | how often the application was started before |
+//! | `BACKSTAY_DIED_UNIX_MS` | when its last start was seen to be dead, milliseconds since 1970; not at the first |
 //! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other; a file `unreadable` that the application leaves there says why its newest checkpoint could not be read, and a file `finished` that the job is done, and with which checkpoint |
 //! | `BACKSTAY_FRESH` | where it shall begin anew: a number, the same at all starts, which the first of them carries out |
 //! | `BACKSTAY_HOSTFILE` | the host file of this start, if one was written |

@@ -182,6 +182,9 @@ impl Supervisor {
                 self.summary.starts.to_string(),
             ),
         ];
+        if let Some(died) = self.died_unix_ms {
+            variables.push(("BACKSTAY_DIED_UNIX_MS".to_owned(), died.to_string()));
+        }
         if let (Some(number), 0) = (self.options.checkpoint, self.summary.starts) {
             variables.push(("BACKSTAY_RESTORE_CHECKPOINT".to_owned(), number.to_string()));
         }

@@ -50,6 +50,8 @@ pub(crate) struct Supervisor {
     /// What the application is told where the job shall begin anew: the same at all starts of this run.
     pub(crate) fresh: Option<u64>,
     clock_read: Option<Instant>,
+    /// When the last start was seen to be dead, in milliseconds since 1970.
+    pub(super) died_unix_ms: Option<u64>,
 }
 
 impl Supervisor {
@@ -87,6 +89,7 @@ impl Supervisor {
             unread: 0,
             leaving: false,
             clock_read: None,
+            died_unix_ms: None,
         })
     }
 
@@ -147,6 +150,7 @@ impl Supervisor {
             }
             let status = self.start(&start)?;
             died = Some(Instant::now());
+            self.died_unix_ms = Some(backstay_base::clock::unix_ns() / 1_000_000);
             self.summary.code = code(status);
             let finished = self.finished();
             if self.is_end(status, finished) {
