@@ -5,9 +5,7 @@
 //! In from: the checkpoints that stores or an archive retain. Out to: standard output, an SVG file.
 //! Invariants: each share is one of elements compared, between two checkpoints that are complete.
 
-use crate::output::{
-    Failure, draw, percent, print_json, print_table, progress, result, results,
-};
+use crate::output::{Failure, draw, percent, print_json, print_table, progress, result, results};
 use crate::select::{self, Places};
 use crate::table::Table;
 use crate::view::short;
@@ -85,15 +83,22 @@ fn changes(args: &ChangesArgs) -> Result<(), Failure> {
         Some(name) => name.clone(),
         None => largest(&stores, before, last)?,
     };
-    let bar = progress("comparing", 2 * last.bytes_total * count(all.len() - 1), true);
+    let bar = progress(
+        "comparing",
+        2 * last.bytes_total * count(all.len() - 1),
+        true,
+    );
     let mut found = Vec::new();
     for pair in all.windows(2) {
         let [from, to] = pair else { continue };
-        found.extend(between(&stores, (from, to), &variable, &mut |bytes| bar.inc(bytes))?);
+        found.extend(between(&stores, (from, to), &variable, &mut |bytes| {
+            bar.inc(bytes)
+        })?);
     }
     bar.finish_and_clear();
     if found.is_empty() {
-        let message = format!("no two checkpoints in a row have a variable {variable:?} of one shape");
+        let message =
+            format!("no two checkpoints in a row have a variable {variable:?} of one shape");
         return Err(Failure::new(ErrorKind::VariableMismatch, message));
     }
     let mut view = View {
@@ -128,16 +133,19 @@ fn count(number: usize) -> u64 {
 /// The variable of most elements that both have in one shape.
 fn largest(stores: &Stores, from: &Checkpoint, to: &Checkpoint) -> Result<String, Failure> {
     let arrays = stores.diff((from, to), (None, None), &mut |_| {})?;
-    let known = arrays.iter().filter_map(|array| Some((array, compared(array)?)));
+    let known = arrays
+        .iter()
+        .filter_map(|array| Some((array, compared(array)?)));
     let most = known.max_by_key(|(_, found)| found.elements);
-    most.map(|(array, _)| array.variable.clone()).ok_or_else(|| {
-        let message = format!(
-            "checkpoints {} and {} have no variable in one shape",
-            short(from.id),
-            short(to.id)
-        );
-        Failure::new(ErrorKind::VariableMismatch, message)
-    })
+    most.map(|(array, _)| array.variable.clone())
+        .ok_or_else(|| {
+            let message = format!(
+                "checkpoints {} and {} have no variable in one shape",
+                short(from.id),
+                short(to.id)
+            );
+            Failure::new(ErrorKind::VariableMismatch, message)
+        })
 }
 
 const fn compared(array: &ArrayDiff) -> Option<&Differences> {
@@ -214,7 +222,8 @@ fn places(view: &View) -> Strips {
         let name = format!("to checkpoint {}", change.to);
         (name, percent(change.changed_share), change.places.clone())
     };
-    let note = "From left to right: parts of all ranks, one behind the other. From above to below: time.";
+    let note =
+        "From left to right: parts of all ranks, one behind the other. From above to below: time.";
     Strips {
         heading: heading(view, "where and when", note.to_owned()),
         rows: view.changes.iter().map(row).collect(),
@@ -223,14 +232,21 @@ fn places(view: &View) -> Strips {
 
 /// Rank and time.
 fn ranks(view: &View) -> Strips {
-    let mut all: Vec<u32> = view.changes.iter().flat_map(|c| c.changed_share_by_rank.keys().copied()).collect();
+    let mut all: Vec<u32> = view
+        .changes
+        .iter()
+        .flat_map(|c| c.changed_share_by_rank.keys().copied())
+        .collect();
     all.sort_unstable();
     all.dedup();
     let together = all.len().div_ceil(ROWS_MAX).max(1);
     let row = |own: &[u32]| {
         let of = |change: &Change| {
-            let shares = own.iter().filter_map(|rank| change.changed_share_by_rank.get(rank));
-            let (sum, count) = shares.fold((0.0, 0.0), |(sum, count), share| (sum + share, count + 1.0));
+            let shares = own
+                .iter()
+                .filter_map(|rank| change.changed_share_by_rank.get(rank));
+            let (sum, count) =
+                shares.fold((0.0, 0.0), |(sum, count), share| (sum + share, count + 1.0));
             (count > 0.0).then(|| sum / count)
         };
         let over_time: Vec<Option<f64>> = view.changes.iter().map(of).collect();

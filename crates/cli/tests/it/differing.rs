@@ -226,9 +226,17 @@ fn changes_are_shown_over_the_retained_checkpoints() {
         assert!(drawn[1].contains(&format!("rank {rank}")), "{}", drawn[1]);
     }
     let ran = backstay(&["changes", "-v", "field"], &[root.path()]);
-    assert!(ran.out.contains("variable field") && ran.out.contains("1 of 6144"), "{}", ran.out);
+    assert!(
+        ran.out.contains("variable field") && ran.out.contains("1 of 6144"),
+        "{}",
+        ran.out
+    );
     let ran = backstay(&["changes", "-v", "nothing"], &[root.path()]);
-    assert!(ran.status != 0 && ran.err.contains("\"nothing\""), "{}", ran.err);
+    assert!(
+        ran.status != 0 && ran.err.contains("\"nothing\""),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -236,5 +244,9 @@ fn one_checkpoint_alone_has_no_changes() {
     let root = tempfile::tempdir().unwrap();
     run_job(root.path(), 2, 1);
     let ran = backstay(&["changes"], &[root.path()]);
-    assert!(ran.status != 0 && ran.err.contains("fewer than two"), "{}", ran.err);
+    assert!(
+        ran.status != 0 && ran.err.contains("fewer than two"),
+        "{}",
+        ran.err
+    );
 }
