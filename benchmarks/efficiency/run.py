@@ -31,14 +31,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks/python"), str(ROOT / "tests/cluster")]
-from cluster import HEAD, Cluster, send, wait_until  # noqa: E402
+from cluster import HEAD, Cluster, ClusterError, send, wait_until  # noqa: E402
 from figures import commit, machine  # noqa: E402
 
 NODES = 3
-ROUND = 10
+ROUND = 20
 LEVELS = ("process", "node", "all")
 SHARES = (0.7, 0.2, 0.1)
 BACK = re.compile(r"restored checkpoint (\d+) of \d+ processes: step (\d+)")
+TAKEN = re.compile(r"step (\d+) of .* checkpoint \d+")
 FRESH = "no checkpoint: starting from the beginning"
 BATCH = 5
 LIMIT_SECONDS = 180
@@ -56,9 +57,11 @@ class Setting:
         self.is_auto = interval == "auto"
         self.every = 1 if self.is_auto else max(1, round(archive_seconds / float(interval)))
         self.windows: list[dict[str, Any]] = []
+        self.strides: list[tuple[float, int]] = []
         self.notices: list[float] = []
         self.voids = 0
         self.is_warm = False
+        self.broken: list[str] = []
         self.metrics: dict[str, Any] = {}
         self.archive: dict[str, Any] = {}
 
@@ -77,12 +80,13 @@ class Run:
         self.events = folder / "events"
         self.said: list[str] = []
         self.back: list[tuple[float, int]] = []
+        self.strides: list[tuple[float, int]] = []
         self.changed = threading.Condition()
         program = [chosen.programs.resolve() / f"heat2d.{chosen.mpi}", "--rows", chosen.rows, "--cols", chosen.rows,
                    "--steps", 100_000_000, "--interval", "due", "--pace", chosen.pace, "--tolerance", 0, "--progress"]
         command = [chosen.programs.resolve() / "backstay", "run", "--events", self.events, "--run-dir", folder / "run",
                    "--pause-s", "0", "--restarts", "1000000", "--agents", "no", "--",
-                   *cluster.mpirun(chosen.mpi, [1] * NODES, program)]
+                   *at_once(cluster.mpirun(chosen.mpi, [1] * NODES, program), chosen.mpi)]
         self.process = cluster.start(HEAD, command, setting.environment(folder.parent / "archive"), folder,
                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                      start_new_session=True)
@@ -90,14 +94,23 @@ class Run:
 
     def read(self) -> None:
         assert self.process.stdout
+        last = None
         for line in self.process.stdout:
             now = time.time()
             with self.changed:
                 self.said = [*self.said[-200:], line.rstrip()]
-                found = BACK.search(line)
-                if found or FRESH in line:
-                    self.back.append((now, int(found[2]) if found else 0))
+                back, taken = BACK.search(line), TAKEN.search(line)
+                if back or FRESH in line:
+                    self.back.append((now, int(back[2]) if back else 0))
+                    last = None
+                elif taken:
+                    if last:
+                        self.strides.append((now - last[0], int(taken[1]) - last[1]))
+                    last = now, int(taken[1])
                 self.changed.notify_all()
+        self.process.wait()
+        with self.changed:
+            self.changed.notify_all()
 
     def next_back(self, after: float, limit: float = LIMIT_SECONDS) -> tuple[float, int]:
         """The first going on after an instant."""
@@ -116,12 +129,18 @@ class Run:
         return [event["unix_ms"] / 1e3 for event in events if event["event"] == "death"]
 
 
+def at_once(command: list[str], mpi: str) -> list[str]:
+    """Open MPI gives the ranks that are left a second before it kills them, which is not what is measured."""
+    return [command[0], "--mca", "odls_base_sigkill_timeout", "0", *command[1:]] if mpi == "openmpi" else command
+
+
 class Bench:
     """The nodes, and the failures."""
 
     def __init__(self, chosen: argparse.Namespace, cluster: Cluster) -> None:
         self.chosen, self.cluster = chosen, cluster
         self.step_seconds = 0.0
+        self.commit = commit()
 
     # ---- Failures
 
@@ -154,6 +173,14 @@ class Bench:
     # ---- Rounds
 
     def round(self, setting: Setting, number: int) -> None:
+        """One that breaks is said, and what was measured in it stays."""
+        try:
+            self.try_round(setting, number)
+        except (TimeoutError, ClusterError) as error:
+            setting.broken.append(f"round {number}: {error}")
+            print(f"interval {setting.interval}, {setting.broken[-1]}", flush=True)
+
+    def try_round(self, setting: Setting, number: int) -> None:
         folder = self.cluster.folder / f"heat-{setting.interval}"
         folder.mkdir(exist_ok=True)
         (folder.parent / "archive").mkdir(exist_ok=True)
@@ -190,6 +217,7 @@ class Bench:
         if injected:
             self.close_window(setting, failed, (begun, step), run.next_back(injected[-1]), injected)
         self.note_notices(setting, run)
+        setting.strides += run.strides
 
     def close_window(self, setting: Setting, failed: list[str], begun: tuple[float, int], ended: tuple[float, int],
                      injected: list[float]) -> None:
@@ -234,7 +262,8 @@ class Bench:
         for node in range(NODES):
             for pid in self.cluster.node_pids(node).values():
                 send(pid, signal.SIGKILL)
-            # What killed launchers leave behind.
+        # What killed launchers leave behind.
+        for node in (*range(NODES), HEAD):
             for old in Path(f"/proc/{self.cluster.pid(node)}/root/var/tmp").iterdir():
                 shutil.rmtree(old, ignore_errors=True)
         run.events.unlink(missing_ok=True)
@@ -264,6 +293,15 @@ def command_of(pid: int) -> str:
 
 
 # ---- What was found
+
+
+def step_of(setting: Setting) -> float | None:
+    """How long a step takes from one checkpoint to the next where nothing fails, which is the useful part of the time: as
+    loaded as the machine was, the same load is on both sides."""
+    blocked = setting.metrics.get("checkpoint", {}).get("blocking_seconds", {})
+    cost = blocked["sum"] / blocked["count"] if blocked.get("count") else 0.0
+    each = [(seconds - cost) / steps for seconds, steps in setting.strides if steps > 0]
+    return statistics.median(each) if each else None
 
 
 def ratio(windows: list[dict[str, Any]], step_seconds: float) -> tuple[float | None, float | None]:
@@ -314,15 +352,16 @@ def predicted(setting: Setting, chosen: argparse.Namespace, folder: Path) -> dic
 
 
 def row(setting: Setting, chosen: argparse.Namespace, bench: Bench) -> dict[str, Any]:
-    found, half = ratio(setting.windows, bench.step_seconds)
+    step = step_of(setting) or bench.step_seconds
+    found, half = ratio(setting.windows, step)
     plan = predicted(setting, chosen, bench.cluster.folder / f"plan-{setting.interval}")
     failed = [level for one in setting.windows for level in one["failed"]]
     downs = {level: [one["down_seconds"] for one in setting.windows if one["failed"] == [level]] for level in LEVELS}
     off = plan["efficiency"] / found - 1 if plan and found and "efficiency" in plan else None
     inside = None if off is None or half is None else abs(off * found) <= half
     return {"interval": setting.interval, "archive_every": None if setting.is_auto else setting.every,
-            "failures": {level: failed.count(level) for level in LEVELS}, "voids": setting.voids,
-            "wall_seconds": sum(one["seconds"] for one in setting.windows), "efficiency": found, "half_interval": half,
+            "failures": {level: failed.count(level) for level in LEVELS}, "voids": setting.voids, "broken": setting.broken,
+            "step_seconds": step, "wall_seconds": sum(one["seconds"] for one in setting.windows), "efficiency": found, "half_interval": half,
             "predicted": plan, "off": off, "inside": inside,
             "notice_seconds": statistics.mean(setting.notices) if setting.notices else None,
             "down_seconds": {level: statistics.mean(values) if values else None for level, values in downs.items()},
@@ -335,7 +374,7 @@ def write(chosen: argparse.Namespace, bench: Bench, settings: list[Setting], loa
     fixed = [one for one in rows if one["interval"] != "auto" and one["efficiency"]]
     best = max(fixed, key=lambda one: one["efficiency"], default=None)
     auto = next((one for one in rows if one["interval"] == "auto"), None)
-    report = {"machine": machine(), "commit": commit(), "mpi": chosen.mpi, "nodes": NODES, "mtbf_seconds": chosen.mtbf,
+    report = {"machine": machine(), "commit": bench.commit, "mpi": chosen.mpi, "nodes": NODES, "mtbf_seconds": chosen.mtbf,
               "shares": dict(zip(LEVELS, SHARES, strict=True)), "seed": chosen.seed, "pace_seconds": chosen.pace,
               "step_seconds": bench.step_seconds, "plate": [chosen.rows, chosen.rows],
               "load": [min(loads), statistics.mean(loads), max(loads)],
@@ -365,11 +404,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=Path, required=True)
     parser.add_argument("--mpi", choices=("openmpi", "mpich"), default="openmpi")
     parser.add_argument("--failures", type=int, default=200, help="of each setting")
-    parser.add_argument("--mtbf", type=float, default=6, help="mean seconds between failures of the job")
-    parser.add_argument("--intervals", default="0.15,0.4,1,2.5,6")
+    parser.add_argument("--mtbf", type=float, default=3, help="mean seconds between failures of the job")
+    parser.add_argument("--intervals", default="0.06,0.15,0.4,1,2.5")
     parser.add_argument("--only", default="", help="settings: intervals and auto, with commas between")
-    parser.add_argument("--archive-s", type=float, default=3, help="about so often a checkpoint is drained")
-    parser.add_argument("--pace", type=float, default=0.01, help="seconds of a step")
+    parser.add_argument("--archive-s", type=float, default=1, help="about so often a checkpoint is drained")
+    parser.add_argument("--pace", type=float, default=0.02, help="seconds of a step")
     parser.add_argument("--rows", type=int, default=600, help="of the plate, and columns")
     parser.add_argument("--warm", type=float, default=2, help="seconds without failures, after the first drain")
     parser.add_argument("--burn-in", type=int, default=2, help="rounds in which `auto` learns, that do not count")
@@ -395,7 +434,7 @@ def main() -> int:
             # What it learns first is of rates that are a thousandth of these.
             for number in range(chosen.burn_in if setting.is_auto else 0):
                 bench.round(setting, -1 - number)
-                setting.windows, setting.notices, setting.voids = [], [], 0
+                setting.windows, setting.notices, setting.strides, setting.voids = [], [], [], 0
         for number in range(math.ceil(chosen.failures / ROUND)):
             for setting in settings:
                 if time.monotonic() > end:

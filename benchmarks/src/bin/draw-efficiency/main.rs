@@ -117,7 +117,11 @@ fn chart(report: &Report) -> Chart {
             colour: Some(MEASURED),
         })
     };
-    let seconds: Vec<f64> = report.settings.iter().filter_map(Setting::seconds).collect();
+    let seconds: Vec<f64> = report
+        .settings
+        .iter()
+        .filter_map(Setting::seconds)
+        .collect();
     let low = seconds.iter().copied().fold(f64::INFINITY, f64::min);
     let high = seconds.iter().copied().fold(0.0, f64::max);
     let key = |text: &str, swatch, colour| Key {
@@ -147,7 +151,12 @@ fn chart(report: &Report) -> Chart {
                 report.mtbf_seconds, report.load[1], report.load[2]
             ),
         },
-        x: Axis::new("seconds between checkpoints", Scale::Log10, 0.7 * low, 1.4 * high),
+        x: Axis::new(
+            "seconds between checkpoints",
+            Scale::Log10,
+            0.7 * low,
+            1.4 * high,
+        ),
         y: Axis::new("useful time over wall time", Scale::Linear, 0.0, 1.0),
         lines,
         marks: auto.and_then(mark).into_iter().collect(),
