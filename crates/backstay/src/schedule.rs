@@ -681,7 +681,8 @@ mod tests {
             assert_eq!(pacer.restored(id, level, is_archived, 3.0), !is_archived);
             let memory = pacer.learnt().unwrap().memory;
             for (at, (rate, before)) in memory.rates.iter().zip(&before).enumerate() {
-                let more = if at == place { 1.0 } else { 0.0 };
+                // Of what it began with a quarter is left.
+                let more = if at == place { 0.25 } else { 0.0 };
                 assert!(
                     (rate.failures - before.failures - more).abs() < 1e-9,
                     "{memory:?}"
@@ -693,7 +694,7 @@ mod tests {
         let mut anew = pacer(all);
         anew.failed(0.0);
         anew.begin();
-        assert!(anew.learnt().unwrap().memory.rates[0].failures > 1.5);
+        assert!(anew.learnt().unwrap().memory.rates[0].failures > 1.2);
     }
 
     #[test]

@@ -18,6 +18,12 @@ pub struct RatePosterior {
     pub failures: f64,
     /// Time watched, with that the prior stands for, in seconds.
     pub exposure_seconds: f64,
+    /// What of the failures is the prior's.
+    #[serde(default)]
+    prior_failures: f64,
+    /// What of the time is the prior's, in seconds.
+    #[serde(default)]
+    prior_seconds: f64,
 }
 
 impl RatePosterior {
@@ -30,21 +36,38 @@ impl RatePosterior {
             return Self {
                 failures: weight_failures,
                 exposure_seconds,
+                prior_failures: weight_failures,
+                prior_seconds: exposure_seconds,
             };
         }
         Self {
             failures: 0.0,
             exposure_seconds: NEVER_SECONDS,
+            prior_failures: 0.0,
+            prior_seconds: NEVER_SECONDS,
         }
     }
 
     /// More time has been watched and more failures seen in it.
     pub fn observe(&mut self, failures: u64, exposure_seconds: f64) {
-        if self.failures == 0.0 && failures > 0 {
-            // The configured rate of 0 is refuted: what was watched is all that counts.
-            self.exposure_seconds = 0.0;
+        self.observe_part(real(failures), exposure_seconds);
+    }
+
+    /// The same of failures of which only a part is of this level, as far as is known.
+    ///
+    /// A prior is a guess, and as long as nothing failed the only thing known. Failures show how good it is: after n
+    /// of them it counts 1 / (1 + n)^2 of what it did, or a guess of years would hide that a job fails each day.
+    pub fn observe_part(&mut self, failures: f64, exposure_seconds: f64) {
+        if failures > 0.0 {
+            let seen = 1.0 + self.failures - self.prior_failures;
+            let left = (seen / (seen + failures)).powi(2);
+            // A configured rate of 0 is refuted by the first.
+            let left = if self.failures > 0.0 { left } else { 0.0 };
+            self.failures += failures - (1.0 - left) * self.prior_failures;
+            self.exposure_seconds -= (1.0 - left) * self.prior_seconds;
+            self.prior_failures *= left;
+            self.prior_seconds *= left;
         }
-        self.failures += real(failures);
         self.exposure_seconds += exposure_seconds.max(0.0);
     }
 
@@ -140,8 +163,12 @@ mod tests {
     fn evidence_moves_the_rate() {
         let mut rate = RatePosterior::prior(1e-5, 2.0);
         assert!((rate.mean_per_second() - 1e-5).abs() < 1e-18);
-        rate.observe(20, 2e5);
-        assert!((rate.mean_per_second() - 22.0 / 4e5).abs() < 1e-15);
+        rate.observe(0, 2e5);
+        assert!((rate.mean_per_second() - 2.0 / 4e5).abs() < 1e-15);
+        rate.observe(20, 0.0);
+        // The guess counts a 441st of what it did.
+        let expected = (20.0 + 2.0 / 441.0) / (2e5 + 2e5 / 441.0);
+        assert!((rate.mean_per_second() - expected).abs() < 1e-15);
         let mut random = Random::from_seed(3);
         let draws: Vec<f64> = (0..4000)
             .map(|_| rate.draw_per_second(&mut random))
@@ -151,12 +178,32 @@ mod tests {
     }
 
     #[test]
+    fn a_guess_of_years_does_not_hide_failures_of_each_day() {
+        const DAY: f64 = 86_400.0;
+        let mut rate = RatePosterior::prior(1.0 / (1000.0 * DAY), 1.0);
+        for _ in 0..10 {
+            rate.observe(1, DAY);
+        }
+        let days = 1.0 / rate.mean_per_second() / DAY;
+        assert!((1.0..3.0).contains(&days), "{days}");
+        // One after the other they come to what they come to at once.
+        let mut at_once = RatePosterior::prior(1.0 / (1000.0 * DAY), 1.0);
+        at_once.observe(10, 10.0 * DAY);
+        assert!((at_once.mean_per_second() / rate.mean_per_second() - 1.0).abs() < 1e-9);
+        // Where nothing failed it stays what is known.
+        let mut calm = RatePosterior::prior(1.0 / DAY, 1.0);
+        calm.observe(0, DAY);
+        assert!((calm.mean_per_second() * DAY - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
     fn a_rate_of_zero_is_kept_until_refuted() {
         let mut rate = RatePosterior::prior(0.0, 1.0);
         rate.observe(0, 1000.0);
         assert!(rate.mean_per_second() == 0.0);
         rate.observe(1, 500.0);
-        assert!((rate.mean_per_second() - 1.0 / 500.0).abs() < 1e-12);
+        // All that was watched counts.
+        assert!((rate.mean_per_second() - 1.0 / 1500.0).abs() < 1e-9);
     }
 
     #[test]

@@ -305,7 +305,7 @@ impl StatusFile {
             ..status.clone()
         };
         let text = serde_json::to_string_pretty(&shown).unwrap_or_default();
-        if let Err(error) = backstay_base::io::open::replace(path, &text) {
+        if let Err(error) = open::replace(path, &text) {
             tracing::debug!("{}: {error}", path.display());
         }
     }

@@ -16,7 +16,8 @@ use super::watch::Watched;
 use crate::config::Config;
 use backstay_archive::drain::fetch::{self, ArchiveFound, ArchivedCheckpoint, RankSource};
 use backstay_archive::drain::{
-    ArchiveNode, ArchivePlan, MEASURED_FILE, RunningLock, STATUS_FILE, keep_measured, publish_secret,
+    ArchiveNode, ArchivePlan, MEASURED_FILE, RunningLock, STATUS_FILE, keep_measured,
+    publish_secret,
 };
 use backstay_archive::{Catalog, job_folder, private};
 use backstay_base::clock::Backoff;
@@ -146,7 +147,9 @@ impl Archive {
         match is_over.recv_timeout(KEEP_LIMIT) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => notice::info(&error.to_string()),
-            Err(_) => notice::info("what the job measured is not in its archive: that does not answer"),
+            Err(_) => {
+                notice::info("what the job measured is not in its archive: that does not answer")
+            }
         }
     }
     fn found(&self) -> &ArchiveFound {

@@ -91,6 +91,49 @@ fn after_the_loss_of_all_nodes_the_job_goes_on_from_the_archive() {
     });
 }
 
+/// What a node says that it measured.
+fn measured(folder: &Path, place: usize) -> serde_json::Value {
+    let path = folder.join(format!("n{place}/test job/n{place}/metrics.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_job_measured_outlives_its_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let at_once = |config: &mut Config| config.metrics_interval_ms = 1;
+    start_with(folder, &[0, 1], at_once, |rank| {
+        for _ in 0..5 {
+            archived(rank);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    });
+    let before = measured(folder, 0);
+    wipe_nodes(folder, &[0, 1]);
+    start_with(folder, &[7, 8], at_once, |rank| {
+        rank.session.restore().unwrap();
+        // The store of the new node is made now: that is no further failure.
+        archived(rank);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        archived(rank);
+    });
+    let after = measured(folder, 7);
+    assert_eq!(after["node"], "n7");
+    assert_eq!(
+        (&after["failures"], &after["restarts"]),
+        (&1.into(), &1.into())
+    );
+    let checkpoints = |metrics: &serde_json::Value| metrics["checkpoints"].as_u64().unwrap();
+    assert!(checkpoints(&before) >= 4, "{before}");
+    assert!(checkpoints(&after) > checkpoints(&before), "{after}");
+    assert_eq!(
+        after["restore_seconds_by_level"]["3"]["count"], 1,
+        "{after}"
+    );
+    // Rank 0's node alone plans.
+    assert_eq!(measured(folder, 8)["failures"], 0);
+}
+
 #[test]
 fn files_and_their_holes_come_back_from_the_archive() {
     const HOLE: u64 = 1 << 30;

@@ -434,7 +434,8 @@ impl Job {
         if let (Some(mean), Mode::NonBlocking(transfer)) =
             (self.measured.drain_mean, &mut problem.mode)
         {
-            transfer.latency_seconds = mean * inputs.archive_seconds() / self.inputs.archive_seconds();
+            transfer.latency_seconds =
+                mean * inputs.archive_seconds() / self.inputs.archive_seconds();
         }
         self.put_restores(inputs, &mut problem);
         Ok(problem)
@@ -468,8 +469,7 @@ impl Job {
             let total: f64 = problem.failures_per_second.iter().sum();
             let count = u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
             for (rate, configured) in known.rates.iter_mut().zip(&problem.failures_per_second) {
-                rate.observe(0, exposure);
-                rate.failures += count * configured / total.max(f64::MIN_POSITIVE);
+                rate.observe_part(count * configured / total.max(f64::MIN_POSITIVE), exposure);
             }
             return known;
         }

@@ -21,8 +21,8 @@ use backstay_model::{Mode, ModelError};
 use serde::Serialize;
 
 use super::job::{Job, JobArgs};
-use backstay_base::units;
 use crate::output::{self, Failure};
+use backstay_base::units;
 
 /// Arguments of `backstay plan`.
 #[derive(Debug, clap::Args)]

@@ -356,7 +356,13 @@ fn agents(
 
 /// The settings for agents: all but what belongs to one start.
 pub(super) fn agent_settings() -> Vec<(String, String)> {
-    let of_a_start = ["RENDEZVOUS", "LEAVE_FILE", "RESTARTS", "HOSTFILE", "DIED_UNIX_MS"];
+    let of_a_start = [
+        "RENDEZVOUS",
+        "LEAVE_FILE",
+        "RESTARTS",
+        "HOSTFILE",
+        "DIED_UNIX_MS",
+    ];
     let kept = |name: &String| !of_a_start.contains(&name.trim_start_matches("BACKSTAY_"));
     let value = |name: String| Some((name.clone(), std::env::var(name).ok()?));
     settings()

@@ -112,6 +112,23 @@ fn a_program_that_dies_is_started_again_until_it_ends_well() {
 }
 
 #[test]
+fn a_start_is_told_when_the_one_before_was_dead() {
+    let place = Place::new();
+    let program =
+        "echo ${BACKSTAY_DIED_UNIX_MS-none} $(date +%s%3N) >> times; [ $BACKSTAY_RESTARTS = 1 ]";
+    let output = place.run(&["--pause-s", "0.2", "--", "sh", "-c", program]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = place.text("times");
+    let times: Vec<&str> = text.split_whitespace().collect();
+    let [none, began, died, again] = times[..] else {
+        panic!("{text}");
+    };
+    assert_eq!(none, "none");
+    let [began, died, again] = [began, died, again].map(|time| time.parse::<u64>().unwrap());
+    assert!(began <= died && died + 200 <= again, "{text}");
+}
+
+#[test]
 fn only_the_first_start_restores_the_checkpoint_that_was_asked_for() {
     let place = Place::new();
     let script = "echo \"from ${BACKSTAY_RESTORE_CHECKPOINT-newest}\" >> starts; exit 7";

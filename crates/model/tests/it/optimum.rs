@@ -2,7 +2,7 @@
 //! The optimizer against a fine grid over interval and counts.
 
 use backstay_model::differential::{ChangedShare, Differential, Hashing};
-use backstay_model::optimize::{Bounds, Problem, optimize};
+use backstay_model::optimize::{Bounds, Problem, held, optimize};
 use backstay_model::{Completion, Mode, solve};
 
 use crate::configurations::transfer;
@@ -175,4 +175,43 @@ fn the_interval_may_be_limited_and_nothing_to_fear_means_the_limit() {
     problem.bounds.interval_seconds_max = 7200.0;
     let best = optimize(&problem).unwrap();
     assert!((best.case.interval_seconds - 7200.0).abs() < 1e-6);
+}
+
+#[test]
+fn levels_put_together_recover_in_the_mean_over_their_failures() {
+    let mut problem = problem(
+        &[3e-4, 1e-4, 1e-6],
+        &[1.0, 2.0, 10.0],
+        &[2.0, 10.0, 100.0],
+        Mode::Blocking,
+    );
+    let recovery = |problem: &Problem| problem.case_at(&[2, 3], 50.0, &[4]).recovery_seconds;
+    assert_eq!(recovery(&problem), [10.0, 100.0]);
+    problem.recovers_by_failure = true;
+    let by_failure = recovery(&problem);
+    assert!((by_failure[0] - 4.0).abs() < 1e-12, "{by_failure:?}");
+    assert!((by_failure[1] - 100.0).abs() < 1e-12);
+    // Where nothing fails, that of the level.
+    problem.failures_per_second = vec![0.0, 0.0, 1e-6];
+    assert_eq!(recovery(&problem), [10.0, 100.0]);
+}
+
+#[test]
+fn a_held_interval_is_worth_what_the_chain_says() {
+    let background = transfer(0.05, 600.0, 4.0, Completion::Continuous);
+    let problem = problem(
+        &[1e-3, 3e-4, 5e-5],
+        &[1.0, 4.0, 40.0],
+        &[2.0, 8.0, 80.0],
+        background,
+    );
+    let found = held(&problem, 60.0, 12).unwrap();
+    assert_eq!(
+        (&found.used_levels[..], &found.case.between[..]),
+        (&[2, 3][..], &[11][..])
+    );
+    let best = optimize(&problem).unwrap();
+    assert!(found.solution.efficiency < best.solution.efficiency);
+    assert!(found.solution.efficiency > 0.5 * best.solution.efficiency);
+    assert!(held(&problem, 0.0, 12).is_err());
 }
