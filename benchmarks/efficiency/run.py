@@ -153,12 +153,12 @@ class Bench:
     def fail(self, level: str, node: int, setting: Setting) -> bool:
         """Whether there was anything that could fail."""
         if level == "process":
+            # While the job is started again there is no process yet that could fail.
             found = self.cluster.node_pids(node).values()
-            ranks = [pid for pid in found if "heat2d" in command_of(pid)]
-            victims = ranks or [pid for pid in found if re.search("orted|prted|hydra", command_of(pid))]
-            for pid in victims:
+            ranks = [pid for pid in found if re.match(r"\S*/heat2d", command_of(pid))]
+            for pid in ranks:
                 send(pid, signal.SIGKILL)
-            return bool(victims)
+            return bool(ranks)
         nodes = [node] if level == "node" else list(range(NODES))
         for one in nodes:
             for pid in self.cluster.node_pids(one).values():
@@ -324,15 +324,17 @@ def ratio(windows: list[dict[str, Any]], step_seconds: float) -> tuple[float | N
 
 
 def predicted(setting: Setting, chosen: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
-    """What `backstay plan` says of the job, from its own metrics and the failures that came."""
+    """What `backstay plan` says of the job, from what its own metrics say of costs, and the failures that came: of those
+    that came while it was started again the job itself does not know."""
     if not setting.metrics or not setting.windows:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.json").write_text(json.dumps(setting.metrics))
-    if setting.archive:
-        (folder / "archive.json").write_text(json.dumps(setting.archive))
     wall = sum(one["seconds"] for one in setting.windows)
     counts = [sum(one["failed"].count(level) for one in setting.windows) for level in LEVELS]
+    rates = {"failures": counts, "exposure_seconds": wall}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.json").write_text(json.dumps(setting.metrics | rates))
+    if setting.archive:
+        (folder / "archive.json").write_text(json.dumps(setting.archive))
     per_second = [max(count, 0.01) / wall for count in counts]
     of_nodes = per_second[1] + per_second[2]
     notice = statistics.mean(setting.notices) if setting.notices else 0.0
@@ -404,8 +406,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=Path, required=True)
     parser.add_argument("--mpi", choices=("openmpi", "mpich"), default="openmpi")
     parser.add_argument("--failures", type=int, default=200, help="of each setting")
-    parser.add_argument("--mtbf", type=float, default=3, help="mean seconds between failures of the job")
-    parser.add_argument("--intervals", default="0.06,0.15,0.4,1,2.5")
+    parser.add_argument("--mtbf", type=float, default=5, help="mean seconds between failures of the job")
+    parser.add_argument("--intervals", default="0.08,0.2,0.5,1.2,3")
     parser.add_argument("--only", default="", help="settings: intervals and auto, with commas between")
     parser.add_argument("--archive-s", type=float, default=1, help="about so often a checkpoint is drained")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds of a step")

@@ -148,7 +148,7 @@ impl Archive {
             Ok(Ok(())) => {}
             Ok(Err(error)) => notice::info(&error.to_string()),
             Err(_) => {
-                notice::info("what the job measured is not in its archive: that does not answer")
+                notice::info("what the job measured is not in its archive: that does not answer");
             }
         }
     }

@@ -92,7 +92,7 @@ fn changes(args: &ChangesArgs) -> Result<(), Failure> {
     for pair in all.windows(2) {
         let [from, to] = pair else { continue };
         found.extend(between(&stores, (from, to), &variable, &mut |bytes| {
-            bar.inc(bytes)
+            bar.inc(bytes);
         })?);
     }
     bar.finish_and_clear();

@@ -214,13 +214,13 @@ fn changes_are_shown_over_the_retained_checkpoints() {
         assert_eq!(change["changed"], RANKS, "{view}");
         assert_eq!(change["elements"], WORDS * RANKS as u64);
         let names = [&change["from"], &change["to"]].map(|name| name.as_str().unwrap().to_owned());
-        assert_eq!(names, [(at + 1).to_string(), (at + 2).to_string()]);
+        assert_eq!(names, [format!("{}.1", at + 1), format!("{}.1", at + 2)]);
         let by_rank = change["changed_share_by_rank"].as_object().unwrap();
         assert_eq!(by_rank.len(), RANKS);
         assert!(by_rank.values().all(|share| share == 1.0 / 40_000.0));
     }
     let drawn = pictures.map(|path| std::fs::read_to_string(path).unwrap());
-    assert!(drawn[0].contains("to checkpoint 2") && drawn[0].contains("to checkpoint 3"));
+    assert!(drawn[0].contains("to checkpoint 2.1") && drawn[0].contains("to checkpoint 3.1"));
     assert!(!drawn[0].contains("to checkpoint 1"));
     for rank in 0..RANKS {
         assert!(drawn[1].contains(&format!("rank {rank}")), "{}", drawn[1]);

@@ -116,7 +116,7 @@ fn a_start_is_told_when_the_one_before_was_dead() {
     let place = Place::new();
     let program =
         "echo ${BACKSTAY_DIED_UNIX_MS-none} $(date +%s%3N) >> times; [ $BACKSTAY_RESTARTS = 1 ]";
-    let output = place.run(&["--pause-s", "0.2", "--", "sh", "-c", program]);
+    let output = place.run(&["--", "sh", "-c", program]);
     assert_eq!(output.status.code(), Some(0));
     let text = place.text("times");
     let times: Vec<&str> = text.split_whitespace().collect();
@@ -125,7 +125,7 @@ fn a_start_is_told_when_the_one_before_was_dead() {
     };
     assert_eq!(none, "none");
     let [began, died, again] = [began, died, again].map(|time| time.parse::<u64>().unwrap());
-    assert!(began <= died && died + 200 <= again, "{text}");
+    assert!(began <= died && died <= again, "{text}");
 }
 
 #[test]
