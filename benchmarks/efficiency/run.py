@@ -300,8 +300,8 @@ def step_of(setting: Setting) -> float | None:
     loaded as the machine was, the same load is on both sides."""
     blocked = setting.metrics.get("checkpoint", {}).get("blocking_seconds", {})
     cost = blocked["sum"] / blocked["count"] if blocked.get("count") else 0.0
-    each = [(seconds - cost) / steps for seconds, steps in setting.strides if steps > 0]
-    return statistics.median(each) if each else None
+    steps = sum(steps for _, steps in setting.strides)
+    return sum(seconds - cost for seconds, _ in setting.strides) / steps if steps else None
 
 
 def ratio(windows: list[dict[str, Any]], step_seconds: float) -> tuple[float | None, float | None]:
