@@ -41,9 +41,10 @@ impl Session {
         if self.comm.rank() != 0 {
             return Ok(());
         }
-        let learnt = self.metrics.as_mut().and_then(|file| {
-            let memory = file.metrics.schedule.take()?;
-            let levels = std::mem::take(&mut file.metrics.schedule_levels);
+        // It stays in the file: a start that dies before its first checkpoint must not be the end of it.
+        let learnt = self.metrics.as_ref().and_then(|file| {
+            let memory = file.metrics.schedule.clone()?;
+            let levels = file.metrics.schedule_levels.clone();
             Some(Learnt { memory, levels })
         });
         let levels_beside = LevelsBeside {

@@ -284,6 +284,7 @@ impl Session {
         let relaunch = self.relaunch_seconds(seconds);
         let recovery = seconds + relaunch.unwrap_or(0.0);
         self.pace_from(restored.checkpoint, restored.level, recovery);
+        self.keep_learnt();
         let Some(file) = &mut self.metrics else {
             return;
         };

@@ -134,6 +134,50 @@ fn what_a_job_measured_outlives_its_nodes() {
     assert_eq!(measured(folder, 8)["failures"], 0);
 }
 
+/// Starts that die before they take a checkpoint teach it all the same: each is a failure that was seen, and what was
+/// learnt before is not lost.
+#[test]
+fn starts_that_die_young_teach_the_planner() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    start(folder, &[0], |rank| {
+        archived(rank);
+    });
+    let learnt = |folder: &Path| measured(folder, 0)["schedule"].clone();
+    assert_eq!(
+        learnt(folder)["checkpoint_seconds"][1]["values"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let failures = |schedule: &serde_json::Value| -> f64 {
+        let rates = schedule["rates"].as_array().unwrap().iter();
+        rates
+            .map(|rate| {
+                rate["failures"].as_f64().unwrap() - rate["prior_failures"].as_f64().unwrap()
+            })
+            .sum()
+    };
+    for seen in 1..=3 {
+        start(folder, &[0], |rank| {
+            rank.session.restore().unwrap();
+        });
+        let schedule = learnt(folder);
+        assert!(
+            (failures(&schedule) - f64::from(seen)).abs() < 1e-9,
+            "{schedule}"
+        );
+        assert_eq!(
+            schedule["checkpoint_seconds"][1]["values"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
+    }
+}
+
 #[test]
 fn files_and_their_holes_come_back_from_the_archive() {
     const HOLE: u64 = 1 << 30;
