@@ -72,7 +72,7 @@ bench-efficiency: cluster-programs ## Useful time of a job that fails, beside wh
 	@python3 benchmarks/efficiency/run.py --programs $(CLUSTER) --mpi $(EFFICIENCY_MPI) $(BENCH_ARGS)
 
 # The report that the picture in docs/model.md is made of.
-EFFICIENCY_REPORT ?= benchmarks/results/efficiency.json
+EFFICIENCY_REPORT ?= benchmarks/results/efficiency-xeon-2core-a16a271.json
 
 efficiency-figure: ## docs/figures/efficiency.svg and .png from a report of bench-efficiency
 	$(BENCH) draw-efficiency -- $(EFFICIENCY_REPORT) docs/figures

@@ -162,3 +162,23 @@ fn chart(report: &Report) -> Chart {
         marks: auto.and_then(mark).into_iter().collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    #[test]
+    fn committed_picture_is_that_of_the_committed_report() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let report = root.join("benchmarks/results/efficiency-xeon-2core-a16a271.json");
+        let report = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let stem = out.path().join("efficiency");
+        super::chart(&report).draw().unwrap().write(&stem).unwrap();
+        for name in ["efficiency.svg", "efficiency.png"] {
+            let fresh = std::fs::read(out.path().join(name)).unwrap();
+            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
+            assert!(fresh == committed, "{name}: run make efficiency-figure");
+        }
+    }
+}
