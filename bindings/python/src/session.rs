@@ -446,12 +446,12 @@ impl Session {
         py: Python<'_>,
         wrong: Option<(String, Bound<'_, PyAny>)>,
         stays: bool,
-        settle: Option<Bound<'_, PyAny>>,
+        settle: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Handle> {
         if stays && wrong.is_none() {
-            return self.start_behind(py, settle.as_ref()).map(Handle);
+            return self.start_behind(py, settle).map(Handle);
         }
-        settle.as_ref().map(Bound::call0).transpose()?;
+        settle.map(Bound::call0).transpose()?;
         self.engine_with_memory(py, wrong, Engine::checkpoint_start)
             .map(Handle)
     }

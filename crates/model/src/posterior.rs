@@ -26,6 +26,9 @@ pub struct RatePosterior {
     prior_seconds: f64,
 }
 
+/// What a prior counts at most after the first failure: so many times the time that was watched until then.
+const PRIOR_TIMES: f64 = 10.0;
+
 impl RatePosterior {
     /// A prior worth `weight_failures` failures at the configured rate. A rate of 0 stays 0 until
     /// a failure is seen: its prior is half a failure in a very long time.
@@ -56,19 +59,32 @@ impl RatePosterior {
     /// The same of failures of which only a part is of this level, as far as is known.
     ///
     /// A prior is a guess, and as long as nothing failed the only thing known. Failures show how good it is: after n
-    /// of them it counts 1 / (1 + n)^2 of what it did, or a guess of years would hide that a job fails each day.
+    /// of them it counts 1 / (1 + n)^2 of what it did, or a guess of years would hide that a job fails each day; and no
+    /// more than [`PRIOR_TIMES`] / n^2 of the time that was watched, or it would hide for weeks that one fails each minute.
     pub fn observe_part(&mut self, failures: f64, exposure_seconds: f64) {
+        self.exposure_seconds += exposure_seconds.max(0.0);
         if failures > 0.0 {
             let seen = 1.0 + self.failures - self.prior_failures;
             let left = (seen / (seen + failures)).powi(2);
             // A configured rate of 0 is refuted by the first.
             let left = if self.failures > 0.0 { left } else { 0.0 };
-            self.failures += failures - (1.0 - left) * self.prior_failures;
-            self.exposure_seconds -= (1.0 - left) * self.prior_seconds;
-            self.prior_failures *= left;
-            self.prior_seconds *= left;
+            self.failures += failures;
+            self.believe_prior(left);
+            let seen = self.failures - self.prior_failures;
+            let watched = (self.exposure_seconds - self.prior_seconds).max(1.0);
+            let most_seconds = PRIOR_TIMES * watched / seen.powi(2);
+            if self.prior_seconds > most_seconds {
+                self.believe_prior(most_seconds / self.prior_seconds);
+            }
         }
-        self.exposure_seconds += exposure_seconds.max(0.0);
+    }
+
+    /// Has the prior count a `share` of what it did.
+    fn believe_prior(&mut self, share: f64) {
+        self.failures -= (1.0 - share) * self.prior_failures;
+        self.exposure_seconds -= (1.0 - share) * self.prior_seconds;
+        self.prior_failures *= share;
+        self.prior_seconds *= share;
     }
 
     /// The expected rate, per second.
@@ -189,7 +205,15 @@ mod tests {
         // One after the other they come to what they come to at once.
         let mut at_once = RatePosterior::prior(1.0 / (1000.0 * DAY), 1.0);
         at_once.observe(10, 10.0 * DAY);
-        assert!((at_once.mean_per_second() / rate.mean_per_second() - 1.0).abs() < 1e-9);
+        assert!((at_once.mean_per_second() / rate.mean_per_second() - 1.0).abs() < 0.1);
+        // Nor those of each minute, of which there are a few.
+        let mut quick = RatePosterior::prior(1.0 / (1000.0 * DAY), 1.0);
+        for most_seconds in [700.0, 220.0, 130.0, 100.0] {
+            quick.observe(0, 60.0);
+            quick.observe(1, 0.0);
+            let seconds = 1.0 / quick.mean_per_second();
+            assert!((60.0..most_seconds).contains(&seconds), "{seconds}");
+        }
         // Where nothing failed it stays what is known.
         let mut calm = RatePosterior::prior(1.0 / DAY, 1.0);
         calm.observe(0, DAY);
