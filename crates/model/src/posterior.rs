@@ -60,7 +60,7 @@ impl RatePosterior {
     ///
     /// A prior is a guess, and as long as nothing failed the only thing known. Failures show how good it is: after n
     /// of them it counts 1 / (1 + n)^2 of what it did, or a guess of years would hide that a job fails each day; and no
-    /// more than [`PRIOR_TIMES`] / n^2 of the time that was watched, or it would hide for weeks that one fails each minute.
+    /// more than 10 / n^2 of the time that was watched, or it would hide for weeks that one fails each minute.
     pub fn observe_part(&mut self, failures: f64, exposure_seconds: f64) {
         self.exposure_seconds += exposure_seconds.max(0.0);
         if failures > 0.0 {
