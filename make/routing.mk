@@ -12,6 +12,11 @@ routing-programs: setup program preload
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/writer tests/routing/writer.c -lpthread
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/overhead tests/routing/overhead.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $(ROUTING)/static tests/routing/overhead.c
+	for mpi in openmpi mpich; do \
+	    mpicc.$$mpi -std=c99 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE -o $(ROUTING)/mpiio.$$mpi tests/routing/mpiio.c && \
+	    mpifort.$$mpi -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -J $(ROUTING) -o $(ROUTING)/mpiio-fortran.$$mpi \
+	        tests/routing/mpiio.f90 || exit; \
+	done
 	gfortran -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -o $(ROUTING)/writer-fortran tests/routing/writer.f90
 	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTING)/
 

@@ -190,6 +190,20 @@ def hdf5(place):
     expect(done == 8, f"it ended at {done}")
 
 
+def mpi_io(place, program, flavour):
+    """One file of all ranks, written collectively through a view: it is complete when the last rank closed it."""
+    launcher = shutil.which(f"mpirun.{flavour}")
+    if launcher is None:
+        raise Skip(f"there is no mpirun.{flavour}")
+    place.environment.update(SURROUNDINGS)
+    # Rank 0 creates the file and closes it before all open it.
+    program = [launcher, "-n", "4", place.settings.programs / f"{program}.{flavour}", "6", "40", "600000"]
+    patterns, options = ["out/field.*"], ["--route-quiet", "0.4"]
+    done = kill_and_restart(place, "MPI-IO", patterns, options, program, False, place.settings.kills // 2)
+    expect(done == 6, f"it ended at {done}")
+    expect(not list((place.folder / "out").glob("field.*")), "routed files stand on the file system")
+
+
 def calls(place):
     done = place.run(["out/restart.*", "steps.{step}/part.*"], [sys.executable, HERE / "calls.py"])
     expect(done.returncode == 0, done.stdout)
@@ -398,6 +412,8 @@ def tests():
         yield name, lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a)
     yield "killed: Fortran, unformatted", fortran
     yield "killed: h5py", hdf5
+    for program, flavour in [(one, two) for one in ("mpiio", "mpiio-fortran") for two in ("openmpi", "mpich")]:
+        yield f"killed: MPI-IO, {program}, {flavour}", lambda place, a=(program, flavour): mpi_io(place, *a)
     for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
