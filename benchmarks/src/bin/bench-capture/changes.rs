@@ -173,7 +173,10 @@ pub(crate) fn growing(job: &Job, arguments: &[String]) -> Outcome<()> {
     let (mib, runs) = sizes(arguments)?;
     let mut field = Field::new(mib * MIB, GRANULE, u64::from(job.comm.rank()));
     for run in 0..runs {
-        let config = job.config(&format!("growing{run}"));
+        let config = Config {
+            changed_share: 1.0,
+            ..job.config(&format!("growing{run}"))
+        };
         let store = config.store_path.clone().ok_or("no path")?;
         let mut session = Session::open(Box::new(job.comm.clone()), config)?;
         protect(&mut session, &mut field)?;

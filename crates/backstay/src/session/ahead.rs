@@ -49,9 +49,10 @@ struct Work {
 }
 
 impl Ahead {
-    /// A new store of this node, to which this rank is to add up to `wanted_slots`.
-    pub(super) fn new_store(&mut self, leased: u64, wanted_slots: u64) {
-        (self.leased, self.wanted_slots) = (Some(leased), wanted_slots);
+    /// A new store of this node, to which this rank is to add up to `wanted_slots`. How much changes from checkpoint to
+    /// checkpoint is known after the second.
+    pub(super) fn new_store(&mut self, wanted_slots: u64) {
+        (self.leased, self.wanted_slots) = (None, wanted_slots);
     }
 
     /// Ends the thread; waits for at most one step of it.

@@ -331,8 +331,7 @@ impl Session {
             let need_bytes = regions.chain([self.files.bytes()]);
             let need_bytes = need_bytes.fold(0, u64::saturating_add);
             let reserve = self.node.create_store(&self.config, need_bytes, start)?;
-            let leased = reserve.control().next_segment();
-            self.ahead.new_store(leased, self.node.wanted_slots.get());
+            self.ahead.new_store(self.node.wanted_slots.get());
             let space = backstay_store::space::Space::new(reserve.geometry().segment_bytes);
             let node = NodeStore::successor(reserve.clone(), reserve.roots()?);
             self.set_store(reserve, space, node);
