@@ -26,7 +26,7 @@ pub struct RatePosterior {
     prior_seconds: f64,
 }
 
-/// What a prior counts at most after the first failure: so many times the time that was watched until then.
+/// What a prior counts at most, from the second failure on: so many times the time that was watched, over their square.
 const PRIOR_TIMES: f64 = 10.0;
 
 impl RatePosterior {
@@ -60,7 +60,8 @@ impl RatePosterior {
     ///
     /// A prior is a guess, and as long as nothing failed the only thing known. Failures show how good it is: after n
     /// of them it counts 1 / (1 + n)^2 of what it did, or a guess of years would hide that a job fails each day; and no
-    /// more than 10 / n^2 of the time that was watched, or it would hide for weeks that one fails each minute.
+    /// more than 10 / n^2 of the time that was watched, or it would hide for weeks that one fails each minute. A first
+    /// failure, of a program that was just started, may have another reason.
     pub fn observe_part(&mut self, failures: f64, exposure_seconds: f64) {
         self.exposure_seconds += exposure_seconds.max(0.0);
         if failures > 0.0 {
@@ -73,7 +74,7 @@ impl RatePosterior {
             let seen = self.failures - self.prior_failures;
             let watched = (self.exposure_seconds - self.prior_seconds).max(1.0);
             let most_seconds = PRIOR_TIMES * watched / seen.powi(2);
-            if self.prior_seconds > most_seconds {
+            if seen >= 2.0 && self.prior_seconds > most_seconds {
                 self.believe_prior(most_seconds / self.prior_seconds);
             }
         }
@@ -208,7 +209,7 @@ mod tests {
         assert!((at_once.mean_per_second() / rate.mean_per_second() - 1.0).abs() < 0.1);
         // Nor those of each minute, of which there are a few.
         let mut quick = RatePosterior::prior(1.0 / (1000.0 * DAY), 1.0);
-        for most_seconds in [700.0, 220.0, 130.0, 100.0] {
+        for most_seconds in [300.0 * DAY, 220.0, 130.0, 100.0] {
             quick.observe(0, 60.0);
             quick.observe(1, 0.0);
             let seconds = 1.0 / quick.mean_per_second();
