@@ -281,7 +281,9 @@ impl Device for FileDevice {
     }
 
     fn refresh(&self) -> Result<()> {
-        let (length, before) = (self.length_bytes()?, self.length.load(Ordering::Acquire));
+        // In this order: a thread of this process may have it grow meanwhile.
+        let before = self.length.load(Ordering::Acquire);
+        let length = self.length_bytes()?;
         if length >= before {
             self.length.fetch_max(length, Ordering::AcqRel);
             return Ok(());
@@ -499,6 +501,26 @@ mod tests {
                 length = length * 3 + 1;
             }
             assert!(device.reserve(10).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_that_grows_is_not_taken_for_one_that_was_cut() {
+        for folder in folders() {
+            let device = FileDevice::open(&folder.path().join("store"), true).unwrap();
+            device.reserve(1 << 20).unwrap();
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for length in 257..1500 {
+                        device.reserve(length << 12).unwrap();
+                    }
+                    is_over.store(true, Ordering::Release);
+                });
+                while !is_over.load(Ordering::Acquire) {
+                    device.refresh().unwrap();
+                }
+            });
         }
     }
 
