@@ -37,8 +37,9 @@ pub struct Reserve {
 /// Longest wait of a full store for a segment that parity still covers, whatever is set.
 const RETIRED_WAIT: Duration = Duration::from_secs(10);
 
-/// Space that is taken ahead at once.
-const AHEAD_BYTES: u64 = 32 << 20;
+/// Space that is taken at once in the background, where ranks may wait for it: a thread that gives way to others takes its
+/// time.
+const STEP_BYTES: u64 = 8 << 20;
 
 /// Bounds of growth and of waits.
 #[derive(Debug, Clone, Copy)]
@@ -327,7 +328,7 @@ impl Reserve {
                     "no segment could be leased",
                 ));
             }
-            let grown = self.control.growing(|| self.grow());
+            let grown = self.control.growing(|| self.grow(owner));
             match grown {
                 // What is retired is free when the round under way is over: slower, but not lost.
                 Err(error) if error.kind() == ErrorKind::StoreFull && self.await_retired() => {
@@ -374,13 +375,16 @@ impl Reserve {
             && wait_until("a retired segment", limit, || control.free_slots() > 0).is_ok()
     }
 
-    /// Appends segments: a quarter of what is there, at least eight, within the bound.
-    fn grow(&self) -> Result<()> {
+    /// Appends segments: a quarter of what is there, at least eight, within the bound; for parity a step.
+    fn grow(&self, owner: Owner) -> Result<()> {
         if self.control.free_slots() > 0 {
             return Ok(());
         }
         let (geometry, slots) = (self.geometry(), self.control.slots());
-        let wanted = slots + (slots / 4).max(8);
+        let wanted = match owner {
+            Owner::Parity => slots + self.step_slots(),
+            _ => slots + (slots / 4).max(8),
+        };
         let most = self.most_slots();
         let name = self.device.name();
         if slots >= most {
@@ -411,8 +415,7 @@ impl Reserve {
     /// needed otherwise. In steps, so that who needs one meanwhile does not wait for all.
     pub fn grow_ahead(&self, wanted: u64) -> Result<bool> {
         let (geometry, slots) = (self.geometry(), self.control.slots());
-        let step = (AHEAD_BYTES / u64::from(geometry.segment_bytes)).max(1);
-        let next = wanted.min(slots + step).min(self.most_slots());
+        let next = wanted.min(slots + self.step_slots()).min(self.most_slots());
         let more = geometry
             .file_bytes(next)
             .saturating_sub(geometry.file_bytes(slots));
@@ -430,6 +433,10 @@ impl Reserve {
             Ok(())
         });
         grown.map(|_| true)
+    }
+
+    fn step_slots(&self) -> u64 {
+        (STEP_BYTES / u64::from(self.geometry().segment_bytes)).max(1)
     }
 
     /// Segments that the store may have at most.

@@ -289,7 +289,9 @@ impl Session {
             id, turn, begun, ..
         } = announced;
         let watch = Stopwatch::start();
+        self.ahead.capturing(true);
         let captured = begun.and_then(|()| self.capture(id, turn));
+        self.ahead.capturing(false);
         let mut report = Report {
             checkpoint: id,
             blocking_time: announced.blocking_time,

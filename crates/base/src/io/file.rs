@@ -15,7 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -338,9 +338,9 @@ impl Device for FileDevice {
         Ok(())
     }
 
-    fn prepare(&self, stop: &AtomicBool) {
+    fn prepare(&self, may_go_on: &dyn Fn() -> bool) {
         if let Some(mapped) = &self.now().mapped {
-            mapped.prepare(self.length.load(Ordering::Acquire), stop);
+            mapped.prepare(self.length.load(Ordering::Acquire), may_go_on);
         }
     }
 
@@ -353,6 +353,7 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     /// A folder on a memory file system, where there is one.
     fn memory_folder() -> Option<tempfile::TempDir> {
@@ -443,9 +444,9 @@ mod tests {
         device.write_at(&one, 0).unwrap();
         assert_eq!(device.allocated_bytes().unwrap(), 6 << 20, "no page more");
         assert!(is_first(0) && is_first(5 << 20));
-        device.prepare(&AtomicBool::new(true));
+        device.prepare(&|| false);
         assert!(is_first(0), "it was told to stop");
-        device.prepare(&AtomicBool::new(false));
+        device.prepare(&|| true);
         assert!(!is_first(0) && !is_first(5 << 20));
         assert_eq!(
             device.allocated_bytes().unwrap(),

@@ -82,10 +82,11 @@ impl Mapped {
             let in_window = position % WINDOW_BYTES;
             let size = to_usize(WINDOW_BYTES - in_window).min(bytes.len() - done);
             let window_end = in_window + to_u64(size);
-            if self.is_first(file, position, size) {
+            let span = self.span_of(file, position);
+            let Some(span) = span.filter(|span| !span.is_first(position, size)) else {
                 break;
-            }
-            let Some(place) = self.place(file, position, window_end, length) else {
+            };
+            let Some(place) = self.place_in(span, position, window_end, length) else {
                 break;
             };
             // SAFETY: `place` is mapped and populated up to `window_end`; callers write disjoint
@@ -100,34 +101,17 @@ impl Mapped {
     /// the first time: they count as written so. None where the window is populated, or is to be.
     pub(super) fn first(&self, file: &File, position: u64, size: usize) -> usize {
         let size = to_usize(WINDOW_BYTES - position % WINDOW_BYTES).min(size);
-        if !self.is_first(file, position, size) {
+        let span = self.span_of(file, position);
+        let Some(span) = span.filter(|span| span.is_first(position, size)) else {
             return 0;
-        }
-        if let Some(span) = self.span_of(file, position) {
-            let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
-            span.through_file[window].fetch_add(to_u64(size), Ordering::Relaxed);
-        }
+        };
+        let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
+        span.through_file[window].fetch_add(to_u64(size), Ordering::Relaxed);
         size
     }
 
-    /// Whether `size` bytes of one window go through the file: it is not populated, as far as this process filled it for
-    /// the first time.
-    fn is_first(&self, file: &File, position: u64, size: usize) -> bool {
-        if size < FIRST_BYTES_MIN {
-            return false;
-        }
-        let Some(span) = self.span_of(file, position) else {
-            return false;
-        };
-        let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
-        let window_end = position % WINDOW_BYTES + to_u64(size);
-        span.populated[window].load(Ordering::Acquire) < window_end
-            && span.through_file[window].load(Ordering::Relaxed) + to_u64(size)
-                <= TIMES_THROUGH_FILE * WINDOW_BYTES
-    }
-
-    /// Populates what was written through the file, of a file of `length` bytes, until it is told to stop.
-    pub(super) fn prepare(&self, length: u64, stop: &AtomicBool) {
+    /// Populates what was written through the file, of a file of `length` bytes, as long as it may go on.
+    pub(super) fn prepare(&self, length: u64, may_go_on: &dyn Fn() -> bool) {
         for (number, span) in self.spans() {
             for window in 0..WINDOWS {
                 let start = to_u64(number) * SPAN_BYTES + to_u64(window) * WINDOW_BYTES;
@@ -138,7 +122,7 @@ impl Mapped {
                 }
                 while populated() < reach {
                     let next = (populated() + STEP_BYTES).min(reach);
-                    if stop.load(Ordering::Acquire) || span.populate(window, next).is_err() {
+                    if !may_go_on() || span.populate(window, next).is_err() {
                         return;
                     }
                 }
@@ -159,7 +143,8 @@ impl Mapped {
         while position < end {
             let window_start = position - position % WINDOW_BYTES;
             let window_end = (end - window_start).min(WINDOW_BYTES);
-            let place = self.place(file, position, window_end, length)?;
+            let span = self.span_of(file, position)?;
+            let place = self.place_in(span, position, window_end, length)?;
             first.get_or_insert(place);
             position = window_start + WINDOW_BYTES;
         }
@@ -183,15 +168,15 @@ impl Mapped {
         })
     }
 
-    /// The address of `position`, populated up to `window_end` of its window.
-    fn place(
+    /// The address of `position` in its span, populated up to `window_end` of its window.
+    fn place_in(
         &self,
-        file: &File,
+        span: &Span,
         position: u64,
         window_end: u64,
         length: u64,
     ) -> Option<NonNull<u8>> {
-        let (span, in_span) = (self.span_of(file, position)?, position % SPAN_BYTES);
+        let in_span = position % SPAN_BYTES;
         let window = to_usize(in_span / WINDOW_BYTES);
         if span.populated[window].load(Ordering::Acquire) < window_end {
             let window_start = position - position % WINDOW_BYTES;
@@ -248,6 +233,17 @@ impl Mapped {
 }
 
 impl Span {
+    /// Whether `size` bytes of one window go through the file: it is not populated, as far as this process filled it
+    /// for the first time.
+    fn is_first(&self, position: u64, size: usize) -> bool {
+        let window = to_usize(position % SPAN_BYTES / WINDOW_BYTES);
+        let window_end = position % WINDOW_BYTES + to_u64(size);
+        size >= FIRST_BYTES_MIN
+            && self.populated[window].load(Ordering::Acquire) < window_end
+            && self.through_file[window].load(Ordering::Relaxed) + to_u64(size)
+                <= TIMES_THROUGH_FILE * WINDOW_BYTES
+    }
+
     fn map(file: &File, offset: u64) -> Result<Self, Errno> {
         let size = to_usize(SPAN_BYTES);
         let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -24,7 +24,6 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::Result;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 /// Makes the names in `folder` durable, where the file system can.
 pub fn sync_folder(folder: &Path) -> Result<()> {
@@ -122,8 +121,8 @@ pub trait Device: ReadAt {
     fn shrink(&self, _length_bytes: u64) -> Result<bool> {
         Ok(false)
     }
-    /// Does in the time of a thread of the background what makes later writes cheaper, until it is told to stop.
-    fn prepare(&self, _stop: &AtomicBool) {}
+    /// Does in the time of a thread of the background what makes later writes cheaper, as long as it may go on.
+    fn prepare(&self, _may_go_on: &dyn Fn() -> bool) {}
     /// Bytes that it could still grow by, where that is known.
     fn free_bytes(&self) -> Option<u64> {
         None
