@@ -16,6 +16,7 @@
 //! | [`figures`] | what was reached: statistics, table, JSON |
 //! | [`machine`] | where, and of which commit |
 //! | [`datasets`] | checkpoints of real programs |
+//! | [`committed`] | reports that are kept, and what is drawn of them |
 //! | [`compression`] | what is found about compression, and the page that shows it |
 
 pub mod options;
@@ -29,6 +30,7 @@ pub mod heap;
 pub mod scale;
 pub mod syscalls;
 pub mod figures;
+pub mod committed;
 pub mod compression;
 pub mod machine;
 pub mod datasets;

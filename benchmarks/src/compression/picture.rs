@@ -278,21 +278,17 @@ fn passes(report: &Report, source: &dyn Fn(&str) -> String) -> Outcome<Drawing> 
 
 #[cfg(test)]
 mod tests {
+    use crate::committed;
     use crate::compression::report::Report;
-    use std::path::Path;
 
     #[test]
     fn committed_page_and_pictures_are_those_of_the_committed_report() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let report = root.join("benchmarks/results/codecs-report-xeon-2core-b2c9625.json");
-        let report: Report = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let report: Report = committed::report("codecs-report-xeon-2core-b2c9625.json").unwrap();
         let out = tempfile::tempdir().unwrap();
         crate::compression::page::write(&report, out.path()).unwrap();
-        for name in ["groups", "merges", "passes", "course"] {
-            let name = format!("figures/compression-{name}.svg");
-            let fresh = std::fs::read_to_string(out.path().join(&name)).unwrap();
-            let committed = std::fs::read_to_string(root.join("docs").join(&name)).unwrap();
-            assert!(fresh == committed, "{name}: run make compression-figures");
-        }
+        let files = ["groups", "merges", "passes", "course"];
+        let files = files.map(|name| format!("figures/compression-{name}.svg"));
+        let files = files.each_ref().map(String::as_str);
+        committed::check(out.path(), &files, "compression-figures").unwrap();
     }
 }

@@ -98,20 +98,16 @@ pub(crate) fn draw(counted: &[Counted], predicted: &[Predicted], folder: &Path) 
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use backstay_bench::committed;
 
     #[test]
     fn committed_picture_is_that_of_the_committed_report() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let report = root.join("benchmarks/results/scale-xeon-2core-8457922.json");
-        let report: crate::Report =
-            serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let report: crate::Report = committed::report("scale-xeon-2core-8457922.json").unwrap();
         let out = tempfile::tempdir().unwrap();
-        super::draw(&report.counted, &report.predicted, out.path()).unwrap();
-        for name in ["scale.svg", "scale.png"] {
-            let fresh = std::fs::read(out.path().join(name)).unwrap();
-            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
-            assert!(fresh == committed, "{name}: run make scale-figure");
-        }
+        let folder = out.path().join("figures");
+        std::fs::create_dir(&folder).unwrap();
+        super::draw(&report.counted, &report.predicted, &folder).unwrap();
+        let files = ["figures/scale.svg", "figures/scale.png"];
+        committed::check(out.path(), &files, "scale-figure").unwrap();
     }
 }

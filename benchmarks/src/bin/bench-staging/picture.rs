@@ -63,20 +63,16 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use backstay_bench::committed;
 
     #[test]
     fn committed_picture_is_that_of_the_committed_report() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let report = root.join("benchmarks/results/staging-xeon-2core-beb927d.json");
-        let report: crate::Report =
-            serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let report: crate::Report = committed::report("staging-xeon-2core-beb927d.json").unwrap();
         let out = tempfile::tempdir().unwrap();
-        super::draw(&report, out.path()).unwrap();
-        for name in ["staging.svg", "staging.png"] {
-            let fresh = std::fs::read(out.path().join(name)).unwrap();
-            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
-            assert!(fresh == committed, "{name}: run make staging-figure");
-        }
+        let folder = out.path().join("figures");
+        std::fs::create_dir(&folder).unwrap();
+        super::draw(&report, &folder).unwrap();
+        let files = ["figures/staging.svg", "figures/staging.png"];
+        committed::check(out.path(), &files, "staging-figure").unwrap();
     }
 }

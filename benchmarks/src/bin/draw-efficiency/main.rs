@@ -5,12 +5,11 @@
 //! In from: benchmarks/efficiency/run.py. Out to: docs/model.md.
 //! Invariants: what is drawn is in the report; a bar is the 95 % confidence interval, where there is one.
 
-use backstay_bench::Outcome;
+use backstay_bench::{Outcome, committed};
 use backstay_picture::{
     Axis, Chart, Dash, Heading, Key, Label, Line, Mark, Marker, Scale, Side, Swatch,
 };
 use serde::Deserialize;
-use std::path::Path;
 
 const MEASURED: usize = 0;
 const PLANNED: usize = 1;
@@ -59,15 +58,8 @@ impl Setting {
 }
 
 fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [report, folder] = &words[..] else {
-        return Err("say REPORT FOLDER".into());
-    };
-    let text = std::fs::read_to_string(report).map_err(|error| format!("{report}: {error}"))?;
-    let report: Report = serde_json::from_str(&text)?;
-    Ok(chart(&report)
-        .draw()?
-        .write(&Path::new(folder).join("efficiency"))?)
+    let (report, folder) = committed::from_arguments::<Report>()?;
+    Ok(chart(&report).draw()?.write(&folder.join("efficiency"))?)
 }
 
 /// A bar from the least to the most that it may be.
@@ -165,20 +157,16 @@ fn chart(report: &Report) -> Chart {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use backstay_bench::committed;
 
     #[test]
     fn committed_picture_is_that_of_the_committed_report() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let report = root.join("benchmarks/results/efficiency-xeon-2core-a16a271.json");
-        let report = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let report = committed::report("efficiency-xeon-2core-a16a271.json").unwrap();
         let out = tempfile::tempdir().unwrap();
-        let stem = out.path().join("efficiency");
+        let stem = out.path().join("figures/efficiency");
+        std::fs::create_dir(out.path().join("figures")).unwrap();
         super::chart(&report).draw().unwrap().write(&stem).unwrap();
-        for name in ["efficiency.svg", "efficiency.png"] {
-            let fresh = std::fs::read(out.path().join(name)).unwrap();
-            let committed = std::fs::read(root.join("docs/figures").join(name)).unwrap();
-            assert!(fresh == committed, "{name}: run make efficiency-figure");
-        }
+        let files = ["figures/efficiency.svg", "figures/efficiency.png"];
+        committed::check(out.path(), &files, "efficiency-figure").unwrap();
     }
 }
