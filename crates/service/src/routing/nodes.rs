@@ -232,11 +232,7 @@ impl Nodes {
             first,
             second,
         } = *message;
-        let holder = Holder {
-            process,
-            id,
-            inherited: false,
-        };
+        let holder = Holder::opened(process, id);
         match kind {
             Kind::Open => Some(self.open(holder, first, value)),
             Kind::Closed => {

@@ -204,15 +204,7 @@ pub(super) fn done(
         second,
     } = *message;
     match kind {
-        Kind::Open => Some(state.open(
-            Holder {
-                process,
-                id,
-                inherited: false,
-            },
-            first,
-            value,
-        )),
+        Kind::Open => Some(state.open(Holder::opened(process, id), first, value)),
         Kind::Remove => Some(state.remove(first)),
         Kind::Rename => Some(state.rename(id, value, first, second)),
         Kind::RenameFolder => Some(state.rename_folder(first, second)),

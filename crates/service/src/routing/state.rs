@@ -31,6 +31,17 @@ pub(super) struct Holder {
     pub(super) inherited: bool,
 }
 
+impl Holder {
+    /// The process that opened it.
+    pub(super) fn opened(process: ProcessId, id: u32) -> Self {
+        Self {
+            process,
+            id,
+            inherited: false,
+        }
+    }
+}
+
 /// What a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {

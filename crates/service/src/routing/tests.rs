@@ -51,11 +51,7 @@ impl Job {
     fn open(&mut self, process: ProcessId, name: &str, flags: i32, text: &str) -> u32 {
         self.ids += 1;
         let name = self.name(name);
-        let holder = Holder {
-            process,
-            id: self.ids,
-            inherited: false,
-        };
+        let holder = Holder::opened(process, self.ids);
         self.state.open(holder, &name, flags).expect("open");
         let live = self.state.live(&name).expect("live");
         fs::write(live, text).expect("write");
