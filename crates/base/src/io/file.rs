@@ -190,17 +190,22 @@ impl FileDevice {
             return self.write_file(bytes, offset);
         };
         let length = self.length.load(Ordering::Acquire);
-        let mut done = 0;
+        let (mut done, mut is_limited) = (0, false);
         loop {
             let at = offset + to_u64(done);
-            done += mapped.write(&opened.file, &bytes[done..], at, length);
+            done += mapped.write(&opened.file, &bytes[done..], at, length, is_limited);
             if done == bytes.len() {
                 return Ok(());
             }
             let at = offset + to_u64(done);
             let first = mapped.first(&opened.file, at, bytes.len() - done);
-            if first == 0 {
+            if first == 0 || is_limited {
                 break;
+            }
+            // Where this process may not write, its mapping may.
+            is_limited = open::check_file_size(at + to_u64(first)).is_err();
+            if is_limited {
+                continue;
             }
             // A write of a file that became shorter would make it longer.
             self.refresh()?;

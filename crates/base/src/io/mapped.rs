@@ -74,8 +74,16 @@ impl Mapped {
 
     /// Writes `bytes` at `offset` of `file`, all below `length`, and says how many leading bytes
     /// were written: fewer than all where mapping or populating failed, or where [`Self::first`] has to be
-    /// asked. The caller then writes the rest through the file, which has the true error if there is one.
-    pub(super) fn write(&self, file: &File, bytes: &[u8], offset: u64, length: u64) -> usize {
+    /// asked, unless `also_first`. The caller then writes the rest through the file, which has the true error if
+    /// there is one.
+    pub(super) fn write(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        offset: u64,
+        length: u64,
+        also_first: bool,
+    ) -> usize {
         let mut done = 0;
         while done < bytes.len() && !self.refused.load(Ordering::Relaxed) {
             let position = offset + to_u64(done);
@@ -83,7 +91,7 @@ impl Mapped {
             let size = to_usize(WINDOW_BYTES - in_window).min(bytes.len() - done);
             let window_end = in_window + to_u64(size);
             let span = self.span_of(file, position);
-            let Some(span) = span.filter(|span| !span.is_first(position, size)) else {
+            let Some(span) = span.filter(|span| also_first || !span.is_first(position, size)) else {
                 break;
             };
             let Some(place) = self.place_in(span, position, window_end, length) else {
