@@ -114,10 +114,10 @@ impl NodeStore {
     pub fn set_reuse(&mut self, reuse: Reuse) {
         let mut space = self.space();
         space.set_reuse(reuse);
-        space.publish(&self.reserve.pool(Owner::Node));
+        space.publish(&self.reserve.pool(Owner::Node), None);
         drop(space);
         self.former.set_reuse(reuse);
-        self.former.publish(&self.reserve.pool(Owner::Former));
+        self.former.publish(&self.reserve.pool(Owner::Former), None);
     }
 
     /// What stands in the store is durable: says so of each segment, and of checkpoint `id`.
@@ -153,7 +153,8 @@ impl NodeStore {
         still_mine: impl Fn() -> bool,
     ) -> Result<()> {
         let ranks = self.table(posts)?;
-        self.space().publish(&self.reserve.pool(Owner::Node));
+        self.space()
+            .publish(&self.reserve.pool(Owner::Node), Some(id));
         self.reserve.seal()?;
         let mut revisions = self.kept(&policy.keeps(Some(id)), |of| RevisionEntry {
             pinned: policy.pinned.contains(&of.checkpoint),

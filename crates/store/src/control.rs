@@ -34,10 +34,10 @@ pub fn check_local_ranks(count: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Configuration, context))
 }
 
-const VERSION: u64 = 0x4253_4354_524c_0007;
+const VERSION: u64 = 0x4253_4354_524c_0008;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
-const SLOT_WORDS: usize = 4;
+const SLOT_WORDS: usize = 6;
 
 /// Ids of segments that are set apart for each start of a job. One that needs more takes those of the next.
 const SEGMENTS_IN_START: u64 = 1 << 22;
@@ -82,6 +82,8 @@ const SEALED_MASK: u64 = (1 << SEALED_BITS) - 1;
 const GROWTH_PATIENCE: Duration = Duration::from_secs(1);
 /// The mark of a slot that was given back.
 const FREED: u64 = u64::MAX;
+/// The first checkpoint of a segment that none has used yet.
+const UNUSED: u64 = u64::MAX;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,6 +320,25 @@ impl Control {
     pub fn set_unsealed(&self, slot: u64, segment: SegmentId) {
         let word = segment.0 << SEALED_BITS;
         self.slot_word(slot, 3).store(word, Ordering::Release);
+    }
+    /// Publishes that the segment in `slot` is a new one, which no checkpoint uses.
+    pub fn set_unused(&self, slot: u64) {
+        self.slot_word(slot, 5).store(0, Ordering::Release);
+        self.slot_word(slot, 4).store(UNUSED, Ordering::Release);
+    }
+    /// Publishes that checkpoint `number` uses the segment in `slot`. Numbers only grow.
+    pub fn set_used(&self, slot: u64, number: u64) {
+        let first = self.slot_word(slot, 4);
+        let (Ok(_) | Err(_)) =
+            first.compare_exchange(UNUSED, number, Ordering::AcqRel, Ordering::Relaxed);
+        self.slot_word(slot, 5).store(number, Ordering::Release);
+    }
+    /// Whether checkpoint `number` may use the segment in `slot`. Of one that was found at the opening, and of which
+    /// nothing was published since, it is not known.
+    pub fn may_use(&self, slot: u64, number: u64) -> bool {
+        let last = self.slot_word(slot, 5).load(Ordering::Acquire);
+        let first = self.slot_word(slot, 4).load(Ordering::Acquire);
+        last == 0 || (first <= number && number <= last)
     }
     /// The mark of `slot`: it says which segment and how much of it is sealed.
     pub fn mark(&self, slot: u64) -> u64 {

@@ -359,6 +359,7 @@ impl Reserve {
             return Err(error);
         }
         self.control.set_filled(slot, 0);
+        self.control.set_unused(slot);
         self.control.set_unsealed(slot, segment);
         self.control.describe_slot(slot, segment, class);
         self.reader.place_segment(segment, slot);
@@ -488,6 +489,9 @@ impl SegmentSource for Pool<'_> {
         } else {
             control.free_slot(slot);
         }
+    }
+    fn used(&self, slot: u64, number: u64) {
+        self.reserve.control.set_used(slot, number);
     }
     fn filled(&self, slot: u64, filled_bytes: u32) {
         self.reserve

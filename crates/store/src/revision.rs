@@ -137,7 +137,7 @@ impl RankStore {
     pub fn set_reuse(&self, reuse: Reuse) {
         let mut space = self.space();
         space.set_reuse(reuse);
-        space.publish(&self.reserve.pool(Owner::Rank(self.local)));
+        space.publish(&self.reserve.pool(Owner::Rank(self.local)), None);
     }
 
     /// The node's space.
@@ -249,7 +249,7 @@ impl RankStore {
         };
         let root = self.write_root(&capturer, &root, &mut captured)?;
         self.space()
-            .publish(&self.reserve.pool(Owner::Rank(self.local)));
+            .publish(&self.reserve.pool(Owner::Rank(self.local)), Some(id));
         Ok(PendingPart {
             root,
             changes,

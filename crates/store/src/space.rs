@@ -121,6 +121,8 @@ pub trait SegmentSource {
     fn lease(&self, class: SegmentClass) -> Result<(u64, SegmentId)>;
     /// Gives a slot back in which nothing is in use.
     fn release(&self, slot: u64);
+    /// Learns that the checkpoint of this number uses the segment in `slot`.
+    fn used(&self, slot: u64, number: u64);
     /// Learns that the first `filled_bytes` of the segment in `slot` are written for good.
     fn filled(&self, slot: u64, filled_bytes: u32);
 }
@@ -142,12 +144,16 @@ impl Space {
         self.reuse = reuse;
     }
 
-    /// Tells the pool how far each segment is written; what follows is behind that.
-    pub fn publish(&self, source: &impl SegmentSource) {
+    /// Tells the pool how far each segment is written, what follows is behind that, and which of them the checkpoint
+    /// being written uses.
+    pub fn publish(&self, source: &impl SegmentSource, writing: Option<CheckpointId>) {
         if self.reuse == Reuse::Holes {
             return;
         }
         for segment in self.segments.values() {
+            if let Some(id) = writing.filter(|_| !segment.working.is_empty()) {
+                source.used(segment.slot, id.number);
+            }
             let bytes = segment.filled * index(segment.class.granule_bytes());
             source.filled(segment.slot, u32::try_from(bytes).unwrap_or(u32::MAX));
         }

@@ -22,6 +22,7 @@ mod deleted;
 mod far_reads;
 mod files;
 mod files_routed;
+mod lagging;
 mod later_versions;
 mod starts;
 mod memory;

@@ -91,7 +91,8 @@ impl Mapped {
             let size = to_usize(WINDOW_BYTES - in_window).min(bytes.len() - done);
             let window_end = in_window + to_u64(size);
             let span = self.span_of(file, position);
-            let Some(span) = span.filter(|span| also_first || !span.is_first(position, size)) else {
+            let Some(span) = span.filter(|span| also_first || !span.is_first(position, size))
+            else {
                 break;
             };
             let Some(place) = self.place_in(span, position, window_end, length) else {

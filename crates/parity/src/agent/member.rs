@@ -447,12 +447,20 @@ impl NodeMember {
         Ok(())
     }
 
-    /// What waits for protection. The root goes first: what it refers to was sealed before it.
-    fn collect(&mut self) -> Result<Collected> {
+    /// What waits for protection. The root goes first: what it refers to was sealed before it. Where this group is all
+    /// of the job, nobody counts on checkpoints that were committed between its rounds: only what `want` and the pinned
+    /// ones use is encoded, and the root names no other that needs more.
+    fn collect(&mut self, want: CheckpointId) -> Result<Collected> {
         let reserve = self.reserve.clone();
         let (reader, control) = (reserve.reader(), reserve.control());
-        let (root, _) = reader.newest_root()?;
-        let (mut waiting, mut dead) = (Vec::new(), Vec::new());
+        let (mut root, _) = reader.newest_root()?;
+        let pinned = root.revisions.iter().filter(|revision| revision.pinned);
+        let mut needed: Vec<u64> = pinned.map(|revision| revision.checkpoint.number).collect();
+        needed.push(want.number);
+        let is_needed = |slot| {
+            !control.one_group() || needed.iter().any(|&number| control.may_use(slot, number))
+        };
+        let (mut waiting, mut dead, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let slots = control.slots();
         self.reserve.refresh();
         for slot in 0..slots {
@@ -460,14 +468,16 @@ impl NodeMember {
                 continue;
             };
             let covered = self.covered.get(&segment).copied().unwrap_or_default();
-            if control.is_retired(slot) {
-                if covered.stripes > 0 {
-                    dead.push(segment);
-                }
+            let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
+            let waits = sealed > covered.bytes;
+            let is_retired = control.is_retired(slot);
+            if is_retired && covered.stripes > 0 {
+                dead.push(segment);
+            }
+            if !waits || !(is_retired || control.is_of_revisions(slot)) {
                 continue;
             }
-            let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
-            if control.is_of_revisions(slot) && sealed > covered.bytes {
+            if !is_retired && is_needed(slot) {
                 self.offered.insert(segment);
                 waiting.push(Extent {
                     segment,
@@ -476,8 +486,14 @@ impl NodeMember {
                     length_bytes: sealed - covered.bytes,
                     digest: Digest::default(),
                 });
+            } else {
+                left.push(slot);
             }
         }
+        root.revisions.retain(|revision| {
+            let number = revision.checkpoint.number;
+            !left.iter().any(|&slot| control.may_use(slot, number))
+        });
         let unwritable = |error| {
             let name = reader.device().name();
             Error::unwritable(format!("{name}: its superblock or root"), error)

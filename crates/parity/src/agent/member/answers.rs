@@ -53,7 +53,7 @@ impl Agent {
             member.check(epoch, Some(round))?;
             let (root, _) = member.reserve().reader().newest_root()?;
             if root.revisions.iter().any(|r| r.checkpoint == want) {
-                return member.collect();
+                return member.collect(want);
             }
             let context = format!("node {} retains checkpoint {want} no longer", self.node);
             Err(Error::new(ErrorKind::NotRetained, context))
