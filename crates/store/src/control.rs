@@ -37,7 +37,7 @@ pub fn check_local_ranks(count: usize) -> Result<()> {
 const VERSION: u64 = 0x4253_4354_524c_0008;
 const HEAD_WORDS: usize = 64;
 const RANK_WORDS: usize = 16;
-const SLOT_WORDS: usize = 6;
+const SLOT_WORDS: usize = 5;
 
 /// Ids of segments that are set apart for each start of a job. One that needs more takes those of the next.
 const SEGMENTS_IN_START: u64 = 1 << 22;
@@ -82,8 +82,8 @@ const SEALED_MASK: u64 = (1 << SEALED_BITS) - 1;
 const GROWTH_PATIENCE: Duration = Duration::from_secs(1);
 /// The mark of a slot that was given back.
 const FREED: u64 = u64::MAX;
-/// The first checkpoint of a segment that none has used yet.
-const UNUSED: u64 = u64::MAX;
+/// First and last checkpoint of a segment that none has used yet.
+const UNUSED: u64 = 0xffff_ffff << 32;
 
 /// Who holds a segment slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,21 +323,25 @@ impl Control {
     }
     /// Publishes that the segment in `slot` is a new one, which no checkpoint uses.
     pub fn set_unused(&self, slot: u64) {
-        self.slot_word(slot, 5).store(0, Ordering::Release);
         self.slot_word(slot, 4).store(UNUSED, Ordering::Release);
     }
-    /// Publishes that checkpoint `number` uses the segment in `slot`. Numbers only grow.
+    /// Publishes that checkpoint `number` uses the segment in `slot`. Numbers only grow. The segment's owner says so.
     pub fn set_used(&self, slot: u64, number: u64) {
-        let first = self.slot_word(slot, 4);
-        let (Ok(_) | Err(_)) =
-            first.compare_exchange(UNUSED, number, Ordering::AcqRel, Ordering::Relaxed);
-        self.slot_word(slot, 5).store(number, Ordering::Release);
+        let word = self.slot_word(slot, 4);
+        let first = match word.load(Ordering::Acquire) {
+            UNUSED => number,
+            used => used >> 32,
+        };
+        // What has no place here is not known.
+        let is_small = number < UNUSED >> 32;
+        let used = if is_small { first << 32 | number } else { 0 };
+        word.store(used, Ordering::Release);
     }
     /// Whether checkpoint `number` may use the segment in `slot`. Of one that was found at the opening, and of which
     /// nothing was published since, it is not known.
     pub fn may_use(&self, slot: u64, number: u64) -> bool {
-        let last = self.slot_word(slot, 5).load(Ordering::Acquire);
-        let first = self.slot_word(slot, 4).load(Ordering::Acquire);
+        let used = self.slot_word(slot, 4).load(Ordering::Acquire);
+        let (first, last) = (used >> 32, used & 0xffff_ffff);
         last == 0 || (first <= number && number <= last)
     }
     /// The mark of `slot`: it says which segment and how much of it is sealed.
@@ -743,6 +747,24 @@ mod tests {
         let control = Control::start(words, slots).unwrap();
         control.set_slots(slots);
         control
+    }
+
+    #[test]
+    fn a_segment_is_of_the_checkpoints_from_its_first_to_its_last() {
+        let control = control(2);
+        assert!(control.may_use(0, 1) && control.may_use(0, 9), "not known");
+        control.set_used(0, 7);
+        assert!(control.may_use(0, 1) && control.may_use(0, 7) && !control.may_use(0, 8));
+        control.set_unused(1);
+        assert!(control.may_use(1, 7), "not known yet");
+        control.set_used(1, 7);
+        control.set_used(1, 9);
+        let used: Vec<u64> = (5..12)
+            .filter(|&number| control.may_use(1, number))
+            .collect();
+        assert_eq!(used, [7, 8, 9]);
+        control.set_used(1, u64::MAX);
+        assert!(control.may_use(1, 5), "not known any more");
     }
 
     /// Filling a store looks at each slot about once, and what is given back is found at once.

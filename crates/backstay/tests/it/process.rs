@@ -108,7 +108,7 @@ fn a_limit_on_files_is_an_error_and_no_signal() {
     let config = config(&folder);
     // Less than what the ranks share.
     limit_files(Some(100_000));
-    names_the_limit(&alone(&config).err().expect("34 MB in a file of 100 kB"));
+    names_the_limit(&alone(&config).err().expect("42 MB in a file of 100 kB"));
     // Less than the store.
     limit_files(Some(48 << 20));
     let large = Config {
