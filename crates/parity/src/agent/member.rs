@@ -468,16 +468,17 @@ impl NodeMember {
                 continue;
             };
             let covered = self.covered.get(&segment).copied().unwrap_or_default();
-            let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
-            let waits = sealed > covered.bytes;
-            let is_retired = control.is_retired(slot);
-            if is_retired && covered.stripes > 0 {
-                dead.push(segment);
-            }
-            if !waits || !(is_retired || control.is_of_revisions(slot)) {
+            if control.is_retired(slot) {
+                if covered.stripes > 0 {
+                    dead.push(segment);
+                }
                 continue;
             }
-            if !is_retired && is_needed(slot) {
+            let sealed = u32::try_from(control.sealed(slot)).unwrap_or(0);
+            if !control.is_of_revisions(slot) || sealed <= covered.bytes {
+                continue;
+            }
+            if is_needed(slot) {
                 self.offered.insert(segment);
                 waiting.push(Extent {
                     segment,
