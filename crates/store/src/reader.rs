@@ -6,13 +6,16 @@
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::ReadAt;
 use backstay_base::io::two_slots::{self, Copied, SlotFormat, Slots, Unread, read};
-use backstay_format::geometry::{RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS};
+use backstay_format::geometry::{
+    RECORD_BYTES, RECORD_COPIES, ROOT_BYTES, ROOT_OFFSETS, ZONE_SLOTS,
+};
 use backstay_format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use backstay_format::limits::SEGMENT_BYTES_MAX;
 use backstay_format::width::to_usize;
 use backstay_format::{Address, BlockRef, Digest, FormatError, Geometry, RootSlot, SegmentClass};
 use backstay_format::{SegmentId, SegmentRecord, StoreId, Superblock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -50,6 +53,31 @@ impl SlotFormat for RootSlots {
 pub fn segment_place(segment: SegmentId, offset: u64) -> u64 {
     let start = segment.0.saturating_mul(u64::from(SEGMENT_BYTES_MAX));
     start.saturating_add(offset)
+}
+
+/// A segment record, and what is wrong with its first copy.
+type FoundRecord = (SegmentRecord, Option<Error>);
+
+/// Of the good copies of a record the one with the later segment.
+fn newest_copy(copies: impl Iterator<Item = Result<SegmentRecord>>) -> Result<FoundRecord> {
+    let (mut newest, mut first_wrong, mut wrong) = (None::<SegmentRecord>, None, None::<Error>);
+    for (copy, found) in copies.enumerate() {
+        match found {
+            Ok(record) if newest.is_some_and(|other| other.segment >= record.segment) => {}
+            Ok(record) => newest = Some(record),
+            Err(error) if copy == 0 => first_wrong = Some(error),
+            Err(error) => wrong = Some(error),
+        }
+    }
+    if let Some(newest) = newest {
+        return Ok((newest, first_wrong));
+    }
+    let tells_more = |first: &Error| first.kind() != ErrorKind::Corrupt || wrong.is_none();
+    let none = || Error::new(ErrorKind::Internal, "a slot has no record");
+    Err(match first_wrong {
+        Some(first) if tells_more(&first) => first,
+        _ => wrong.unwrap_or_else(none),
+    })
 }
 
 /// A store, for reading.
@@ -143,21 +171,8 @@ impl StoreReader {
     /// The record of `slot`: of its good copies the one with the later segment, since a torn write may
     /// have reached only one. If none is good, one that could not be read tells more than a damaged one.
     pub fn record(&self, slot: u64) -> Result<SegmentRecord> {
-        let (mut newest, mut wrong) = (None::<SegmentRecord>, None::<Error>);
-        for copy in 0..RECORD_COPIES {
-            match self.record_copy(slot, copy) {
-                Ok(record) if newest.is_some_and(|other| other.segment >= record.segment) => {}
-                Ok(record) => newest = Some(record),
-                Err(error) => {
-                    let tells_more = |former: &Error| former.kind() == ErrorKind::Corrupt;
-                    if wrong.as_ref().is_none_or(tells_more) {
-                        wrong = Some(error);
-                    }
-                }
-            }
-        }
-        let none = || Error::new(ErrorKind::Internal, "a slot has no record");
-        newest.ok_or_else(|| wrong.unwrap_or_else(none))
+        let copies = (0..RECORD_COPIES).map(|copy| self.record_copy(slot, copy));
+        newest_copy(copies).map(|(record, _)| record)
     }
 
     /// One copy of the record of `slot`.
@@ -165,9 +180,37 @@ impl StoreReader {
         let mut bytes = [0; to_usize(RECORD_BYTES)];
         let offset = self.geometry.record_offset(slot, copy);
         read(&*self.device, &mut bytes, offset, "segment record")?;
-        SegmentRecord::decode(&bytes, self.superblock.value.store).map_err(|error| {
+        self.decode_record(&bytes, offset)
+    }
+
+    fn decode_record(&self, bytes: &[u8], offset: u64) -> Result<SegmentRecord> {
+        SegmentRecord::decode(bytes, self.superblock.value.store).map_err(|error| {
             let place = format!("{}: segment record at byte {offset}", self.device.name());
             Error::malformed(place, error)
+        })
+    }
+
+    /// The records of `slots`, all of one zone, each with what is wrong with its first copy. One read a copy, but where
+    /// that fails.
+    fn zone_records(&self, slots: Range<u64>) -> impl Iterator<Item = Result<FoundRecord>> {
+        let bytes = to_usize((slots.end - slots.start) * RECORD_BYTES);
+        let copies: Vec<Option<Vec<u8>>> = (0..RECORD_COPIES)
+            .map(|copy| {
+                let mut records = vec![0; bytes];
+                let offset = self.geometry.record_offset(slots.start, copy);
+                let read = read(&*self.device, &mut records, offset, "segment records");
+                read.ok().map(|()| records)
+            })
+            .collect();
+        slots.enumerate().map(move |(at, slot)| {
+            newest_copy((0..).zip(&copies).map(|(copy, records)| {
+                let Some(records) = records else {
+                    return self.record_copy(slot, copy);
+                };
+                let start = at * to_usize(RECORD_BYTES);
+                let offset = self.geometry.record_offset(slot, copy);
+                self.decode_record(&records[start..start + to_usize(RECORD_BYTES)], offset)
+            }))
         })
     }
 
@@ -194,14 +237,17 @@ impl StoreReader {
             .geometry
             .slots_in(length)
             .min(backstay_format::limits::SEGMENTS_MAX);
-        for slot in 0..slots {
-            match self.record(slot) {
-                Ok(record) => {
-                    self.place_segment(record.segment, slot);
-                    found(slot, record, self.record_copy(slot, 0).err());
+        for first in (0..slots).step_by(to_usize(ZONE_SLOTS)) {
+            let zone = first..slots.min(first + ZONE_SLOTS);
+            for (slot, record) in zone.clone().zip(self.zone_records(zone)) {
+                match record {
+                    Ok((record, damaged)) => {
+                        self.place_segment(record.segment, slot);
+                        found(slot, record, damaged);
+                    }
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                    Err(error) => return Err(error),
                 }
-                Err(error) if error.kind() == ErrorKind::Corrupt => {}
-                Err(error) => return Err(error),
             }
         }
         Ok(slots)
