@@ -8,6 +8,7 @@ use crate::tree::{Tree, extension};
 use backstay::ErrorKind;
 use backstay::config::{Form, OTHER_VARIABLES, REFERENCE};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const NOTE: &str = "<!-- Written by `cargo run -p xtask -- gen`; do not edit. -->";
@@ -240,43 +241,41 @@ fn errors_page() -> String {
     text
 }
 
-/// The figures of the newest results of the benchmark of capture that have something to reach.
+/// The figures of the benchmark of capture that have something to reach: the newest results of each kind of machine,
+/// side by side.
 fn measured(tree: &Tree) -> Result<String, String> {
-    let mut results = Vec::new();
-    for (path, text) in tree.texts() {
-        if path.starts_with(RESULTS)
-            && path
-                .rsplit_once('.')
-                .is_some_and(|(_, kind)| kind == "json")
-        {
-            let value: Value = serde_json::from_str(text).map_err(|e| format!("{path}: {e}"))?;
-            let date = value["date"].as_str().unwrap_or_default().to_owned();
-            let figures = value["figures"].as_array().into_iter().flatten();
-            let ids = figures.filter_map(|figure| figure["id"].as_str());
-            if ids.clone().any(|id| id.starts_with("capture.")) {
-                results.push((date, path, value));
-            }
-        }
-    }
-    results.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
-    let Some((_, path, newest)) = results.last() else {
+    let results = capture_results(tree)?;
+    if results.is_empty() {
         return Ok("Not measured yet.\n".to_owned());
-    };
-    let mut text = format!(
-        "Machine: {}; commit {}; all of it in `{path}`.\n\n\
-         | figure | median | min | max | unit | target |\n|---|---|---|---|---|---|\n",
-        newest["machine"].as_str().unwrap_or("not named"),
-        newest["commit"].as_str().unwrap_or("not named"),
+    }
+    let mut text = String::new();
+    for (machine, (path, value)) in &results {
+        let named = |key| value[key].as_str().unwrap_or("not named");
+        let (all, commit) = (named("machine"), named("commit"));
+        writeln!(
+            text,
+            "- {machine}: {all}; commit {commit}; all of it in `{path}`."
+        )
+        .map_err(|error| error.to_string())?;
+    }
+    text.push('\n');
+    let columns: Vec<String> = results
+        .keys()
+        .map(|machine| format!("{machine} (min to max)"))
+        .collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    line(
+        &mut text,
+        &[&["figure"], &columns[..], &["unit", "target"]].concat(),
     );
-    let figures = newest["figures"].as_array().into_iter().flatten();
-    for figure in figures.filter(|figure| figure["reach"].is_number()) {
-        let id = format!(
-            "`{}`",
-            figure["id"]
-                .as_str()
-                .ok_or_else(|| format!("{path}: no id"))?
-        );
-        let numbers = ["value", "min", "max"].map(|key| number(&figure[key]));
+    line(&mut text, &vec!["---"; columns.len() + 3]);
+    for figure in targets(&results) {
+        let id = figure["id"].as_str().unwrap_or_default();
+        let found: Vec<String> = results
+            .values()
+            .map(|(_, value)| found(value, id))
+            .collect();
+        let found: Vec<&str> = found.iter().map(String::as_str).collect();
         let unit = figure["unit"].as_str().unwrap_or_default();
         let bound = if figure["better"] == "higher" {
             ">="
@@ -284,12 +283,61 @@ fn measured(tree: &Tree) -> Result<String, String> {
             "<="
         };
         let reach = format!("{bound} {}", number(&figure["reach"]));
-        line(
-            &mut text,
-            &[&id, &numbers[0], &numbers[1], &numbers[2], unit, &reach],
-        );
+        let id = format!("`{id}`");
+        line(&mut text, &[&[&*id], &found[..], &[unit, &*reach]].concat());
     }
     Ok(text)
+}
+
+/// The newest results of the benchmark of capture, by machine: where they are, and they.
+fn capture_results(tree: &Tree) -> Result<BTreeMap<String, (&str, Value)>, String> {
+    let mut results: BTreeMap<String, (&str, Value)> = BTreeMap::new();
+    for (path, text) in tree.texts() {
+        let is_result = path.starts_with(RESULTS) && extension(path) == "json";
+        if !is_result {
+            continue;
+        }
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("{path}: {e}"))?;
+        if !figures(&value).any(|(id, _)| id.starts_with("capture.")) {
+            continue;
+        }
+        let machine = value["machine"].as_str().unwrap_or("not named");
+        let machine = machine.split(" (").next().unwrap_or(machine).to_owned();
+        let date = |value: &Value| value["date"].as_str().unwrap_or_default().to_owned();
+        let known = results.get(&machine);
+        if known.is_none_or(|(other, known)| (date(known), *other) < (date(&value), path)) {
+            results.insert(machine, (path, value));
+        }
+    }
+    Ok(results)
+}
+
+fn figures(results: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let figures = results["figures"].as_array().into_iter().flatten();
+    figures.filter_map(|figure| Some((figure["id"].as_str()?, figure)))
+}
+
+/// Figures with something to reach, each as the first results have it that do.
+fn targets<'a>(results: &'a BTreeMap<String, (&str, Value)>) -> Vec<&'a Value> {
+    let mut targets: Vec<(&str, &Value)> = Vec::new();
+    for (_, value) in results.values() {
+        for (id, figure) in figures(value).filter(|(_, figure)| figure["reach"].is_number()) {
+            if !targets.iter().any(|(known, _)| *known == id) {
+                targets.push((id, figure));
+            }
+        }
+    }
+    targets.into_iter().map(|(_, figure)| figure).collect()
+}
+
+/// What results have of a figure: the median, the least and the most.
+fn found(results: &Value, id: &str) -> String {
+    let figure = figures(results).find(|(known, _)| *known == id);
+    let Some((_, figure)) = figure.filter(|(_, figure)| figure["value"].is_number()) else {
+        return "not measured".to_owned();
+    };
+    let [value, min, max] = ["value", "min", "max"].map(|key| number(&figure[key]));
+    format!("{value} ({min} to {max})")
 }
 
 /// A number with three digits that count.
@@ -341,12 +389,34 @@ mod tests {
     fn figures_come_from_results() {
         let tree = Tree::of(&[("benchmarks/results/m-c.json", RESULT)]);
         let text = measured(&tree).unwrap();
-        assert!(text.contains("Machine: m; commit c;"), "{text}");
-        let row = "| `capture.hash.clean` | 1.03 | 1 | 123 | ratio | <= 1.10 |";
+        assert!(text.contains("- m: m; commit c;"), "{text}");
+        let row = "| `capture.hash.clean` | 1.03 (1 to 123) | ratio | <= 1.10 |";
         assert!(text.contains(row), "{text}");
-        let row = "| `y` | not measured | not measured | not measured | s | >= 0.0123 |";
+        let row = "| `y` | not measured | s | >= 0.0123 |";
         assert!(text.contains(row), "{text}");
         assert!(!text.contains("`x`"), "{text}");
+    }
+
+    #[test]
+    fn each_kind_of_machine_has_a_column_and_its_newest_results_are_in_it() {
+        let dated = |machine: &str, date: &str, value: &str| {
+            let named = format!(r#""machine": "{machine}", "date": "{date}""#);
+            let text = RESULT.replace(r#""machine": "m""#, &named);
+            text.replace("1.0349", value)
+        };
+        let (old, new) = (
+            dated("A (1)", "2026-01-01", "7"),
+            dated("A (2)", "2026-01-02", "8"),
+        );
+        let other = dated("B", "2025-01-01", "9");
+        let tree = Tree::of(&[
+            ("benchmarks/results/b.json", &old),
+            ("benchmarks/results/a.json", &new),
+            ("benchmarks/results/c.json", &other),
+        ]);
+        let text = measured(&tree).unwrap();
+        let row = "| `capture.hash.clean` | 8 (1 to 123) | 9 (1 to 123) | ratio | <= 1.10 |";
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]
