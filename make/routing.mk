@@ -10,6 +10,8 @@ TESTS += test-routing
 routing-programs: setup program preload
 	@mkdir -p $(ROUTING)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/writer tests/routing/writer.c -lpthread
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $(ROUTING)/writer-static tests/routing/writer.c -lpthread
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $(ROUTING)/threads tests/routing/threads.c -lpthread
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTING)/overhead tests/routing/overhead.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $(ROUTING)/static tests/routing/overhead.c
 	for mpi in openmpi mpich; do \

@@ -38,6 +38,9 @@ KILLED = [
     ("ranks", 3, ["out/restart.{step}.{rank};writers=3"], AT_ONCE, True),
     ("in-place", 3, ["out/restart.{rank};writers=3;in-place"], AT_ONCE, True),
 ]
+BY_SECCOMP = ["--route-by", "seccomp"]
+# That a mapping ended is seen some time later.
+SEEN_LATER = {"mapped"}
 
 
 class Place:
@@ -45,6 +48,7 @@ class Place:
 
     def __init__(self, settings, name):
         self.settings = settings
+        self.by_seccomp = False
         self.random = random.Random(f"{name} {settings.seed}")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="backstay-routing-"))
         self.memory = pathlib.Path(tempfile.mkdtemp(prefix="backstay-routing-", dir="/dev/shm"))
@@ -61,8 +65,8 @@ class Place:
 
     def command(self, patterns, options, program):
         routes = [word for pattern in patterns for word in ("--route", pattern)]
-        return [self.settings.backstay, "run", "--restarts", "0", "--route-library", self.settings.library, *routes,
-                *options, "--", *program]
+        means = BY_SECCOMP if self.by_seccomp else ["--route-library", self.settings.library]
+        return [self.settings.backstay, "run", "--restarts", "0", *means, *routes, *options, "--", *program]
 
     def run(self, patterns, program, *options, **more):
         return subprocess.run(self.command(patterns, options, program), cwd=self.folder, env=self.environment,
@@ -171,7 +175,9 @@ def kill_and_restart(place, how, patterns, options, program, exact, kills):
 
 def killed(place, how, ranks, patterns, options, exact):
     steps = 60
-    program = [place.settings.programs / "writer", how, str(steps), "40000", "5000", str(ranks)]
+    writer = "writer-static" if place.by_seccomp else "writer"
+    exact = exact and not (place.by_seccomp and how in SEEN_LATER)
+    program = [place.settings.programs / writer, how, str(steps), "40000", "5000", str(ranks)]
     done = kill_and_restart(place, how, patterns, options, program, exact, place.settings.kills)
     expect(done == steps, f"it ended at {done}")
 
@@ -346,7 +352,7 @@ def two_jobs(place):
 def refused(place):
     static = place.settings.programs / "static"
     for patterns, program, why in [
-        (["out/r.*"], [static], "static"),
+        (["out/r.*"], [static], "--route-by seccomp"),
         (["out/r.{step}.{rank}"], ["true"], "writers=N"),
         (["out/r.{rank};writers=2"], ["true"], "in-place"),
         (["/proc/self/*"], ["true"], "system"),
@@ -357,6 +363,10 @@ def refused(place):
     (place.folder / "hosts").write_text("localhost\nelsewhere\n")
     done = place.run(["out/r.*"], ["true"], "--hosts", "hosts", "--probe", "true")
     expect(done.returncode != 0 and "needs a launcher that is known" in done.stdout, done.stdout)
+    done = place.run(["out/r.*"], ["true"], "--hosts", "hosts", "--probe", "true", *BY_SECCOMP)
+    expect(done.returncode != 0 and "on this host alone" in done.stdout, done.stdout)
+    done = place.run(["out/r.*"], ["srun", "-n", "2", "true"], *BY_SECCOMP)
+    expect(done.returncode != 0 and "its daemons" in done.stdout, done.stdout)
     place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'w').write('x')"])
     done = place.run(["out/other.*"], ["true"])
     expect(done.returncode != 0 and "no --route names" in done.stdout, done.stdout)
@@ -406,6 +416,68 @@ def agent_dies(place):
     expect(start.returncode != 0 and "routing agent died" in out, out)
 
 
+def threads(place):
+    """Calls without the C library, in threads, while signals come."""
+    done = place.run(["out/r.*"], [place.settings.programs / "threads", "8", "60"])
+    expect(done.returncode == 0 and "good" in done.stdout, done.stdout)
+    expected = {f"out/r.{thread}.{file}": b"%d of %d" % (file, thread) for thread in range(8) for file in (58, 59)}
+    expect(place.files() == expected, f"{place.files().keys()}")
+
+
+def go(place):
+    """A program in Go, which makes its calls itself and moves between threads."""
+    compiler = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if compiler is None:
+        raise Skip("there is no Go")
+    program = place.folder / "program"
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    built = subprocess.run([compiler, "build", "-o", program, HERE / "threads.go"], env=environment, cwd=place.folder,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    expect(built.returncode == 0, built.stdout)
+    done = place.run(["out/r.*"], [program, "write"])
+    expect(done.returncode == 0, done.stdout)
+    expect(len(place.files()) == 40, f"{place.files().keys()}")
+    done = place.run(["out/r.*"], [program, "read"])
+    expect(done.returncode == 0, done.stdout)
+
+
+def shell(place):
+    """What a shell does with descriptors: copies of them, redirections of all that follows, children that inherit."""
+    text = ("echo one >out/r.1; exec 3>out/r.2; echo two >&3; exec 3>&-; (echo three; echo four) >out/r.3; "
+            "exec 4>>out/r.1; exec 4>&-; cat out/r.1 out/r.2 out/r.3; ls out; sleep 0.5; echo x >out/r.4; kill -9 $$")
+    done = place.run(["out/r.*"], ["sh", "-c", text], *AT_ONCE)
+    expect("one\ntwo\nthree\nfour\nr.1\nr.2\nr.3\n" in done.stdout, done.stdout)
+    files = place.files()
+    expect({name: files.get(name) for name in ("out/r.1", "out/r.2", "out/r.3")}
+           == {"out/r.1": b"one\n", "out/r.2": b"two\n", "out/r.3": b"three\nfour\n"}, f"{files}")
+
+
+def supervisor_dies(place):
+    """Where nobody answers any more, the program ends, and what was complete is there."""
+    code = ("import os, time; open('out/r.1', 'w').write('one'); print('ready', flush=True); time.sleep(0.5)\n"
+            "while True: open('plain', 'w').close(); time.sleep(0.01)")
+    start = subprocess.Popen(place.command(["out/r.*"], [], [sys.executable, "-c", code]), cwd=place.folder,
+                             env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while start.stdout.readline().strip() not in ("ready", ""):
+        pass
+    time.sleep(0.4)
+    below = descendants(start.pid)
+    end(start.pid)
+    start.communicate(timeout=LIMIT_SECONDS)
+    limit = time.monotonic() + 20
+    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in below):
+        expect(time.monotonic() < limit, "its processes do not end")
+        time.sleep(0.05)
+    expect(place.files() == {"out/r.1": b"one"}, f"{place.files()}")
+
+
+def by_seccomp(function):
+    def run(place):
+        place.by_seccomp = True
+        function(place)
+    return run
+
+
 def tests():
     for how, ranks, patterns, options, exact in KILLED:
         name = f"killed: {how}" + (f", {ranks} processes" if ranks > 1 else "")
@@ -414,6 +486,13 @@ def tests():
     yield "killed: h5py", hdf5
     for program, flavour in [(one, two) for one in ("mpiio", "mpiio-fortran") for two in ("openmpi", "mpich")]:
         yield f"killed: MPI-IO, {program}, {flavour}", lambda place, a=(program, flavour): mpi_io(place, *a)
+    for how, ranks, patterns, options, exact in KILLED:
+        name = f"seccomp, killed: {how}, static" + (f", {ranks} processes" if ranks > 1 else "")
+        yield name, by_seccomp(lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a))
+    yield "seccomp, killed: h5py", by_seccomp(hdf5)
+    yield "seccomp, killed: MPI-IO", by_seccomp(lambda place: mpi_io(place, "mpiio", "openmpi"))
+    for function in (threads, go, shell, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
+        yield "seccomp, " + function.__name__.replace("_", " "), by_seccomp(function)
     for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
@@ -423,7 +502,8 @@ def measure(settings):
     program = [settings.programs / "overhead"]
     plain = subprocess.run(program, cwd=place.folder, stdout=subprocess.PIPE, text=True).stdout
     routed = place.run(["out/restart.*"], program).stdout
-    print(f"without:\n{plain}with --route:\n{routed}")
+    told = place.run(["out/restart.*"], program, *BY_SECCOMP).stdout
+    print(f"without:\n{plain}with --route:\n{routed}with --route-by seccomp:\n{told}")
     place.close()
 
 

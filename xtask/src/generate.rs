@@ -121,9 +121,9 @@ fn rust_example(tree: &Tree) -> Result<String, String> {
 }
 
 /// The crates in the order of a block's path, and which of the others each one may use.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "backstay", "store", "net", "parity", "codec", "hdf5", "archive", "inspect", "metrics", "base",
-    "format", "model", "service", "route",
+    "format", "model", "service", "calls", "route",
 ];
 
 /// The crates of the library, what they are for, and what they stand on: as their manifests say.

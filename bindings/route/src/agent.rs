@@ -4,10 +4,11 @@
 //! Invariants: a connection is made when it is first needed, and is one process's: a child of fork makes its own, and a
 //! child that shares this memory (vfork) changes nothing here; what is told of a file is told in order.
 
-use crate::names::{self, Routed, Spec};
+use crate::names::{self, Routed};
 use crate::next;
 use backstay_route::SOCKET;
 use backstay_route::message::{Kind, Message};
+use backstay_route::place::Places;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
@@ -105,7 +106,7 @@ pub(crate) fn has_open() -> bool {
     OPEN.load(Ordering::Relaxed) > 0
 }
 
-fn connect(spec: &Spec) -> Option<c_int> {
+fn connect(spec: &Places) -> Option<c_int> {
     let folder = CString::new(&spec.folder[..]).ok()?;
     // SAFETY: paths that end in zero, an address of the length that is named.
     unsafe {
@@ -344,7 +345,7 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
     guard.files().remove(&id);
     OPEN.fetch_sub(1, Ordering::Relaxed);
     let message = Message::plain(Kind::Closed, id, failed);
-    if names::spec().is_some_and(Spec::is_spread) {
+    if names::spec().is_some_and(Places::is_spread) {
         // Other nodes see it before this process goes on.
         tell_and_wait(guard, &message);
     } else {
@@ -453,7 +454,7 @@ pub(crate) fn begin() {
     }
 }
 
-fn take_over(spec: &Spec, fd: c_int) {
+fn take_over(spec: &Places, fd: c_int) {
     let name = names::path_of(fd).and_then(|path| spec.name_of(&path));
     // SAFETY: it takes no argument.
     let flags = unsafe { next::fcntl(fd, libc::F_GETFL, std::ptr::null_mut()) };

@@ -5,56 +5,20 @@
 //! is not; what no pattern can match makes no call of the kernel.
 
 use crate::next;
-use backstay_route::table::{Found, Table};
-use backstay_route::{FAR, LIVE, NEAR, TABLE_FILE, VARIABLE};
+pub(crate) use backstay_route::place::Routed;
+use backstay_route::place::{PATH_BYTES, Places, View, absolute};
+use backstay_route::table::Table;
+use backstay_route::{TABLE_FILE, VARIABLE};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
-/// The longest path, with its zero byte.
-const PATH_BYTES: usize = 4096;
-
-/// What the agent said.
-pub(crate) struct Spec {
-    /// Its folder.
-    pub(crate) folder: Vec<u8>,
-    pub(crate) table: Table,
-    /// Where the files are.
-    pub(crate) live: Vec<u8>,
-    /// Where files of other nodes are to be seen, and to be read, if there are any.
-    far: Option<[Vec<u8>; 2]>,
-}
-
-/// A routed name.
-pub(crate) struct Routed {
-    /// Its absolute path.
-    pub(crate) name: Vec<u8>,
-    /// Where it leads.
-    pub(crate) live: CString,
-    /// Where it is if it is on another node.
-    pub(crate) far: Option<Far>,
-}
-
-/// The places of a name of another node.
-pub(crate) struct Far {
-    /// Its size and times.
-    pub(crate) seen: CString,
-    /// A copy of it.
-    pub(crate) read: CString,
-}
-
-impl Routed {
-    pub(crate) fn path(&self) -> *const c_char {
-        self.live.as_ptr()
-    }
-}
-
 /// The table of this run; nothing where there is none.
-pub(crate) fn spec() -> Option<&'static Spec> {
-    static SPEC: OnceLock<Option<Spec>> = OnceLock::new();
+pub(crate) fn spec() -> Option<&'static Places> {
+    static SPEC: OnceLock<Option<Places>> = OnceLock::new();
     SPEC.get_or_init(read_spec).as_ref()
 }
 
-fn read_spec() -> Option<Spec> {
+fn read_spec() -> Option<Places> {
     let variable = CString::new(VARIABLE).ok()?;
     // SAFETY: a name that ends in zero; what it gives is not changed before it is copied.
     let folder = unsafe {
@@ -84,56 +48,29 @@ fn read_spec() -> Option<Spec> {
         next::close(fd);
     }
     let table = Table::decode(&bytes)?;
-    let (live, far) = (join(LIVE), [join(FAR), join(NEAR)]);
-    let has_far = real_folder(libc::AT_FDCWD, &far[0]).is_some();
-    Some(Spec {
-        folder,
-        table,
-        live,
-        far: has_far.then_some(far),
-    })
+    Some(Places::new(folder, table, |far| {
+        real_folder(libc::AT_FDCWD, far).is_some()
+    }))
 }
 
-impl Spec {
-    /// Whether there are other nodes.
-    pub(crate) fn is_spread(&self) -> bool {
-        self.far.is_some()
-    }
+/// This process, in a call with this descriptor of a folder.
+struct Own(c_int);
 
-    /// Where a name's file is, below one of the agent's folders.
-    fn place(below: &[u8], folder: usize, rest: &[u8]) -> Option<CString> {
-        let number = folder.to_string();
-        let mut place = [below, b"/", number.as_bytes()].concat();
-        if !rest.is_empty() {
-            place.push(b'/');
-            place.extend(rest);
-        }
-        CString::new(place).ok()
+impl View for Own {
+    fn real(&self, path: &[u8]) -> Option<Vec<u8>> {
+        real_folder(self.0, path)
     }
+    fn below(&self) -> Option<Vec<u8>> {
+        folder_of(self.0)
+    }
+}
 
-    /// The name of a place: what [`Spec::place`] made a place of.
-    pub(crate) fn name_of(&self, place: &[u8]) -> Option<Vec<u8>> {
-        let rest = place.strip_prefix(&self.live[..])?.strip_prefix(b"/")?;
-        let slash = rest.iter().position(|&byte| byte == b'/')?;
-        let folder = std::str::from_utf8(&rest[..slash]).ok()?.parse().ok()?;
-        let name = self.table.path(folder, &rest[slash + 1..])?;
-        self.table.find(&name).is_some().then_some(name)
-    }
-
-    fn routed(&self, name: Vec<u8>) -> Option<Routed> {
-        let Found { folder, rest, .. } = self.table.find(&name)?;
-        let (live, far) = self.places(folder, rest)?;
-        Some(Routed { name, live, far })
-    }
-
-    fn places(&self, folder: usize, rest: &[u8]) -> Option<(CString, Option<Far>)> {
-        let far = self.far.as_ref().and_then(|[far, near]| {
-            let seen = Self::place(far, folder, rest)?;
-            let read = Self::place(near, folder, rest)?;
-            Some(Far { seen, read })
-        });
-        Some((Self::place(&self.live, folder, rest)?, far))
-    }
+/// What `find` finds; `errno` stays.
+fn quietly<T>(find: impl FnOnce() -> T) -> T {
+    let kept = next::errno();
+    let found = find();
+    next::set_errno(kept);
+    found
 }
 
 /// A name as it was given, if it can be one of a file.
@@ -146,69 +83,32 @@ unsafe fn bytes_of<'a>(path: *const c_char) -> Option<&'a [u8]> {
     (!path.is_empty() && path.len() < PATH_BYTES).then_some(path)
 }
 
-fn split(path: &[u8]) -> (Option<&[u8]>, &[u8]) {
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(0) => (Some(b"/"), &path[1..]),
-        Some(at) => (Some(&path[..at]), &path[at + 1..]),
-        None => (None, path),
-    }
-}
-
 /// The routed name that a path below `folder` is.
 pub(crate) unsafe fn resolve(folder: c_int, path: *const c_char) -> Option<Routed> {
     let spec = spec()?;
     // SAFETY: the caller's promise.
     let path = unsafe { bytes_of(path) }?;
-    let (_, last) = split(path);
-    if last.is_empty() || last == b"." || last == b".." || !spec.table.may_end_in(last) {
-        return None;
-    }
-    spec.routed(absolute(folder, path)?)
+    quietly(|| spec.file(path, &Own(folder)))
 }
 
 /// The place of a folder that routed names can be in, and its own path; `path` need not be there.
 pub(crate) unsafe fn resolve_folder(folder: c_int, path: *const c_char) -> Option<Routed> {
     let spec = spec()?;
     // SAFETY: the caller's promise.
-    let mut path = unsafe { bytes_of(path) }?;
-    while path.len() > 1 && path.ends_with(b"/") {
-        path = &path[..path.len() - 1];
-    }
-    if !spec.table.may_be_in(split(path).1) {
-        return None;
-    }
-    folder_at(absolute(folder, path)?)
+    let path = unsafe { bytes_of(path) }?;
+    quietly(|| spec.folder(path, &Own(folder)))
 }
 
 /// The same of an absolute path, and of folders before the first wildcard.
 pub(crate) fn folder_at(name: Vec<u8>) -> Option<Routed> {
-    let spec = spec()?;
-    let (folder, rest) = spec.table.find_folder(&name)?;
-    let (live, far) = spec.places(folder, rest)?;
-    Some(Routed { name, live, far })
+    spec()?.folder_at(name)
 }
 
 /// The absolute path of a name, which need not be there.
 pub(crate) unsafe fn absolute_of(folder: c_int, path: *const c_char) -> Option<Vec<u8>> {
     // SAFETY: the caller's promise.
     let path = unsafe { bytes_of(path) }?;
-    absolute(folder, path)
-}
-
-fn absolute(folder: c_int, path: &[u8]) -> Option<Vec<u8>> {
-    let kept = next::errno();
-    let (parent, last) = split(path);
-    let parent = match parent {
-        Some(parent) => real_folder(folder, parent).or_else(|| plain(folder, parent)),
-        None => folder_of(folder),
-    };
-    next::set_errno(kept);
-    let mut name = parent?;
-    if !name.ends_with(b"/") {
-        name.push(b'/');
-    }
-    name.extend(last);
-    Some(name)
+    quietly(|| absolute(path, &Own(folder)))
 }
 
 /// The path of a folder that is there, as the kernel has it.
@@ -224,35 +124,6 @@ fn real_folder(folder: c_int, path: &[u8]) -> Option<Vec<u8>> {
     // SAFETY: it was opened above.
     unsafe { next::close(fd) };
     found
-}
-
-/// A path whose folder is not there, by its letters.
-fn plain(folder: c_int, path: &[u8]) -> Option<Vec<u8>> {
-    let mut parts: Vec<Vec<u8>> = Vec::new();
-    let base = if path.starts_with(b"/") {
-        Vec::new()
-    } else {
-        folder_of(folder)?
-    };
-    for part in base
-        .split(|&byte| byte == b'/')
-        .chain(path.split(|&byte| byte == b'/'))
-    {
-        match part {
-            b"" | b"." => {}
-            b".." => drop(parts.pop()),
-            other => parts.push(other.to_vec()),
-        }
-    }
-    let joined: Vec<u8> = parts
-        .iter()
-        .flat_map(|part| [b"/", &part[..]].concat())
-        .collect();
-    Some(if joined.is_empty() {
-        b"/".to_vec()
-    } else {
-        joined
-    })
 }
 
 fn folder_of(folder: c_int) -> Option<Vec<u8>> {

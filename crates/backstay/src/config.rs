@@ -425,7 +425,7 @@ impl Config {
 }
 
 /// Variables that begin with `BACKSTAY_` and are no settings of a session: name, and what it is.
-pub const OTHER_VARIABLES: [(&str, &str); 16] = [
+pub const OTHER_VARIABLES: [(&str, &str); 17] = [
     ("BACKSTAY_CONFIG", "a TOML file of settings"),
     (
         "BACKSTAY_LOG",
@@ -454,6 +454,10 @@ pub const OTHER_VARIABLES: [(&str, &str); 16] = [
     (
         "BACKSTAY_ROUTE",
         "where `backstay run --route` has the files of a program, for its preload library",
+    ),
+    (
+        "BACKSTAY_ROUTE_CALLS",
+        "the same, for the process that becomes a program whose calls are routed by seccomp",
     ),
     (
         "BACKSTAY_PROGRAM",

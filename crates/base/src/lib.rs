@@ -9,6 +9,7 @@
 //! | [`clock`] | time that tests may move, waits and their limits |
 //! | [`notice`] | what a user is told |
 //! | [`cpu`] | threads of the background |
+//! | [`process`] | other processes, as the system shows them |
 //! | [`units`] | sizes and times as people write them |
 //! | [`fanout`] | something done for each of many, several at the same time |
 
@@ -19,6 +20,7 @@ pub mod error;
 pub mod fanout;
 pub mod io;
 pub mod notice;
+pub mod process;
 pub mod units;
 
 pub use comm::Communicator;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which names of files are routed, and what a program's processes tell the routing agent.
 //!
-//! Purpose: what the preload library (`bindings/route`) and the agent (`backstay-service`) have to agree on.
+//! Purpose: what the preload library (`bindings/route`), who answers calls that the kernel tells (`backstay-calls`), and the
+//! agent (`backstay-service`) have to agree on.
 //! In from: the words of `--route`, paths of a program. Out to: places in the memory of the node, messages.
 //! Invariants: it stands on nothing, since it is in every routed program; names are bytes; a name has one place.
 #![forbid(unsafe_code)]
 
 pub mod message;
 pub mod pattern;
+pub mod place;
 pub mod table;
 
 /// The variable of the environment that names the folder of the agent.
@@ -24,3 +26,7 @@ pub const KEPT: &str = "kept";
 pub const FAR: &str = "far";
 /// Copies of files of other nodes, to be read.
 pub const NEAR: &str = "near";
+/// The socket to which a program that begins hands the calls that the kernel tells.
+pub const CALLS: &str = "calls";
+/// The variable of the environment by which it is told to, with the folder of the agent.
+pub const CALLS_VARIABLE: &str = "BACKSTAY_ROUTE_CALLS";

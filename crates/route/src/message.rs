@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: what processes of a program tell the agent, and its answers.
-//! In from: the preload library. Out to: the agent.
+//! In from: the preload library, or who is told the calls of processes. Out to: the agent.
 //! Invariants: a message is one packet of a socket that keeps packets apart; a connection is one process's, and what
 //! it does not say before its connection ends was not done: an orderly close is told, a death is not.
 //! Format: a byte that says which; two numbers of 4 bytes, little-endian; the first name's length, 4 bytes; the first
@@ -38,9 +38,11 @@ pub enum Kind {
     Fetch,
     /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
     List,
+    /// This connection is of the process `value`, whose calls are told to who made it. Said first.
+    SpeaksFor,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Open,
     Kind::NotOpened,
     Kind::Closed,
@@ -54,6 +56,7 @@ const KINDS: [Kind; 13] = [
     Kind::Look,
     Kind::Fetch,
     Kind::List,
+    Kind::SpeaksFor,
 ];
 
 /// Of [`Kind::Rename`]: the first name is routed.

@@ -182,7 +182,7 @@ unsafe fn remove_folder(folder: c_int, path: Path, as_it_is: impl FnOnce() -> c_
     // SAFETY: the program's promise; the place ends in zero.
     unsafe {
         if let Some(place) = resolve_folder(folder, path)
-            && next::rmdir(place.path()) != 0
+            && next::rmdir(place.live.as_ptr()) != 0
             && [libc::ENOTEMPTY, libc::EEXIST].contains(&next::errno())
         {
             return -1;

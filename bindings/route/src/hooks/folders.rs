@@ -34,7 +34,7 @@ fn listings() -> MutexGuard<'static, BTreeMap<usize, Listing>> {
 fn open_places(routed: &Routed) -> Vec<usize> {
     let kept = next::errno();
     let far = agent::far(routed, Kind::List);
-    let places = [Some(routed.path()), far].into_iter().flatten();
+    let places = [Some(routed.live.as_ptr()), far].into_iter().flatten();
     // SAFETY: paths that end in zero.
     let places = places.map(|path| unsafe { next::opendir(path) });
     let places = places.filter(|place| !place.is_null());
@@ -76,7 +76,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
         if folder.is_null() && next::errno() == libc::ENOENT && spec().is_some() {
             // A folder that was made before the job came to these files.
             let routed = absolute_of(libc::AT_FDCWD, path).and_then(folder_at);
-            return routed.map_or(folder, |routed| next::opendir(routed.path()));
+            return routed.map_or(folder, |routed| next::opendir(routed.live.as_ptr()));
         }
         listed(folder)
     }

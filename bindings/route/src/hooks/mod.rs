@@ -33,7 +33,7 @@ fn is_there(routed: &Routed) -> bool {
         let mut about: libc::stat = std::mem::zeroed();
         next::fstatat(
             libc::AT_FDCWD,
-            routed.path(),
+            routed.live.as_ptr(),
             &raw mut about,
             libc::AT_SYMLINK_NOFOLLOW,
         ) == 0
@@ -47,7 +47,7 @@ unsafe fn at_place(
     at_place: impl Fn(*const c_char) -> c_int,
     as_it_is: impl FnOnce() -> c_int,
 ) -> c_int {
-    let outcome = at_place(routed.path());
+    let outcome = at_place(routed.live.as_ptr());
     if outcome == 0 || next::errno() != libc::ENOENT {
         return outcome;
     }

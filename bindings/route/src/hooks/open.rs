@@ -19,7 +19,7 @@ fn writes(flags: c_int) -> bool {
 /// Opens the place of a name. Memory that knows no direct access is opened without.
 fn open_place(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: a path that ends in zero.
-    let open = |flags| unsafe { next::openat(libc::AT_FDCWD, routed.path(), flags, mode) };
+    let open = |flags| unsafe { next::openat(libc::AT_FDCWD, routed.live.as_ptr(), flags, mode) };
     let fd = open(flags);
     if fd < 0 && next::errno() == libc::EINVAL && flags & libc::O_DIRECT != 0 {
         return open(flags & !libc::O_DIRECT);
@@ -180,7 +180,7 @@ unsafe fn stream(
     // SAFETY: the program's promise.
     let flags = unsafe { flags_of(mode) };
     if !writes(flags) {
-        let mut file = open(routed.path());
+        let mut file = open(routed.live.as_ptr());
         if file.is_null() && next::errno() == libc::ENOENT {
             let open = |far| Some(open(far)).filter(|file| !file.is_null());
             file = brought(&routed, open).unwrap_or(std::ptr::null_mut());
@@ -193,7 +193,7 @@ unsafe fn stream(
         return file;
     }
     let opened = agent::open(&routed, flags, || {
-        let file = open(routed.path());
+        let file = open(routed.live.as_ptr());
         // SAFETY: a stream that was just opened.
         (!file.is_null()).then(|| (file, unsafe { libc::fileno(file) }))
     });

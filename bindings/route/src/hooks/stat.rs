@@ -78,7 +78,7 @@ macro_rules! measured {
             // SAFETY: the program's promise.
             unsafe {
                 match resolve(AT_FDCWD, path) {
-                    Some(routed) if is_there(&routed) => next::$name(routed.path() $(, $argument)*),
+                    Some(routed) if is_there(&routed) => next::$name(routed.live.as_ptr() $(, $argument)*),
                     _ => next::$name(path $(, $argument)*),
                 }
             }
@@ -117,7 +117,7 @@ unsafe extern "C" fn readlinkat(
     unsafe {
         match resolve(folder, path) {
             Some(routed) if is_there(&routed) => {
-                next::readlinkat(AT_FDCWD, routed.path(), buffer, length)
+                next::readlinkat(AT_FDCWD, routed.live.as_ptr(), buffer, length)
             }
             _ => next::readlinkat(folder, path, buffer, length),
         }

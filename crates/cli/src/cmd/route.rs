@@ -14,7 +14,7 @@ use backstay_net::{Peer, Secret};
 use backstay_service::routing::rules::parse;
 use backstay_service::routing::{End, Options, Together, program, run as run_agent};
 use backstay_service::supervise::command::Command;
-use backstay_service::supervise::routing::{Reach, RoutePlan};
+use backstay_service::supervise::routing::{By, Reach, RoutePlan};
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
@@ -36,9 +36,21 @@ pub(crate) struct RouteArgs {
     /// How long a routed file has to stay closed until it is complete: seconds, or 500ms
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = quiet)]
     route_quiet: f64,
+    /// How calls of the program come to be routed
+    #[arg(long, value_enum, default_value_t = Means::Preload)]
+    route_by: Means,
     /// The preload library [default: beside this command, or in lib/backstay of its prefix]
     #[arg(long, value_name = "FILE")]
     route_library: Option<PathBuf>,
+}
+
+/// How calls of a program come to be routed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Means {
+    /// By a library that the dynamic linker loads
+    Preload,
+    /// By the kernel, which holds each call that takes a name: also of static programs; on one host; each pays
+    Seccomp,
 }
 
 /// The agent of one start.
@@ -88,7 +100,8 @@ impl RouteArgs {
             std::env::current_dir().map_err(|error| Failure::output("this folder", &error))?;
         parse(&self.route, &here, command.ranks()).map_err(Failure::usage)?;
         if let Some(program) = command.program() {
-            program::check(program).map_err(Failure::usage)?;
+            let by_library = self.route_by == Means::Preload;
+            program::check(program, by_library).map_err(Failure::usage)?;
         }
         let own = std::env::current_exe()
             .map_err(|error| Failure::output("this program's own name", &error))?;
@@ -102,11 +115,17 @@ impl RouteArgs {
             "--".into(),
         ]);
         words.extend(self.route.iter().cloned());
-        let library = self.library()?;
+        let by = match self.route_by {
+            Means::Preload => By::Preload(self.library()?),
+            Means::Seccomp => {
+                backstay_calls::check().map_err(Failure::usage)?;
+                By::Seccomp
+            }
+        };
         Ok(Some(RoutePlan {
             own: own.into(),
             words,
-            library,
+            by,
             own_names,
             reach,
         }))

@@ -146,7 +146,16 @@ fn become_child(parent: u32, command: &[String]) -> ExitCode {
     let Some((program, rest)) = command.split_first() else {
         return ExitCode::from(127);
     };
-    let error = std::process::Command::new(program).args(rest).exec();
+    if let Some(folder) = std::env::var_os(backstay_route::CALLS_VARIABLE)
+        && let Err(why) = backstay_calls::enter(Path::new(&folder))
+    {
+        complain(&format!("error: {why}"));
+        return ExitCode::from(127);
+    }
+    let error = std::process::Command::new(program)
+        .args(rest)
+        .env_remove(backstay_route::CALLS_VARIABLE)
+        .exec();
     complain(&format!("error: cannot start {program}: {error}"));
     ExitCode::from(127)
 }

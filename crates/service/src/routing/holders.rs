@@ -5,11 +5,9 @@
 //! written anew; a child that was given a descriptor and began anew without it wrote nothing.
 
 use super::state::{Content, File, FileId, Holder, Process, ProcessId, State};
+use backstay_base::process::is_running;
 use rustix::fs::{Stat, stat};
 use std::time::Instant;
-
-/// The kernel's mark of a process that ends, among its flags.
-const EXITING: u64 = 4;
 
 impl State {
     pub(super) fn connected(&mut self, pid: i32) -> ProcessId {
@@ -24,6 +22,13 @@ impl State {
             },
         );
         id
+    }
+
+    /// What a connection says is of another process than the one that made it: who is told its calls speaks for it.
+    pub(super) fn speaks_for(&mut self, process: ProcessId, pid: i32) {
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.pid = pid;
+        }
     }
 
     /// The file that a process knows by a number.
@@ -215,12 +220,12 @@ impl State {
                 continue;
             }
             self.release(file, process, holder.id);
-            let began_anew = holder.inherited && !bye && is_alive(pid);
+            let began_anew = holder.inherited && !bye && is_running(pid);
             self.left(file, process, !is_orderly && !began_anew);
         }
         if !waits {
             self.processes.remove(&process);
-            if is_orderly || !is_alive(pid) {
+            if is_orderly || !is_running(pid) {
                 self.judge_closed(process, is_orderly);
             }
         }
@@ -243,16 +248,4 @@ impl State {
         let mut open = entries.filter_map(|entry| stat(entry.path()).ok());
         open.any(is_it)
     }
-}
-
-/// Whether a process goes on, and is not about to end.
-fn is_alive(pid: i32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    // Behind the name, which may have anything in it: the state, then six numbers, then the flags.
-    let mut words = text.rsplit(") ").next().unwrap_or_default().split(' ');
-    let is_over = matches!(words.next(), Some("Z" | "X") | None);
-    let flags = words.nth(5).and_then(|flags| flags.parse::<u64>().ok());
-    !is_over && flags.is_some_and(|flags| flags & EXITING == 0)
 }

@@ -249,7 +249,7 @@ impl Nodes {
             Kind::Look => Some(self.show(first)),
             Kind::Fetch => Some(self.fetch(first)),
             Kind::List => Some(self.list(first)),
-            Kind::Inherited | Kind::TakenOver | Kind::Leaving | Kind::Bye => {
+            Kind::Inherited | Kind::TakenOver | Kind::Leaving | Kind::Bye | Kind::SpeaksFor => {
                 super::serve::done(&mut self.shared.lock(), process, message)
             }
         }

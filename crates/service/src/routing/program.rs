@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Purpose: whether a program can be routed: whether the dynamic linker loads a preload library into it.
+//! Purpose: whether a program can be routed: whether the dynamic linker loads a preload library into it, and whether it
+//! runs as its user.
 //! In from: the command line. Out to: a refusal before anything is started.
 //! Invariants: what is not known is not refused.
 
@@ -14,14 +15,14 @@ const INTERPRETER: u32 = 3;
 /// Scripts name scripts: so often is it followed.
 const SCRIPTS: usize = 3;
 
-/// That `program`, as a command names it, can be routed.
-pub fn check(program: &str) -> Result<(), String> {
+/// That `program`, as a command names it, can be routed, by a preload library or else by the kernel.
+pub fn check(program: &str, by_library: bool) -> Result<(), String> {
     let mut path = find(program);
     for _ in 0..=SCRIPTS {
         let Some(at) = path else {
             return Ok(());
         };
-        match look(&at)? {
+        match look(&at, by_library)? {
             Some(next) => path = find(&next),
             None => return Ok(()),
         }
@@ -40,7 +41,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// What runs a script, if it is one.
-fn look(path: &Path) -> Result<Option<String>, String> {
+fn look(path: &Path, by_library: bool) -> Result<Option<String>, String> {
     let Ok(mut file) = File::open(path) else {
         return Ok(None);
     };
@@ -50,7 +51,8 @@ fn look(path: &Path) -> Result<Option<String>, String> {
         .map_or(0, |about| about.permissions().mode());
     if mode & 0o6000 != 0 && rustix::process::geteuid().as_raw() != 0 {
         return wrong(
-            "it runs as another user or group (setuid), for which the system loads no preload library",
+            "it runs as another user or group (setuid), for which the system loads no preload library and has no filter of \
+             calls",
         );
     }
     let mut head = [0u8; 256];
@@ -70,9 +72,9 @@ fn look(path: &Path) -> Result<Option<String>, String> {
         return Ok(runs.map(str::to_owned));
     }
     match is_dynamic(&file, head) {
-        Some(false) => {
-            wrong("it is a static program, which loads no preload library; link it dynamically")
-        }
+        Some(false) if by_library => wrong(
+            "it is a static program, which loads no preload library: --route-by seccomp, or link it dynamically",
+        ),
         _ => Ok(None),
     }
 }
@@ -118,12 +120,13 @@ mod tests {
         std::fs::write(path("circle"), format!("#!{}\n", path("circle"))).expect("circle");
         std::fs::write(path("cut"), &elf[..40]).expect("cut");
         for good in ["dynamic", "shell", "circle", "cut", "none"] {
-            assert_eq!(check(&path(good)), Ok(()), "{good}");
+            assert_eq!(check(&path(good), true), Ok(()), "{good}");
         }
-        assert_eq!(check("sh"), Ok(()));
+        assert_eq!(check("sh", true), Ok(()));
         for bad in ["static", "script"] {
-            let error = check(&path(bad)).expect_err(bad);
-            assert!(error.contains("static"), "{error}");
+            let error = check(&path(bad), true).expect_err(bad);
+            assert!(error.contains("--route-by"), "{error}");
+            assert_eq!(check(&path(bad), false), Ok(()), "{bad}");
         }
     }
 }

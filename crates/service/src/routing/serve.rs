@@ -216,6 +216,7 @@ pub(super) fn done(
         Kind::TakenOver => none(|| state.taken_over(process, id, first)),
         Kind::Leaving => none(|| state.leaving(process, value)),
         Kind::Bye => none(|| state.bye(process, value)),
+        Kind::SpeaksFor => none(|| state.speaks_for(process, value)),
     }
 }
 

@@ -17,7 +17,7 @@
 //! | `BACKSTAY_RENDEZVOUS` | a folder, mode 0700, for the processes of the job to find each other; a file `unreadable` that the application leaves there says why its newest checkpoint could not be read, and a file `finished` that the job is done, and with which checkpoint |
 //! | `BACKSTAY_FRESH` | where it shall begin anew: a number, the same at all starts, which the first of them carries out |
 //! | `BACKSTAY_HOSTFILE` | the host file of this start, if one was written |
-//! | `BACKSTAY_ROUTE`, `LD_PRELOAD` | where its files are routed, and the library that does it |
+//! | `BACKSTAY_ROUTE`, `LD_PRELOAD` | where its files are routed, and the library that does it, if one does |
 //!
 //! The leave file is written when this process gets SIGTERM or SIGINT, or when the scheduler's time runs
 //! low. The launcher gets SIGTERM after the grace, or at a second signal, and SIGKILL 10 s later. The

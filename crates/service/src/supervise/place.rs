@@ -76,8 +76,8 @@ impl Supervisor {
             hosts = placed.hosts.into_iter().map(|host| host.name).collect();
         }
         let variables = self.variables(file.as_deref());
-        if self.parts.route.is_some() {
-            self.parts.command.check_preload(&hosts)?;
+        if let Some(route) = &self.parts.route {
+            route.check(&self.parts.command, &hosts)?;
         }
         let excluded: Vec<String> = gone.into_keys().collect();
         let words = self

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the routing agents of each start, one a host, and what the program is given for them.
-//! In from: `--route` (patterns), `starts`. Out to: the agents' processes, variables of the program.
+//! In from: `--route` (patterns), `starts`. Out to: the agents' processes, variables of the program; `backstay-calls`, where
+//! the kernel tells the program's calls: to this process, since the system lets ancestors alone look into a process.
 //! Invariants: a program is started when its files are there; the agent takes its last checkpoint when the program is
 //! over; an agent that dies ends the program, which could complete nothing any more; the secret of a start goes to the
 //! agents' inputs alone.
@@ -11,12 +12,14 @@
 
 use super::agents::quoted;
 use super::child::{TICK, words};
+use super::command::Launcher;
+use backstay_calls::Calls;
 use backstay_net::Secret;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -25,6 +28,9 @@ use std::time::{Duration, Instant};
 /// The variables that a program's processes are given.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 pub(crate) const FOLDER: &str = backstay_route::VARIABLE;
+/// For the process that becomes the program alone.
+const CALLS: &str = backstay_route::CALLS_VARIABLE;
+const ELSEWHERE: &str = "--route-by seccomp is for programs on this host alone: name no others";
 /// For an agent that was told to end at once.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -38,12 +44,21 @@ pub struct RoutePlan {
     pub own: OsString,
     /// The words behind it that start an agent.
     pub words: Vec<OsString>,
-    /// The preload library.
-    pub library: PathBuf,
+    /// How the program's calls come to be routed.
+    pub by: By,
     /// Names of this host.
     pub own_names: Vec<String>,
     /// How to start one on another host.
     pub reach: Reach,
+}
+
+/// How calls of a program come to be routed.
+#[derive(Clone, Debug)]
+pub enum By {
+    /// By this library, which the dynamic linker loads into it.
+    Preload(PathBuf),
+    /// By the kernel, which tells them to this process.
+    Seccomp,
 }
 
 /// How agents are started on other hosts.
@@ -63,6 +78,8 @@ pub struct Reach {
 #[derive(Debug)]
 pub(crate) struct Routing {
     members: Vec<Member>,
+    /// Who answers the program's calls, where the kernel tells them.
+    calls: Option<Calls>,
 }
 
 /// The agent of a host.
@@ -76,6 +93,29 @@ struct Member {
 }
 
 impl RoutePlan {
+    /// That the program's processes can be routed on these hosts.
+    pub(crate) fn check(
+        &self,
+        command: &super::command::Command,
+        hosts: &[String],
+    ) -> Result<(), String> {
+        if matches!(self.by, By::Preload(_)) {
+            return command.check_preload(hosts);
+        }
+        if matches!(command.launcher(), Launcher::Srun | Launcher::Flux) {
+            return Err(format!(
+                "--route-by seccomp needs ranks that the launcher starts itself: {} has its daemons start them; \
+                 use mpirun on one host",
+                command.launcher().name()
+            ));
+        }
+        if hosts.iter().all(|host| self.own_names.contains(host)) {
+            Ok(())
+        } else {
+            Err(ELSEWHERE.to_owned())
+        }
+    }
+
     /// Starts the agents; with them what the program is given. `signalled` gives them up.
     pub(crate) fn begin(
         &self,
@@ -92,33 +132,27 @@ impl RoutePlan {
         let is_own = |host: &&String| self.own_names.contains(*host);
         let mut routing = Routing {
             members: Vec::new(),
+            calls: None,
         };
         let begun = if distinct.iter().all(is_own) {
             routing.start(self.here(&[], variables), None)
         } else {
             routing.start_on(self, &distinct, variables)
         };
-        let folder = begun.and_then(|()| {
+        let given = begun.and_then(|()| {
             if routing.members.len() > 1 {
                 routing.introduce(signalled)?;
             }
-            routing.folder(signalled)
+            let folder = routing.folder(signalled)?;
+            routing.given(self, &folder)
         });
-        let folder = match folder {
-            Ok(folder) => folder,
+        let given = match given {
+            Ok(given) => given,
             Err(why) => {
                 routing.kill();
                 return Err(why);
             }
         };
-        let library = self.library.to_string_lossy();
-        let before = std::env::var("LD_PRELOAD").unwrap_or_default();
-        let preload = if before.is_empty() {
-            library.into_owned()
-        } else {
-            format!("{library}:{before}")
-        };
-        let given = vec![(PRELOAD.to_owned(), preload), (FOLDER.to_owned(), folder)];
         Ok((routing, given))
     }
 
@@ -276,6 +310,27 @@ impl Member {
 }
 
 impl Routing {
+    /// What the program is given, whose agent has this folder.
+    fn given(&mut self, plan: &RoutePlan, folder: &str) -> Result<Vec<(String, String)>, String> {
+        let more = match &plan.by {
+            By::Preload(library) => {
+                let library = library.to_string_lossy();
+                let before = std::env::var("LD_PRELOAD").unwrap_or_default();
+                let preload = if before.is_empty() {
+                    library.into_owned()
+                } else {
+                    format!("{library}:{before}")
+                };
+                (PRELOAD.to_owned(), preload)
+            }
+            By::Seccomp => {
+                self.calls = Some(Calls::serve(Path::new(folder))?);
+                (CALLS.to_owned(), folder.to_owned())
+            }
+        };
+        Ok(vec![more, (FOLDER.to_owned(), folder.to_owned())])
+    }
+
     fn start(&mut self, command: Command, host: Option<String>) -> Result<(), String> {
         self.members.push(Member::start(command, host)?);
         Ok(())
@@ -288,7 +343,10 @@ impl Routing {
         hosts: &[&String],
         variables: &[(String, String)],
     ) -> Result<(), String> {
-        let library = plan.library.to_string_lossy().into_owned();
+        let library = match &plan.by {
+            By::Preload(library) => library.to_string_lossy().into_owned(),
+            By::Seccomp => return Err(ELSEWHERE.to_owned()),
+        };
         for host in hosts {
             // It says so where the program's processes could not load it.
             let mut more = vec!["--library", &library];

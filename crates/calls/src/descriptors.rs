@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: calls that end what an open began: closes, mappings, the end of a process.
+//! In from: `answer`. Out to: the agent, through `process`; the kernel does them all.
+//! Invariants: that a file is closed is told when its process asks for it, before it is done: what the process had to write
+//! is written then, and whether anybody can write still the agent asks the kernel.
+
+use crate::answer::{Answers, Reply};
+use crate::kernel::Call;
+use crate::proc::{descriptor_inode, maps, number, process_and_umask, writers};
+use crate::process::Process;
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+impl Answers {
+    /// The process of a call, if it has, or had, routed files open for writing.
+    fn known(&self, call: &Call) -> Option<Arc<Process>> {
+        if !self.processes.is_any() {
+            return None;
+        }
+        let known = self.processes.get(call.tid);
+        // Another thread than its first.
+        known.or_else(|| self.processes.get(process_and_umask(call.tid)?.0))
+    }
+
+    /// A descriptor goes.
+    pub(crate) fn close(&self, call: &Call, fd: i32) -> Reply {
+        let Some(process) = self.known(call) else {
+            return Reply::GoOn;
+        };
+        let mut state = process.lock();
+        let Some(inode) = descriptor_inode(call.tid, fd) else {
+            return Reply::GoOn;
+        };
+        let Some(file) = state.files.get(&inode) else {
+            return Reply::GoOn;
+        };
+        let is_open = writers(call.tid, inode).iter().any(|&other| other != fd);
+        if is_open || file.is_mapped && maps(process.pid, inode) {
+            process.linger(&mut state, inode);
+        } else {
+            state.close(inode);
+        }
+        Reply::GoOn
+    }
+
+    /// Many descriptors go: what they were is looked at soon.
+    pub(crate) fn close_range(&self, call: &Call) -> Reply {
+        let marks_only = number(call, 2) & libc::CLOSE_RANGE_CLOEXEC.cast_signed() != 0;
+        if let Some(process) = self.known(call).filter(|_| !marks_only) {
+            let mut state = process.lock();
+            let files: Vec<_> = state.files.keys().copied().collect();
+            for file in files {
+                process.linger(&mut state, file);
+            }
+        }
+        Reply::GoOn
+    }
+
+    /// A file that is written is mapped: it gets its memory, so that a write to it is no bus error.
+    pub(crate) fn map(&self, call: &Call) -> Reply {
+        let Some(process) = self.known(call) else {
+            return Reply::GoOn;
+        };
+        let fd = number(call, 4);
+        let mut state = process.lock();
+        let inode = descriptor_inode(call.tid, fd);
+        let Some(file) = inode.and_then(|inode| state.files.get_mut(&inode)) else {
+            return Reply::GoOn;
+        };
+        match reserve(call.tid, fd, call.arguments[1], call.arguments[5]) {
+            Err(Errno::NOSPC | Errno::FBIG) => Reply::Failed(Errno::NOMEM),
+            _ => {
+                file.is_mapped = true;
+                Reply::GoOn
+            }
+        }
+    }
+
+    /// A process ends, with a status; that it dies by a signal is not told.
+    pub(crate) fn end(&self, call: &Call) -> Reply {
+        if let Some(process) = self.known(call) {
+            self.processes.end(&process, number(call, 0) & 0xff);
+        }
+        Reply::GoOn
+    }
+}
+
+/// Gives what is to be mapped its memory.
+fn reserve(tid: i32, fd: i32, length: u64, offset: u64) -> Result<(), Errno> {
+    let link = format!("/proc/{tid}/fd/{fd}");
+    let file = openat(CWD, link, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+    match length.min(size.saturating_sub(offset)) {
+        0 => Ok(()),
+        mapped => fallocate(&file, FallocateFlags::KEEP_SIZE, offset, mapped),
+    }
+}
