@@ -367,6 +367,9 @@ def refused(place):
     expect(done.returncode != 0 and "on this host alone" in done.stdout, done.stdout)
     done = place.run(["out/r.*"], ["srun", "-n", "2", "true"], *BY_SECCOMP)
     expect(done.returncode != 0 and "its daemons" in done.stdout, done.stdout)
+    inner = place.command(["out/i.*"], ["--job", "inner", *BY_SECCOMP], ["true"])
+    done = place.run(["out/o.*"], inner, *BY_SECCOMP)
+    expect(done.returncode == 2 and "told to another already" in done.stdout, done.stdout)
     place.run(["out/r.*"], [sys.executable, "-c", "open('out/r.1', 'w').write('x')"])
     done = place.run(["out/other.*"], ["true"])
     expect(done.returncode != 0 and "no --route names" in done.stdout, done.stdout)
@@ -421,6 +424,19 @@ def threads(place):
     done = place.run(["out/r.*"], [place.settings.programs / "threads", "8", "60"])
     expect(done.returncode == 0 and "good" in done.stdout, done.stdout)
     expected = {f"out/r.{thread}.{file}": b"%d of %d" % (file, thread) for thread in range(8) for file in (58, 59)}
+    expect(place.files() == expected, f"{place.files().keys()}")
+
+
+def static_ranks(place):
+    """Ranks that are static programs, started by a launcher that is none, with threads."""
+    launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if launcher is None:
+        raise Skip("there is no mpirun")
+    place.environment.update(SURROUNDINGS)
+    done = place.run(["out/r.*"], [launcher, "-n", "3", place.settings.programs / "threads", "4", "40"])
+    expect(done.returncode == 0 and done.stdout.count("good") == 3, done.stdout)
+    threads_of_all = [100 * rank + thread for rank in range(3) for thread in range(4)]
+    expected = {f"out/r.{thread}.{file}": b"%d of %d" % (file, thread) for thread in threads_of_all for file in (38, 39)}
     expect(place.files() == expected, f"{place.files().keys()}")
 
 
@@ -491,7 +507,7 @@ def tests():
         yield name, by_seccomp(lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a))
     yield "seccomp, killed: h5py", by_seccomp(hdf5)
     yield "seccomp, killed: MPI-IO", by_seccomp(lambda place: mpi_io(place, "mpiio", "openmpi"))
-    for function in (threads, go, shell, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
+    for function in (threads, static_ranks, go, shell, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
         yield "seccomp, " + function.__name__.replace("_", " "), by_seccomp(function)
     for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function

@@ -3,7 +3,7 @@
  *
  *     threads THREADS FILES
  *
- * Each thread writes out/r.THREAD.FILE.tmp, renames it to out/r.THREAD.FILE, looks at it, reads it, and removes the one
+ * Under mpirun the threads of rank R are numbered from 100 R. Each thread writes out/r.THREAD.FILE.tmp, renames it to out/r.THREAD.FILE, looks at it, reads it, and removes the one
  * before the last. "bad ..." and exit 3 where something is not as on a file system. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,7 +35,8 @@ static void heard(int number)
 
 static void *work(void *argument)
 {
-    int thread = (int)(long)argument;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : getenv("PMI_RANK");
+    int thread = (int)(long)argument + 100 * (rank == NULL ? 0 : atoi(rank));
     char name[100], beside[120], old[100], text[100], found[100];
     struct stat about;
     for (int file = 0; file < files; file++) {

@@ -17,6 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, fchmod, ftruncate, open, openat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,7 +73,9 @@ impl How {
 impl Answers {
     /// Answers a call.
     pub(crate) fn answer(&self, call: &Call) {
-        match self.reply(call) {
+        // A call without an answer would wait for ever.
+        let reply = catch_unwind(AssertUnwindSafe(|| self.reply(call)));
+        match reply.unwrap_or(Reply::Failed(Errno::IO)) {
             Reply::GoOn => kernel::go_on(self.listener(), call),
             Reply::Done(value) => kernel::answer(self.listener(), call, Ok(value)),
             Reply::Failed(error) => kernel::answer(self.listener(), call, Err(error)),
@@ -95,7 +98,7 @@ impl Answers {
             Some(Shape::Link(names)) => self.link(call, names),
             Some(Shape::Entries) => self.entries(call),
             Some(Shape::Close) => self.close(call, proc::number(call, 0)),
-            Some(Shape::Replace) => self.close(call, proc::number(call, 1)),
+            Some(Shape::Replace) => self.replace(call),
             Some(Shape::CloseRange) => self.close_range(call),
             Some(Shape::Map) => self.map(call),
             Some(Shape::End) => self.end(call),

@@ -5,7 +5,7 @@
 //! is written then, and whether anybody can write still the agent asks the kernel.
 
 use crate::answer::{Answers, Reply};
-use crate::kernel::Call;
+use crate::kernel::{self, Call};
 use crate::proc::{descriptor_inode, maps, number, process_and_umask, writers};
 use crate::process::Process;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat};
@@ -23,6 +23,17 @@ impl Answers {
         known.or_else(|| self.processes.get(process_and_umask(call.tid)?.0))
     }
 
+    /// Another descriptor takes the place of one.
+    pub(crate) fn replace(&self, call: &Call) -> Reply {
+        let (by, fd) = (number(call, 0), number(call, 1));
+        // By itself: then it stays.
+        if by == fd {
+            Reply::GoOn
+        } else {
+            self.close(call, fd)
+        }
+    }
+
     /// A descriptor goes.
     pub(crate) fn close(&self, call: &Call, fd: i32) -> Reply {
         let Some(process) = self.known(call) else {
@@ -38,7 +49,7 @@ impl Answers {
         let is_open = writers(call.tid, inode).iter().any(|&other| other != fd);
         if is_open || file.is_mapped && maps(process.pid, inode) {
             process.linger(&mut state, inode);
-        } else {
+        } else if kernel::is_waiting(self.listener(), call) {
             state.close(inode);
         }
         Reply::GoOn
@@ -68,13 +79,12 @@ impl Answers {
         let Some(file) = inode.and_then(|inode| state.files.get_mut(&inode)) else {
             return Reply::GoOn;
         };
-        match reserve(call.tid, fd, call.arguments[1], call.arguments[5]) {
-            Err(Errno::NOSPC | Errno::FBIG) => Reply::Failed(Errno::NOMEM),
-            _ => {
-                file.is_mapped = true;
-                Reply::GoOn
-            }
+        let reserved = reserve(call.tid, fd, call.arguments[1], call.arguments[5]);
+        if let Err(Errno::NOSPC | Errno::FBIG) = reserved {
+            return Reply::Failed(Errno::NOMEM);
         }
+        file.is_mapped = true;
+        Reply::GoOn
     }
 
     /// A process ends, with a status; that it dies by a signal is not told.

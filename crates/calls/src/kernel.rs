@@ -213,9 +213,18 @@ pub(crate) fn repeat(
     for (at, buffer) in buffers {
         arguments[*at] = number(buffer.as_mut_ptr().expose_provenance());
     }
-    let [a, b, c, d, e, f] = arguments;
     // SAFETY: all pointers that the call takes are those that were put in: `table` names each, with its size.
-    checked(unsafe { libc::syscall(call.number, a, b, c, d, e, f) })
+    checked(unsafe {
+        libc::syscall(
+            call.number,
+            arguments[0],
+            arguments[1],
+            arguments[2],
+            arguments[3],
+            arguments[4],
+            arguments[5],
+        )
+    })
 }
 
 /// Entries of a folder, as the kernel writes them; 0 bytes at the end.

@@ -30,7 +30,8 @@ pub(crate) fn text(call: &Call, at: usize) -> Result<Vec<u8>, Errno> {
         let page = &buffer[..read];
         if let Some(end) = page.iter().position(|&byte| byte == 0) {
             text.extend(&page[..end]);
-            return Ok(text);
+            let fits = text.len() < PATH_BYTES;
+            return fits.then_some(text).ok_or(Errno::NAMETOOLONG);
         }
         if read < left {
             return Err(Errno::FAULT);
