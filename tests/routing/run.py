@@ -468,6 +468,27 @@ def shell(place):
            == {"out/r.1": b"one\n", "out/r.2": b"two\n", "out/r.3": b"three\nfour\n"}, f"{files}")
 
 
+def children(place):
+    """A child writes on after its parent closed the file, or ended: what it leaves by a death is incomplete."""
+    code = ("import os, signal, sys, time\n"
+            "def write(name, how):\n"
+            "    fd = os.open('out/r.' + name, os.O_CREAT | os.O_WRONLY)\n"
+            "    os.write(fd, b'half ')\n"
+            "    child = os.fork()\n"
+            "    if child:\n"
+            "        os.close(fd)\n"
+            "        return child\n"
+            "    time.sleep(0.4)\n"
+            "    os.write(fd, b'whole')\n"
+            "    if how == 'closes': os.close(fd); time.sleep(0.6)\n"
+            "    if how != 'ends': os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    os._exit(0)\n"
+            "for child in [write(how, how) for how in ('closes', 'ends', 'dies')]: os.waitpid(child, 0)\n")
+    done = place.run(["out/r.*"], [sys.executable, "-c", code])
+    files = place.files()
+    expect(files == {"out/r.closes": b"half whole", "out/r.ends": b"half whole"}, f"{files} {done.stdout}")
+
+
 def supervisor_dies(place):
     """Where nobody answers any more, the program ends, and what was complete is there."""
     code = ("import os, time; open('out/r.1', 'w').write('one'); print('ready', flush=True); time.sleep(0.5)\n"
@@ -507,9 +528,9 @@ def tests():
         yield name, by_seccomp(lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a))
     yield "seccomp, killed: h5py", by_seccomp(hdf5)
     yield "seccomp, killed: MPI-IO", by_seccomp(lambda place: mpi_io(place, "mpiio", "openmpi"))
-    for function in (threads, static_ranks, go, shell, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
+    for function in (threads, static_ranks, go, shell, children, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
         yield "seccomp, " + function.__name__.replace("_", " "), by_seccomp(function)
-    for function in (calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
+    for function in (children, calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
         yield function.__name__.replace("_", " "), function
 
 

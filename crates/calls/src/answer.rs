@@ -101,6 +101,7 @@ impl Answers {
             Some(Shape::Replace) => self.replace(call),
             Some(Shape::CloseRange) => self.close_range(call),
             Some(Shape::Map) => self.map(call),
+            Some(Shape::Fork) => self.fork(call),
             Some(Shape::End) => self.end(call),
             None => Reply::GoOn,
         }

@@ -6,7 +6,9 @@
 
 use crate::answer::{Answers, Reply};
 use crate::kernel::{self, Call};
-use crate::proc::{descriptor_inode, maps, number, process_and_umask, writers};
+use crate::proc::{
+    Inode, descriptor_inode, descriptor_path, maps, number, others, process_and_umask, writers,
+};
 use crate::process::Process;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat};
 use rustix::io::Errno;
@@ -39,10 +41,11 @@ impl Answers {
         let Some(process) = self.known(call) else {
             return Reply::GoOn;
         };
-        let mut state = process.lock();
         let Some(inode) = descriptor_inode(call.tid, fd) else {
             return Reply::GoOn;
         };
+        self.hand_on(call, &process, Some(inode));
+        let mut state = process.lock();
         let Some(file) = state.files.get(&inode) else {
             return Reply::GoOn;
         };
@@ -87,9 +90,43 @@ impl Answers {
         Reply::GoOn
     }
 
+    /// What a process has open its child has, too.
+    pub(crate) fn fork(&self, call: &Call) -> Reply {
+        if let Some(process) = self.known(call) {
+            for file in process.lock().files.values_mut() {
+                file.is_shared = true;
+            }
+        }
+        Reply::GoOn
+    }
+
+    /// Who has a file of a process, since it is a child of it, is known from now on: before this process leaves that file,
+    /// or all of its files.
+    fn hand_on(&self, call: &Call, process: &Process, only: Option<Inode>) {
+        let state = process.lock();
+        let files = state.files.iter();
+        let shared =
+            files.filter(|(inode, file)| file.is_shared && only.is_none_or(|only| only == **inode));
+        let shared: Vec<Inode> = shared.map(|(inode, _)| *inode).collect();
+        drop(state);
+        for inode in shared {
+            let path = writers(call.tid, inode).first().copied();
+            let path = path.and_then(|fd| descriptor_path(call.tid, fd));
+            let Some(name) = path.and_then(|path| self.places.name_of(&path)) else {
+                continue;
+            };
+            for other in others(process.pid, inode) {
+                if let Ok(other) = self.processes.begin(other) {
+                    other.inherit(inode, &name);
+                }
+            }
+        }
+    }
+
     /// A process ends, with a status; that it dies by a signal is not told.
     pub(crate) fn end(&self, call: &Call) -> Reply {
         if let Some(process) = self.known(call) {
+            self.hand_on(call, &process, None);
             self.processes.end(&process, number(call, 0) & 0xff);
         }
         Reply::GoOn

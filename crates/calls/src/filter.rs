@@ -161,6 +161,8 @@ mod tests {
         assert!(!map(2, 768) && !map(1, 767) && !map(1, 1024) && !map(0x21, u32::MAX));
         assert!(told(libc::SYS_newfstatat, [0, 0, 0, 0x100, 0, 0]));
         assert!(!told(libc::SYS_newfstatat, [0, 0, 0, 0x1000, 0, 0]));
+        let thread = libc::CLONE_THREAD.cast_unsigned();
+        assert!(told(libc::SYS_clone, first(0x11)) && !told(libc::SYS_clone, first(thread | 0x11)));
         assert!(!told(i64::from(OTHER_INTERFACE) + 2, [0; 6]));
     }
 }

@@ -152,6 +152,15 @@ pub(crate) fn writers(tid: i32, file: Inode) -> Vec<i32> {
         .collect()
 }
 
+/// Other processes than one, and this, that can write a file by a descriptor.
+pub(crate) fn others(pid: i32, file: Inode) -> Vec<i32> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&other| other != pid && other != own && !writers(other, file).is_empty())
+        .collect()
+}
+
 fn writes(tid: i32, fd: i32) -> bool {
     let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
     let mut lines = text.lines();
@@ -221,7 +230,7 @@ mod tests {
         let reader = fs::File::open(&path).expect("open");
         assert_eq!(writers(own(), file), [writer.as_raw_fd()]);
         assert_eq!(descriptor_inode(own(), reader.as_raw_fd()), Some(file));
-        assert!(!maps(own(), file));
+        assert!(!maps(own(), file) && others(own(), file).is_empty());
         let free = free_descriptor(own(), &(3..60000)).expect("free");
         assert_eq!(free, 59999);
         let (pid, umask) = process_and_umask(own()).expect("status");

@@ -37,6 +37,8 @@ pub(crate) struct File {
     pub(crate) is_mapped: bool,
     /// It is looked at until it is closed.
     pub(crate) lingers: bool,
+    /// A child began while it was open, which may have it, too.
+    pub(crate) is_shared: bool,
 }
 
 /// What is known of a process.
@@ -149,6 +151,31 @@ impl Process {
     fn awake(&self) {
         // Where it is full, it is awake.
         rustix::io::write(&self.wake, &1u64.to_le_bytes()).ok();
+    }
+
+    /// It has a file of another process, of which it is a child: one that dies with it leaves it incomplete.
+    pub(crate) fn inherit(&self, file: Inode, name: &[u8]) {
+        let mut state = self.lock();
+        if state.files.contains_key(&file) {
+            return;
+        }
+        let id = state.draw();
+        let message = Message {
+            kind: Kind::Inherited,
+            id,
+            value: 0,
+            first: name,
+            second: &[],
+        };
+        // Of an agent that is gone nothing more is completed.
+        state.tell(&message).ok();
+        let inherited = File {
+            ids: vec![id],
+            is_shared: true,
+            ..File::default()
+        };
+        state.files.insert(file, inherited);
+        self.linger(&mut state, file);
     }
 
     /// It begins to end, with this status.

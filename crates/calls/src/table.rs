@@ -64,6 +64,8 @@ pub(crate) enum Shape {
     /// Another descriptor takes the place of one.
     Replace,
     Map,
+    /// A child begins, which has what its parent has.
+    Fork,
     End,
 }
 
@@ -112,8 +114,8 @@ const fn at(folder: usize) -> Name {
 
 use Buffer::{In, Measured, Out, Sized, Text};
 use Shape::{
-    Close, CloseRange, End, Entries, Link, Map, Open, Place, Remove, RemoveFolder, Rename, Replace,
-    Truncate,
+    Close, CloseRange, End, Entries, Fork, Link, Map, Open, Place, Remove, RemoveFolder, Rename,
+    Replace, Truncate,
 };
 
 const STAT: usize = size_of::<libc::stat>();
@@ -137,6 +139,13 @@ const COMMON: &[Entry] = &[
         When::Unless(2, EMPTY_PATH),
         Place(at(0), &[Out(4, STATX)]),
     ),
+    entry(
+        libc::SYS_clone,
+        When::Unless(0, libc::CLONE_THREAD.cast_unsigned()),
+        Fork,
+    ),
+    // It has its flags in memory, which a filter does not see.
+    named(libc::SYS_clone3, Fork),
     named(libc::SYS_openat, Open(at(0), Flags::At(2))),
     named(libc::SYS_openat2, Open(at(0), Flags::How(2))),
     named(libc::SYS_faccessat, Place(at(0), &[])),
@@ -175,6 +184,8 @@ const COMMON: &[Entry] = &[
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Entry] = &[
     entry(libc::SYS_dup2, When::From(1), Replace),
+    named(libc::SYS_fork, Fork),
+    named(libc::SYS_vfork, Fork),
     named(libc::SYS_open, Open(path(0), Flags::At(1))),
     named(libc::SYS_creat, Open(path(0), Flags::Creat)),
     named(libc::SYS_stat, Place(path(0), &[Out(1, STAT)])),
