@@ -4,7 +4,7 @@
 //! Invariants: little-endian; a reader checks magic, version, length, checksum and every count
 //! before it uses one; no I/O, no unsafe code; constants here are frozen per format version.
 //! Format: docs/format/store.md; `wire` and `mac`: docs/format/wire.md; `archive`, `archived`, `catalog`
-//! and `heir`: docs/format/archive.md; `scheme`: docs/format/codec.md.
+//! and `heir`: docs/format/archive.md; `scheme`: docs/format/codec.md; `part`: docs/format/part.md.
 #![forbid(unsafe_code)]
 
 pub mod limits;
@@ -21,6 +21,7 @@ pub mod superblock;
 pub mod segment;
 pub mod stream;
 pub mod page;
+pub mod part;
 pub mod rank_root;
 pub mod descriptor;
 pub mod file;
@@ -61,6 +62,7 @@ pub use ids::{Address, CheckpointId, SegmentId, StoreId};
 pub use lineage::Lineage;
 pub use merge::Merge;
 pub use page::{BlockRef, Page};
+pub use part::{PartMap, PartStretch};
 pub use rank_root::{RankEntry, RankRoot};
 pub use root::{RevisionEntry, RootSlot};
 pub use scheme::Scheme;

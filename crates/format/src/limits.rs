@@ -26,6 +26,8 @@ pub const VARIABLES_MAX: usize = 1 << 20;
 pub const FILE_PATH_BYTES_MAX: usize = 4095;
 /// All permissions of a file that are kept.
 pub const FILE_MODE_MAX: u32 = 0o777;
+/// Most stretches that a node wrote of a file that several nodes write.
+pub const PART_STRETCHES_MAX: u32 = 1 << 24;
 /// Most stretches of a protected file between its holes.
 pub const FILE_STRETCHES_MAX: usize = 1 << 16;
 /// Most ranks of a job.

@@ -13,6 +13,7 @@ pub mod sealed;
 pub mod direct;
 pub mod on_demand;
 pub mod open;
+pub mod parts;
 pub mod region;
 pub mod shared;
 pub mod two_slots;

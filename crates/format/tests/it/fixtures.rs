@@ -28,7 +28,7 @@ fn catalogue() -> String {
          one. Both are checked by `crates/format/tests/it/fixtures.rs`, which also wrote them and\n\
          this page (`BACKSTAY_WRITE_FIXTURES=1`). The format is described in docs/format/store.md,\n\
          docs/format/parity.md (`stripe_`), docs/format/agent.md (`agent_`: messages of version 2) and\n\
-         docs/format/archive.md (`archive_`, `catalog_`).\n\n\
+         docs/format/archive.md (`archive_`, `catalog_`) and docs/format/part.md (`part_`).\n\n\
          | file | bytes | XXH3-64 | preserves |\n|---|---|---|---|";
     let mut lines = vec![head.to_owned()];
     for sample in samples::all() {

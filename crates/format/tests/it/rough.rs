@@ -18,10 +18,10 @@ use backstay_format::wire::{
 use backstay_format::{
     Address, ArchiveFile, ArchiveRoot, ArchiveSuperblock, ArchiveTable, BaseRun, BlockRef,
     CatalogCheckpoint, CatalogPart, CatalogStart, CatalogState, CatalogSuperblock, CheckpointId,
-    Digest, ElementType, Extent, Fingerprint, Heir, Lineage, Member, Page, RankEntry, RankRange,
-    RankRoot, RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader, SegmentId, SegmentPiece,
-    SegmentRecord, Slab, StoreId, StoredFile, StreamRoot, Stretch, Stripe, StripeId, StripeLogHead,
-    StripePiece, Superblock, TableEntry, TablePlace, VariableDescriptor,
+    Digest, ElementType, Extent, Fingerprint, Heir, Lineage, Member, Page, PartMap, PartStretch,
+    RankEntry, RankRange, RankRoot, RevisionEntry, RootSlot, Round, SegmentClass, SegmentHeader,
+    SegmentId, SegmentPiece, SegmentRecord, Slab, StoreId, StoredFile, StreamRoot, Stretch, Stripe,
+    StripeId, StripeLogHead, StripePiece, Superblock, TableEntry, TablePlace, VariableDescriptor,
 };
 use std::sync::Arc;
 
@@ -247,6 +247,8 @@ fields! {
         variable, pieces, bases
     }
     Heir { of, epoch, host }
+    PartStretch { offset, length_bytes, age }
+    PartMap { length_bytes, stretches }
     CatalogSuperblock { catalog, slot_bytes, run, created_unix_ns, epoch, job, host }
     CatalogStart { incarnation, from }
     RankRange { first, count }

@@ -4,8 +4,8 @@
 use backstay_format::stream::StreamRoot;
 use backstay_format::{
     Address, BlockRef, CheckpointId, Decoder, Digest, ElementType, FormatError, Lineage, Page,
-    RankEntry, RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId, SegmentRecord, Slab,
-    StoreId, StoredFile, Stretch, Superblock, VariableDescriptor,
+    PartMap, PartStretch, RankEntry, RankRoot, RevisionEntry, RootSlot, SegmentClass, SegmentId,
+    SegmentRecord, Slab, StoreId, StoredFile, Stretch, Superblock, VariableDescriptor,
 };
 
 /// The store that all samples belong to.
@@ -61,6 +61,22 @@ pub(crate) fn segment_record() -> SegmentRecord {
         store: STORE,
         segment: SegmentId(0x0001_0203_0405),
         class: SegmentClass::Small,
+    }
+}
+
+pub(crate) fn part_map() -> PartMap {
+    let stretch = |offset, length_bytes, age| PartStretch {
+        offset,
+        length_bytes,
+        age,
+    };
+    PartMap {
+        length_bytes: 1 << 40,
+        stretches: vec![
+            stretch(0, 5, 9),
+            stretch(5, 4096, 7),
+            stretch((1 << 40) - 3, 3, u64::MAX),
+        ],
     }
 }
 
@@ -213,6 +229,15 @@ fn framed() -> Vec<Sample> {
             rewrite: |bytes| Superblock::decode(bytes)?.encode(),
             value: format!("{:?}", superblock()),
             show: |bytes| Ok(format!("{:?}", Superblock::decode(bytes)?)),
+        },
+        Sample {
+            name: "part_map",
+            preserves: "stretches that touch, of several ages",
+            bytes: part_map().encode().unwrap(),
+            framed: true,
+            rewrite: |bytes| PartMap::decode(bytes)?.encode(),
+            value: format!("{:?}", part_map()),
+            show: |bytes| Ok(format!("{:?}", PartMap::decode(bytes)?)),
         },
         Sample {
             name: "segment_record",

@@ -17,8 +17,8 @@ use backstay_format::wire::{
 };
 use backstay_format::{
     ArchiveRoot, ArchiveSuperblock, ArchiveTable, CatalogState, CatalogSuperblock, FormatError,
-    Heir, Page, RankEntry, RankRoot, RootSlot, Round, SegmentHeader, SegmentRecord, StreamRoot,
-    StripeLogHead, Superblock, VariableDescriptor,
+    Heir, Page, PartMap, RankEntry, RankRoot, RootSlot, Round, SegmentHeader, SegmentRecord,
+    StreamRoot, StripeLogHead, Superblock, VariableDescriptor,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -171,6 +171,12 @@ fn of_stores() -> Vec<Case> {
 
 fn of_archives() -> Vec<Case> {
     vec![
+        case(
+            "PartMap",
+            vec![samples::part_map()],
+            PartMap::encode,
+            |_, bytes| PartMap::decode(bytes),
+        ),
         case(
             "ArchiveSuperblock",
             vec![archive_samples::superblock()],
