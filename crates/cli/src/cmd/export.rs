@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `backstay export`: a variable as .npy, a checkpoint as .npz or .safetensors, its files as files.
 
+mod parts;
 mod tensors;
 
 use crate::output::{Failure, complain, counted, human_bytes, print_json, progress, result};
@@ -8,10 +9,13 @@ use crate::select::{self, Places};
 use crate::view::{CheckpointView, short};
 use crate::{interrupt, npy};
 use backstay::{ElementType, ErrorKind};
+use backstay_base::io::parts::split_part;
 use backstay_format::StoredFile;
 use backstay_inspect::{Array, Checkpoint, StoredPart, StoredVariable, Stores, Wanted, file_name};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -211,11 +215,16 @@ fn export_files(args: &ExportArgs) -> Result<(), Failure> {
         let to = (&*args.output, &**name);
         stores.write_file(checkpoint.id, (part, file), to, &mut |bytes| bar.inc(bytes))?;
     }
+    let joined = joined(args, &pieces)?;
     bar.finish_and_clear();
     let folder = args.output.display().to_string();
     if args.json {
         let view = |piece: &FilePiece<'_>| FileView {
-            name: piece.name.display().to_string(),
+            name: match whole_of(&piece.name) {
+                Some(whole) if joined.contains(&args.output.join(whole)) => whole.display(),
+                _ => piece.name.display(),
+            }
+            .to_string(),
             variable: piece.part.descriptor.name.clone(),
             rank: piece.part.rank,
             bytes: piece.file.length_bytes,
@@ -227,12 +236,37 @@ fn export_files(args: &ExportArgs) -> Result<(), Failure> {
         });
         return Ok(());
     }
-    let (id, count) = (short(checkpoint.id), counted(pieces.len(), "file"));
+    let is_joined = |piece: &&FilePiece<'_>| {
+        let whole = whole_of(&piece.name).map(|whole| args.output.join(whole));
+        whole.is_some_and(|whole| joined.contains(&whole))
+    };
+    let count = pieces.iter().filter(|piece| !is_joined(piece)).count() + joined.len();
+    let (id, count) = (short(checkpoint.id), counted(count, "file"));
     result(&format!(
         "{folder}: checkpoint {id}, {count}, {}",
         human_bytes(total)
     ));
     Ok(())
+}
+
+/// The name of the file that this is the name of a part of.
+fn whole_of(name: &Path) -> Option<&Path> {
+    let (whole, _) = split_part(name.as_os_str().as_bytes())?;
+    Some(Path::new(OsStr::from_bytes(whole)))
+}
+
+/// Files that were put together of their parts: not where only one rank's were asked for, or one part by its name.
+fn joined(args: &ExportArgs, pieces: &[FilePiece<'_>]) -> Result<Vec<PathBuf>, Failure> {
+    let is_asked = |wanted: &String| {
+        let mut wholes = pieces.iter().map(|piece| whole_of(&piece.name));
+        wholes.all(|whole| whole == Some(Path::new(wanted)))
+    };
+    if args.rank.is_some() || !args.variable.as_ref().is_none_or(is_asked) {
+        return Ok(Vec::new());
+    }
+    let exported = pieces.iter();
+    let exported = exported.map(|piece| (args.output.join(&piece.name), piece.file));
+    parts::join(&exported.collect::<Vec<_>>())
 }
 
 /// The files of these parts under their names; where ranks have one of the same name, with their rank.
@@ -246,7 +280,10 @@ fn file_pieces<'a>(
         let (Some(name), Some(file)) = (file_name(part), part.descriptor.file.as_ref()) else {
             continue;
         };
-        let is_it = |wanted: &String| *wanted == part.descriptor.name || Path::new(wanted) == name;
+        let is_it = |wanted: &String| {
+            let path = Path::new(wanted);
+            *wanted == part.descriptor.name || path == name || whole_of(&name) == Some(path)
+        };
         if args.variable.as_ref().is_none_or(is_it) {
             *count.entry(name.clone()).or_default() += 1;
             pieces.push(FilePiece { name, part, file });

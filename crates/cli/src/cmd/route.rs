@@ -98,7 +98,8 @@ impl RouteArgs {
         };
         let here =
             std::env::current_dir().map_err(|error| Failure::output("this folder", &error))?;
-        parse(&self.route, &here, command.ranks()).map_err(Failure::usage)?;
+        let routes = parse(&self.route, &here, command.ranks()).map_err(Failure::usage)?;
+        let shared = routes.rules.iter().any(|rule| rule.shared);
         if let Some(program) = command.program() {
             let by_library = self.route_by == Means::Preload;
             program::check(program, by_library).map_err(Failure::usage)?;
@@ -126,6 +127,7 @@ impl RouteArgs {
             own: own.into(),
             words,
             by,
+            shared,
             own_names,
             reach,
         }))
