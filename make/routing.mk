@@ -47,6 +47,9 @@ TESTS += test-routed
 routed-programs: setup program preload
 	@mkdir -p $(ROUTED)
 	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/routed.openmpi tests/cluster/routed.c
+	for mpi in openmpi mpich; do \
+	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/onefile.$$mpi tests/cluster/onefile.c || exit; \
+	done
 	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTED)/
 
 test-routed: routed-programs ## Unchanged programs on several nodes: ranks killed, a node lost, ranks on other nodes

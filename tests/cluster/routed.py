@@ -25,19 +25,24 @@ ROUTING = pathlib.Path(__file__).resolve().parents[1] / "routing"
 class Routed:
     """`backstay run --route` in the head, with the program over nodes: {node: ranks}."""
 
-    def __init__(self, cluster, settings, counts, *options, steps=100000, words=3000, pause_us=20000, allowed="^$"):
+    patterns, quiet, mpi = PATTERNS, "0", "openmpi"
+
+    def __init__(self, cluster, settings, counts, *options, allowed="^$", **words):
         self.cluster, self.counts, self.allowed = cluster, counts, allowed
         self.folder = cluster.folder / "work"
         (self.folder / "out").mkdir(parents=True, exist_ok=True)
         number = len(list(self.folder.glob("log.*")))
         self.log, self.events_file = self.folder / f"log.{number}", self.folder / f"events.{number}"
-        program = [settings.programs / "routed.openmpi", steps, words, pause_us]
-        routes = [word for pattern in PATTERNS for word in ("--route", pattern)]
+        program = self.program(settings, **words)
+        routes = [word for pattern in self.patterns for word in ("--route", pattern)]
         command = [settings.programs / "backstay", "run", "--events", self.events_file, "--pause-s", "0.1", "--grace-s", "0",
-                   "--route-quiet", "0", *routes, *options, "--", *cluster.mpirun("openmpi", counts, program)]
+                   "--route-quiet", self.quiet, *routes, *options, "--", *cluster.mpirun(self.mpi, counts, program)]
         environment = {"BACKSTAY_JOB": "routed", "BACKSTAY_TIMEOUT_MS": "20000", "BACKSTAY_REDUNDANCY": "xor"}
         with open(self.log, "wb") as log:
             self.process = cluster.start(HEAD, command, environment, self.folder, stdout=log, stderr=log)
+
+    def program(self, settings, steps=100000, words=3000, pause_us=20000):
+        return [settings.programs / "routed.openmpi", steps, words, pause_us]
 
     def text(self):
         return self.log.read_text(errors="replace")
@@ -99,15 +104,30 @@ class Routed:
         return code
 
 
+class OneFile(Routed):
+    """A program that writes one file of all ranks, by MPI-IO or, `plain`, by pwrite."""
+
+    patterns, quiet = ["out/field.*;shared"], "0.3"
+
+    def __init__(self, cluster, settings, counts, mpi, *options, **words):
+        self.mpi = mpi
+        super().__init__(cluster, settings, counts, *options, **words)
+
+    def program(self, settings, steps=900, blocks=301, pause_us=400000, plain=False):
+        return [settings.programs / f"onefile.{self.mpi}", steps, blocks, pause_us, *(["plain"] if plain else [])]
+
+
 def is_program(pid):
     """Whether a process is a rank or a routing agent."""
     words = words_of(pid)
-    return "route-agent" in words[:3] or "".join(words[:1]).endswith("routed.openmpi")
+    names = ("routed.openmpi", "onefile.openmpi", "onefile.mpich")
+    return "route-agent" in words[:3] or "".join(words[:1]).endswith(names)
 
 
-def judge_starts(run, exact):
-    """Each start found what the one before it had begun at most, and, if `exact`, what it had done at least."""
-    done, begun = 0, 0
+def judge_starts(run, exact, before=0):
+    """Each start found what the one before it had begun at most, and, if `exact`, what it had done at least; the first
+    what an earlier run had begun."""
+    done, begun = 0, before
     for line in run.text().splitlines():
         word, _, value = line.partition(" ")
         if word not in ("found", "begun", "done") or not value.isdigit():
@@ -268,6 +288,40 @@ def calls_are_those_of_a_file_system(settings):
         expect(names == [], f"on the file system are {names}")
 
 
+def one_file(settings, mpi, plain=False):
+    """One file of ranks on three nodes, in blocks that no page ends: killed, and found whole on as many nodes and on fewer."""
+    with Cluster(3) as cluster:
+        found, begun = [], 0
+        for counts in ({0: 2, 1: 2, 2: 2}, {1: 3, 2: 2}):
+            run = OneFile(cluster, settings, counts, mpi, plain=plain)
+            run.wait_found(1)
+            found += run.values("found")
+            run.wait_steps(4)
+            run.kill_rank(1)
+            run.wait_found(2)
+            found += run.values("found")[-1:]
+            run.wait_steps(3)
+            run.kill()
+            judge_starts(run, exact=False, before=begun)
+            # What ranks say as they are killed may not arrive.
+            begun = run.values("begun")[-1] + 1
+            expect(not list((run.folder / "out").iterdir()), "routed files stand on the file system")
+        expect(found == sorted(found) and 0 < found[1] < found[-1], f"found {found}")
+        return f"found {found}"
+
+
+def one_file_of_all_nodes_by_ompio(settings):
+    return one_file(settings, "openmpi")
+
+
+def one_file_of_all_nodes_by_romio(settings):
+    return one_file(settings, "mpich")
+
+
+def one_file_of_all_nodes_by_pwrite(settings):
+    return one_file(settings, "openmpi", plain=True)
+
+
 def what_cannot_be_routed_is_said_before_the_start(settings):
     with Cluster(2) as cluster:
         base = [settings.programs / "backstay", "run", "--job", "refused", "--route", "out/r.*"]
@@ -285,7 +339,8 @@ def what_cannot_be_routed_is_said_before_the_start(settings):
 
 
 TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
-         an_agent_that_dies_ends_the_start, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
+         an_agent_that_dies_ends_the_start, one_file_of_all_nodes_by_ompio, one_file_of_all_nodes_by_romio,
+         one_file_of_all_nodes_by_pwrite, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
          calls_are_those_of_a_file_system,
          what_cannot_be_routed_is_said_before_the_start]
 

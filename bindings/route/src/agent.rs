@@ -25,6 +25,10 @@ static FILE_OF: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// How many of them were mapped for writing.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// How many of them several nodes write.
+static SHARED_FILES: AtomicUsize = AtomicUsize::new(0);
+/// So many stretches that were written are told at once.
+const TOLD_AT_ONCE: usize = 900;
 static PID: AtomicI32 = AtomicI32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 static SHARED: Shared = Shared {
@@ -40,16 +44,19 @@ struct Open {
     /// Its inode, once it was mapped for writing.
     mapped: Option<u64>,
     failed: bool,
+    /// Of one that several nodes write, what was written and not told yet: begin and end.
+    written: Option<Vec<(u64, u64)>>,
 }
 
 impl Open {
     /// A file that one descriptor has.
-    fn once(name: Vec<u8>) -> Self {
+    fn once(name: Vec<u8>, is_shared: bool) -> Self {
         Self {
             name,
             descriptors: 1,
             mapped: None,
             failed: false,
+            written: is_shared.then(Vec::new),
         }
     }
 }
@@ -305,8 +312,11 @@ pub(crate) fn open<T>(
         }
         return opened.map(|(opened, _)| opened);
     };
-    guard.files().insert(id, Open::once(routed.name.clone()));
+    let is_shared = routed.part.is_some();
+    let file = Open::once(routed.name.clone(), is_shared);
+    guard.files().insert(id, file);
     OPEN.fetch_add(1, Ordering::Relaxed);
+    SHARED_FILES.fetch_add(usize::from(is_shared), Ordering::Relaxed);
     place.store(id, Ordering::Relaxed);
     opened.map(|(opened, _)| opened)
 }
@@ -342,14 +352,98 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
         return;
     }
     let failed = c_int::from(file.failed);
-    guard.files().remove(&id);
+    tell_written(guard, id);
+    let former = guard.files().remove(&id);
     OPEN.fetch_sub(1, Ordering::Relaxed);
+    if former.is_some_and(|file| file.written.is_some()) {
+        SHARED_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
     let message = Message::plain(Kind::Closed, id, failed);
     if names::spec().is_some_and(Places::is_spread) {
         // Other nodes see it before this process goes on.
         tell_and_wait(guard, &message);
     } else {
         tell(guard, &message);
+    }
+}
+
+/// Tells what was written of a file that several nodes write.
+fn tell_written(guard: &mut Guard, id: u32) {
+    let file = guard.files().get_mut(&id);
+    let written = file
+        .and_then(|file| file.written.as_mut())
+        .map(std::mem::take);
+    for some in written.unwrap_or_default().chunks(TOLD_AT_ONCE) {
+        let pairs = some.iter().flat_map(|(begin, end)| [*begin, end - begin]);
+        let bytes: Vec<u8> = pairs.flat_map(u64::to_le_bytes).collect();
+        let message = Message {
+            kind: Kind::Wrote,
+            id,
+            value: 0,
+            first: &bytes,
+            second: &[],
+        };
+        tell(guard, &message);
+    }
+}
+
+/// The file of a descriptor, if several nodes write it at once; 0 if not.
+pub(crate) fn shared(fd: c_int) -> u32 {
+    if SHARED_FILES.load(Ordering::Relaxed) == 0 || !is_own() {
+        return 0;
+    }
+    let place = usize::try_from(fd).ok().and_then(|fd| FILE_OF.get(fd));
+    let id = place.map_or(0, |place| place.load(Ordering::Relaxed));
+    if id == 0 {
+        return 0;
+    }
+    let mut guard = Guard::take();
+    let file = guard.files().get(&id);
+    if file.is_some_and(|file| file.written.is_some()) {
+        id
+    } else {
+        0
+    }
+}
+
+/// The name of a file.
+pub(crate) fn name_of(id: u32) -> Option<Vec<u8>> {
+    let mut guard = Guard::take();
+    guard.files().get(&id).map(|file| file.name.clone())
+}
+
+/// So many bytes of a file that several nodes write were written at `begin`.
+pub(crate) fn wrote(id: u32, begin: u64, count: u64) {
+    note_written(&mut Guard::take(), id, begin, count);
+}
+
+/// Writes by `write` where the descriptor stands; nobody of this process moves it meanwhile.
+pub(crate) fn write_in_turn(id: u32, fd: c_int, write: impl FnOnce() -> isize) -> isize {
+    let mut guard = Guard::take();
+    // SAFETY: any descriptor.
+    let begin = unsafe { next::lseek(fd, 0, libc::SEEK_CUR) };
+    let written = write();
+    if let (Ok(begin), Ok(count)) = (u64::try_from(begin), u64::try_from(written)) {
+        note_written(&mut guard, id, begin, count);
+    }
+    written
+}
+
+fn note_written(guard: &mut Guard, id: u32, begin: u64, count: u64) {
+    let file = guard.files().get_mut(&id);
+    let Some(written) = file.and_then(|file| file.written.as_mut()) else {
+        return;
+    };
+    let end = begin.saturating_add(count);
+    if count == 0 {
+        return;
+    }
+    match written.last_mut() {
+        Some(last) if last.1 == begin => last.1 = end,
+        _ => written.push((begin, end)),
+    }
+    if written.len() >= TOLD_AT_ONCE {
+        tell_written(guard, id);
     }
 }
 
@@ -481,7 +575,8 @@ fn take_over(spec: &Places, fd: c_int) {
             second: &[],
         };
         tell(&mut guard, &message);
-        guard.files().insert(id, Open::once(name));
+        // Of one that several nodes write the agent knows that not all was told.
+        guard.files().insert(id, Open::once(name, false));
         OPEN.fetch_add(1, Ordering::Relaxed);
         id
     };

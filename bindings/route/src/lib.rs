@@ -35,6 +35,7 @@ extern "C" fn begin() {
     if names::spec().is_none() {
         return;
     }
+    next::find_early();
     agent::begin();
     // SAFETY: the functions stay: the library is never unloaded. Registered first, it is called last.
     unsafe {

@@ -8,7 +8,7 @@ use crate::next;
 pub(crate) use backstay_route::place::Routed;
 use backstay_route::place::{PATH_BYTES, Places, View, absolute};
 use backstay_route::table::Table;
-use backstay_route::{TABLE_FILE, VARIABLE};
+use backstay_route::{PART_FILE, TABLE_FILE, VARIABLE};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -28,7 +28,15 @@ fn read_spec() -> Option<Places> {
     // On several nodes it is a link, and what the kernel says of places is without.
     let folder = real_folder(libc::AT_FDCWD, &folder).unwrap_or(folder);
     let join = |name: &str| [&folder[..], b"/", name.as_bytes()].concat();
-    let path = CString::new(join(TABLE_FILE)).ok()?;
+    let table = Table::decode(&read_file(join(TABLE_FILE))?)?;
+    let behind = read_file(join(PART_FILE));
+    let is_spread = |far: &[u8]| real_folder(libc::AT_FDCWD, far).is_some();
+    Some(Places::new(folder, table, is_spread, behind))
+}
+
+/// What a file has, all of it.
+fn read_file(path: Vec<u8>) -> Option<Vec<u8>> {
+    let path = CString::new(path).ok()?;
     let mut bytes = Vec::new();
     // SAFETY: a path that ends in zero, and a buffer of the length that is named.
     unsafe {
@@ -47,10 +55,7 @@ fn read_spec() -> Option<Places> {
         }
         next::close(fd);
     }
-    let table = Table::decode(&bytes)?;
-    Some(Places::new(folder, table, |far| {
-        real_folder(libc::AT_FDCWD, far).is_some()
-    }))
+    Some(bytes)
 }
 
 /// This process, in a call with this descriptor of a folder.
@@ -71,6 +76,11 @@ fn quietly<T>(find: impl FnOnce() -> T) -> T {
     let found = find();
     next::set_errno(kept);
     found
+}
+
+/// The places of a name.
+pub(crate) fn routed_of(name: Vec<u8>) -> Option<Routed> {
+    spec()?.routed(name)
 }
 
 /// A name as it was given, if it can be one of a file.

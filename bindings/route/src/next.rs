@@ -5,7 +5,10 @@
 
 #![expect(non_snake_case, reason = "names of the C library")]
 
-use libc::{DIR, FILE, dirent, gid_t, mode_t, off_t, size_t, timespec, timeval, uid_t, utimbuf};
+use libc::{
+    DIR, FILE, aiocb, dirent, gid_t, iovec, mode_t, off_t, size_t, timespec, timeval, uid_t,
+    utimbuf,
+};
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -17,6 +20,9 @@ impl Missing for c_int {
     const VALUE: Self = -1;
 }
 impl Missing for c_long {
+    const VALUE: Self = -1;
+}
+impl Missing for isize {
     const VALUE: Self = -1;
 }
 impl Missing for () {
@@ -47,6 +53,19 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     set_errno(kept);
     found.store(function, Ordering::Release);
     function
+}
+
+/// Finds what is called in handlers of signals, where nothing may be looked up.
+pub(crate) fn find_early() {
+    let kept = errno();
+    // SAFETY: they fail at once: there is no such descriptor.
+    unsafe {
+        write(-1, std::ptr::null(), 0);
+        pwrite(-1, std::ptr::null(), 0, 0);
+        lseek(-1, 0, 0);
+        fstat(-1, std::ptr::null_mut());
+    }
+    set_errno(kept);
 }
 
 macro_rules! next {
@@ -140,6 +159,22 @@ next! {
     glob(pattern: Path, flags: c_int, error: *mut c_void, found: *mut c_void) -> c_int;
     mmap(address: *mut c_void, length: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
     munmap(address: *mut c_void, length: size_t) -> c_int;
+    lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fstat(fd: c_int, about: *mut libc::stat) -> c_int;
+    __fxstat(version: c_int, fd: c_int, about: *mut libc::stat) -> c_int;
+    write(fd: c_int, bytes: *const c_void, count: size_t) -> isize;
+    writev(fd: c_int, pieces: *const iovec, count: c_int) -> isize;
+    pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> isize;
+    pwritev(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t) -> isize;
+    pwritev2(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize;
+    aio_write(what: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut c_void) -> c_int;
+    ftruncate(fd: c_int, length: off_t) -> c_int;
+    fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int;
+    sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> isize;
+    splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, count: size_t, flags: c_uint) -> isize;
+    copy_file_range(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, count: size_t,
+        flags: c_uint) -> isize;
     exit(status: c_int) -> ();
     quick_exit(status: c_int) -> ();
     _exit(status: c_int) -> ();

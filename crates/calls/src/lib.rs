@@ -157,7 +157,7 @@ impl Calls {
         let table = Table::decode(&table).ok_or("the agent's table cannot be read")?;
         let is_spread = folder.join(FAR).exists();
         let bytes = folder.as_os_str().as_bytes().to_vec();
-        let places = Arc::new(Places::new(bytes, table, |_| is_spread));
+        let places = Arc::new(Places::new(bytes, table, |_| is_spread, None));
         let socket = Arc::new(
             open_socket(&folder).map_err(|error| failed("making a socket", error.into()))?,
         );

@@ -30,3 +30,9 @@ pub const NEAR: &str = "near";
 pub const CALLS: &str = "calls";
 /// The variable of the environment by which it is told to, with the folder of the agent.
 pub const CALLS_VARIABLE: &str = "BACKSTAY_ROUTE_CALLS";
+/// What this node writes of files that several nodes write at once. It is there where there are such.
+pub const PARTS: &str = "parts";
+/// Hints for ROMIO, for such files.
+pub const HINTS_FILE: &str = "romio-hints";
+/// A file that has what stands behind a name there.
+pub const PART_FILE: &str = "part";

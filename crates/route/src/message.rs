@@ -36,13 +36,16 @@ pub enum Kind {
     Look,
     /// Put `first`, which is not on this node, in the folder [`crate::NEAR`]. Answered.
     Fetch,
+    /// This process wrote bytes of its file `id`, which several nodes write: `first` has pairs of 8 bytes each, where they
+    /// begin and how many they are, little-endian.
+    Wrote,
     /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
     List,
     /// This connection is of the process `value`, whose calls are told to who made it. Said first.
     SpeaksFor,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Open,
     Kind::NotOpened,
     Kind::Closed,
@@ -55,6 +58,7 @@ const KINDS: [Kind; 14] = [
     Kind::Bye,
     Kind::Look,
     Kind::Fetch,
+    Kind::Wrote,
     Kind::List,
     Kind::SpeaksFor,
 ];

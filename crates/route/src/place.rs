@@ -5,7 +5,7 @@
 //! is not; what no pattern can match makes no call of the kernel.
 
 use crate::table::{Found, Table};
-use crate::{FAR, LIVE, NEAR};
+use crate::{FAR, LIVE, NEAR, PARTS};
 use std::ffi::CString;
 
 /// The longest path, with its zero byte.
@@ -22,6 +22,8 @@ pub struct Places {
     live: Vec<u8>,
     /// Where files of other nodes are to be seen, and to be read, if there are any.
     far: Option<[Vec<u8>; 2]>,
+    /// Where this node writes its parts of files that several nodes write, and what stands behind their names.
+    parts: Option<[Vec<u8>; 2]>,
 }
 
 /// A routed name.
@@ -33,6 +35,8 @@ pub struct Routed {
     pub live: CString,
     /// Where it is if it is on another node.
     pub far: Option<Far>,
+    /// Where this node writes its part, if several nodes write the file at once. Then it is never where it leads.
+    pub part: Option<CString>,
 }
 
 /// The places of a name of another node.
@@ -57,11 +61,18 @@ fn join(folder: &[u8], name: &str) -> Vec<u8> {
 }
 
 impl Places {
-    /// Those of an agent's folder, by its real path; `is_spread`: there are other nodes.
-    pub fn new(folder: Vec<u8>, table: Table, is_spread: impl FnOnce(&[u8]) -> bool) -> Self {
+    /// Those of an agent's folder, by its real path; `is_spread`: there are other nodes; `behind` stands behind the
+    /// names of parts, where there are any.
+    pub fn new(
+        folder: Vec<u8>,
+        table: Table,
+        is_spread: impl FnOnce(&[u8]) -> bool,
+        behind: Option<Vec<u8>>,
+    ) -> Self {
         let far = [join(&folder, FAR), join(&folder, NEAR)];
         Self {
             live: join(&folder, LIVE),
+            parts: behind.map(|behind| [join(&folder, PARTS), behind]),
             far: is_spread(&far[0]).then_some(far),
             folder,
             table,
@@ -85,7 +96,12 @@ impl Places {
 
     /// The name of a place: what a place was made of.
     pub fn name_of(&self, place: &[u8]) -> Option<Vec<u8>> {
-        let rest = place.strip_prefix(&self.live[..])?.strip_prefix(b"/")?;
+        let (below, behind) = match &self.parts {
+            Some([parts, behind]) if place.starts_with(parts) => (parts, &behind[..]),
+            _ => (&self.live, &b""[..]),
+        };
+        let rest = place.strip_prefix(&below[..])?.strip_prefix(b"/")?;
+        let rest = rest.strip_suffix(behind)?;
         let slash = rest.iter().position(|&byte| byte == b'/')?;
         let folder = std::str::from_utf8(&rest[..slash]).ok()?.parse().ok()?;
         let name = self.table.path(folder, &rest[slash + 1..])?;
@@ -107,10 +123,23 @@ impl Places {
         if last.is_empty() || last == b"." || last == b".." || !self.table.may_end_in(last) {
             return None;
         }
-        let name = absolute(path, view)?;
-        let Found { folder, rest, .. } = self.table.find(&name)?;
+        self.routed(absolute(path, view)?)
+    }
+
+    /// An absolute path, if it is a routed name.
+    pub fn routed(&self, name: Vec<u8>) -> Option<Routed> {
+        let found = self.table.find(&name)?;
+        let Found { folder, rest, .. } = found;
         let (live, far) = self.places(folder, rest)?;
-        Some(Routed { name, live, far })
+        let parts = self.parts.as_ref().filter(|_| self.table.is_shared(&found));
+        let part = parts
+            .and_then(|[parts, behind]| Self::place(parts, folder, &[rest, &behind[..]].concat()));
+        Some(Routed {
+            name,
+            live,
+            far,
+            part,
+        })
     }
 
     /// The place of a folder that routed names can be in, and its own path; `path` need not be there.
@@ -128,7 +157,12 @@ impl Places {
     pub fn folder_at(&self, name: Vec<u8>) -> Option<Routed> {
         let (folder, rest) = self.table.find_folder(&name)?;
         let (live, far) = self.places(folder, rest)?;
-        Some(Routed { name, live, far })
+        Some(Routed {
+            name,
+            live,
+            far,
+            part: None,
+        })
     }
 }
 
@@ -211,7 +245,7 @@ mod tests {
             let (folder, rest) = table::split(pattern.as_bytes());
             table.add(&folder, &rest).expect(pattern);
         }
-        Places::new(b"/shm/route".to_vec(), table, |_| false)
+        Places::new(b"/shm/route".to_vec(), table, |_| false, None)
     }
 
     #[test]

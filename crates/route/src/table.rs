@@ -3,15 +3,21 @@
 //! In from: `pattern`, the agent. Out to: the preload library, which reads it from a file.
 //! Invariants: a path belongs to the first pattern that it matches; its place is that of its folder, which is the part
 //! of the pattern before the first wildcard, and what follows there: no longer than the path itself.
-//! Format: for each pattern its folder and the rest of it, each with a zero byte after it.
+//! Format: for each pattern its folder and the rest of it, each with a zero byte after it; before the folder a `+` where
+//! several nodes write one file.
 
 use crate::pattern::{Component, Field};
+
+/// Before the folder of a pattern: folders begin with a `/`.
+const SHARED: u8 = b'+';
 
 /// A pattern with the folder below which its names are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     /// Which of [`Table::folders`].
     pub folder: usize,
+    /// Several nodes write one file of such a name at once.
+    pub shared: bool,
     rest: Vec<u8>,
     components: Vec<Component>,
 }
@@ -75,10 +81,24 @@ impl Table {
         let components = parts?;
         self.patterns.push(Pattern {
             folder: at,
+            shared: false,
             rest: rest.to_vec(),
             components,
         });
         Ok(())
+    }
+
+    /// Of the pattern that was added last: several nodes write one file of such a name at once.
+    pub fn share_last(&mut self) {
+        if let Some(pattern) = self.patterns.last_mut() {
+            pattern.shared = true;
+        }
+    }
+
+    /// Whether several nodes write one file of a name at once.
+    pub fn is_shared(&self, found: &Found<'_>) -> bool {
+        let pattern = self.patterns.get(found.pattern);
+        pattern.is_some_and(|pattern| pattern.shared)
     }
 
     /// The folders of all patterns.
@@ -197,6 +217,9 @@ impl Table {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for pattern in &self.patterns {
+            if pattern.shared {
+                bytes.push(SHARED);
+            }
             bytes.extend(&self.folders[pattern.folder]);
             bytes.push(0);
             bytes.extend(&pattern.rest);
@@ -214,7 +237,11 @@ impl Table {
             if folder.is_empty() {
                 return parts.next().is_none().then_some(table);
             }
-            table.add(folder, parts.next()?).ok()?;
+            let shared = folder.strip_prefix(&[SHARED]);
+            table.add(shared.unwrap_or(folder), parts.next()?).ok()?;
+            if shared.is_some() {
+                table.share_last();
+            }
         }
     }
 }

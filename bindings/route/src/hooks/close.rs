@@ -116,6 +116,14 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    if command == libc::F_SETFL
+        && argument.addr() & libc::O_APPEND as usize != 0
+        && agent::shared(fd) != 0
+    {
+        // Where the end is on other nodes the kernel does not know.
+        next::set_errno(libc::EINVAL);
+        return -1;
+    }
     // SAFETY: the program's promise.
     let outcome = unsafe { next::fcntl(fd, command, argument) };
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {

@@ -27,6 +27,11 @@ unsafe extern "C" fn mmap(
         if fd < 0 || !is_shared || !agent::is_open(fd) {
             return next::mmap(address, length, access, flags, fd, offset);
         }
+        if agent::shared(fd) != 0 {
+            // What is written through a mapping is not told by anybody.
+            next::set_errno(libc::EACCES);
+            return libc::MAP_FAILED;
+        }
         let inode = match reserve(fd, length, offset) {
             Ok(inode) => inode,
             Err(error) => {

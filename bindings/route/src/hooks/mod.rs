@@ -10,6 +10,7 @@ pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod process;
 pub(crate) mod stat;
+pub(crate) mod write;
 
 use crate::names::Routed;
 use crate::next;

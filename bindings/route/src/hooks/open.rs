@@ -16,6 +16,22 @@ fn writes(flags: c_int) -> bool {
         && (access != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
 }
 
+/// Opens this node's part of a file that several nodes write: to write alone, since what others write is not in it, and
+/// for no other program, which would not tell what it writes. Whether it may be new, and whether what it has goes, the
+/// agent decided.
+fn open_part(part: &CStr, flags: c_int, mode: c_uint) -> c_int {
+    // Without O_CREAT there is no mode among the arguments.
+    let mode = if flags & libc::O_CREAT == 0 {
+        0o600
+    } else {
+        mode
+    };
+    let not = libc::O_ACCMODE | libc::O_TRUNC | libc::O_EXCL | libc::O_DIRECT;
+    let flags = flags & !not | libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
+    // SAFETY: a path that ends in zero.
+    unsafe { next::openat(libc::AT_FDCWD, part.as_ptr(), flags, mode) }
+}
+
 /// Opens the place of a name. Memory that knows no direct access is opened without.
 fn open_place(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: a path that ends in zero.
@@ -50,6 +66,17 @@ fn brought<T>(routed: &Routed, open: impl Fn(*const c_char) -> Option<T>) -> Opt
     None
 }
 
+fn open_to_write(routed: &Routed, flags: c_int, mode: c_uint) -> c_int {
+    let open = || {
+        let fd = match &routed.part {
+            Some(part) => open_part(part, flags, mode),
+            None => open_place(routed, flags, mode),
+        };
+        Some(fd).filter(|&fd| fd >= 0).map(|fd| (fd, fd))
+    };
+    agent::open(routed, flags, open).unwrap_or(-1)
+}
+
 unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's promise.
     let routed = unsafe { resolve(folder, path) };
@@ -59,12 +86,7 @@ unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint
         return unsafe { next::openat(folder, path, flags, mode) };
     };
     if writes(flags) {
-        let open = || {
-            Some(open_place(&routed, flags, mode))
-                .filter(|&fd| fd >= 0)
-                .map(|fd| (fd, fd))
-        };
-        return agent::open(&routed, flags, open).unwrap_or(-1);
+        return open_to_write(&routed, flags, mode);
     }
     let fd = read_place(&routed, flags, mode);
     // SAFETY: the program's promise.
@@ -192,6 +214,11 @@ unsafe fn stream(
         }
         return file;
     }
+    if routed.part.is_some() {
+        // What a stream writes is not seen here.
+        next::set_errno(libc::EOPNOTSUPP);
+        return std::ptr::null_mut();
+    }
     let opened = agent::open(&routed, flags, || {
         let file = open(routed.live.as_ptr());
         // SAFETY: a stream that was just opened.
@@ -249,17 +276,13 @@ unsafe extern "C" fn truncate(path: *const c_char, length: libc::off_t) -> c_int
         // SAFETY: the program's promise.
         return unsafe { next::truncate(path, length) };
     };
-    let open = || {
-        Some(open_place(&routed, libc::O_WRONLY | libc::O_CLOEXEC, 0))
-            .filter(|&fd| fd >= 0)
-            .map(|fd| (fd, fd))
-    };
-    let Some(fd) = agent::open(&routed, libc::O_WRONLY, open) else {
+    let fd = open_to_write(&routed, libc::O_WRONLY | libc::O_CLOEXEC, 0);
+    if fd < 0 {
         return -1;
-    };
+    }
     // SAFETY: opened above.
     unsafe {
-        let outcome = libc::ftruncate(fd, length);
+        let outcome = super::write::ftruncate(fd, length);
         let kept = next::errno();
         super::close::close(fd);
         next::set_errno(kept);

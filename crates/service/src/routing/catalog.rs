@@ -5,9 +5,10 @@
 //! program can know, has the lower number.
 
 use super::talk::{About, Answer, Place};
+use backstay_base::io::parts::split_part;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
 struct Entry {
@@ -23,6 +24,10 @@ struct Entry {
 pub(super) struct Catalog {
     entries: BTreeMap<Vec<u8>, Entry>,
     last: u64,
+    /// Of files that several nodes write: the opening that is now, or was last.
+    ages: BTreeMap<Vec<u8>, u64>,
+    /// Those that were removed: when, among all closes.
+    removed: BTreeMap<Vec<u8>, u64>,
     /// By agent, orders that were given out and that it did not say yet to have.
     given: BTreeMap<u32, Vec<u64>>,
 }
@@ -75,6 +80,93 @@ impl Catalog {
         Answer::Claimed(Some(owner))
     }
 
+    /// Parts of a file that several nodes write, and whether somebody writes them.
+    pub(super) fn parts(&self, name: &[u8]) -> Vec<(Vec<u8>, Place, bool)> {
+        let from = self.entries.range(name.to_vec()..);
+        let begin = from.take_while(|(other, _)| other.starts_with(name));
+        let parts = begin.filter(|(other, _)| split_part(other).is_some_and(|(of, _)| of == name));
+        parts
+            .map(|(part, entry)| (part.clone(), entry.place.clone(), entry.written))
+            .collect()
+    }
+
+    /// `rank` is about to open its part of a file that several nodes write.
+    pub(super) fn claim_part(&mut self, rank: u32, part: &[u8], flags: u32) -> Answer {
+        let Some((name, _)) = split_part(part) else {
+            return Answer::Refused(Errno::INVAL.raw_os_error());
+        };
+        let flags = OFlags::from_bits_retain(flags);
+        let parts = self.parts(name);
+        if parts.is_empty() && !flags.contains(OFlags::CREATE) {
+            return Answer::Refused(Errno::NOENT.raw_os_error());
+        }
+        if !parts.is_empty() && flags.contains(OFlags::CREATE | OFlags::EXCL) {
+            return Answer::Refused(Errno::EXIST.raw_os_error());
+        }
+        self.last += 1;
+        let last = self.last;
+        let age = self.ages.entry(name.to_vec()).or_insert(0);
+        if !parts.iter().any(|(_, _, written)| *written) {
+            *age = last.max(*age + 1);
+        }
+        let age = *age;
+        if let Some(entry) = self.entries.get_mut(part) {
+            entry.written = true;
+            return Answer::ClaimedPart { age, born: None };
+        }
+        let place = Place {
+            owner: rank,
+            order: last,
+            about: NEW,
+        };
+        let entry = Entry {
+            place,
+            written: true,
+            former: Vec::new(),
+        };
+        self.entries.insert(part.to_vec(), entry);
+        let born = Some(last);
+        Answer::ClaimedPart { age, born }
+    }
+
+    /// It is known in which opening a part was written last.
+    pub(super) fn note_age(&mut self, part: &[u8], age: u64) {
+        if let Some((name, _)) = split_part(part) {
+            let known = self.ages.entry(name.to_vec()).or_insert(age);
+            *known = age.max(*known);
+        }
+    }
+
+    /// A file that several nodes write is removed, all parts at once, if nobody writes it: who has them, and the place of
+    /// that among all closes.
+    pub(super) fn remove_parts(&mut self, name: &[u8]) -> Answer {
+        let parts = self.parts(name);
+        if parts.is_empty() {
+            return Answer::Refused(Errno::NOENT.raw_os_error());
+        }
+        if parts.iter().any(|(_, _, written)| *written) {
+            return Answer::Refused(Errno::BUSY.raw_os_error());
+        }
+        self.last += 1;
+        self.removed.insert(name.to_vec(), self.last);
+        let mut owners = Vec::new();
+        for (part, place, _) in parts {
+            self.entries.remove(&part);
+            owners.push((part, place.owner));
+        }
+        Answer::PartsRemoved(owners, self.last)
+    }
+
+    /// When a file that several nodes wrote was removed.
+    pub(super) fn removed(&self, name: &[u8]) -> Option<u64> {
+        self.removed.get(name).copied()
+    }
+
+    /// Nobody has anything of such files any more but of these.
+    pub(super) fn forget_removed(&mut self, kept: &BTreeSet<Vec<u8>>) {
+        self.removed.retain(|name, _| kept.contains(name));
+    }
+
     /// What was claimed stays where it was.
     pub(super) fn give_back(&mut self, name: &[u8], to: u32) {
         if let Some(entry) = self.entries.get_mut(name) {
@@ -94,6 +186,11 @@ impl Catalog {
             order,
             about,
         };
+        // A part of what was removed meanwhile does not come back by itself.
+        let is_removed = split_part(name).is_some_and(|(of, _)| self.removed.contains_key(of));
+        if is_removed && !self.entries.contains_key(name) {
+            return order;
+        }
         let entry = self.entries.entry(name.to_vec());
         let entry = entry.or_insert_with(|| Entry {
             place: place.clone(),

@@ -85,7 +85,11 @@ impl State {
         };
         file.order = order;
         file.moved = false;
-        if file.settled && !file.voided {
+        let is_whole = !file.voided;
+        if is_whole && file.part.is_some() {
+            self.seal_part(id);
+        }
+        if self.files.get(&id).is_some_and(|file| file.settled) && is_whole {
             self.complete(id);
         }
     }
@@ -117,11 +121,17 @@ impl State {
             return;
         };
         let Some(File {
-            holders, content, ..
+            holders,
+            content,
+            part,
+            voided,
+            ..
         }) = self.files.get_mut(&file)
         else {
             return;
         };
+        // What it wrote before it began anew it does not know any more.
+        *voided |= part.is_some();
         let processes = &self.processes;
         let known = holders
             .iter_mut()

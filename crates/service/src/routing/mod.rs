@@ -17,6 +17,7 @@
 //! | `together` | an agent of several, one a host |
 //! | `circle`, `talk` | their communicator, and what else they say to each other |
 //! | `rounds` | what is complete on all hosts |
+//! | `part` | what this node wrote of files that several write |
 //! | `catalog`, `nodes` | which host has which name, and files brought from others |
 //!
 //! # The folder
@@ -33,6 +34,7 @@ mod copy;
 mod holders;
 mod names;
 mod nodes;
+mod part;
 pub mod program;
 mod rounds;
 pub mod rules;
@@ -282,7 +284,12 @@ impl Agent {
 
     fn checkpoint(&mut self, chosen: &Chosen) -> Result<()> {
         self.session.output_start()?;
-        let mut mine = Ok(());
+        let mut mine = if chosen.is_broken {
+            let context = "a part of a file that several hosts write is not there any more";
+            Err(Error::new(ErrorKind::Internal, context))
+        } else {
+            Ok(())
+        };
         for (name, path) in &chosen.files {
             mine = mine.and_then(|()| {
                 let routed = self.session.route_file(OsStr::from_bytes(name))?;

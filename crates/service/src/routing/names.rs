@@ -4,7 +4,9 @@
 //! Invariants: what a checkpoint has, or is to have, is written by nobody: who opens it for writing is given another file.
 
 use super::copy::copy;
+use super::part::Part;
 use super::state::{Content, FileId, Holder, ProcessId, State};
+use backstay_base::io::parts::part_name;
 use backstay_route::message::{FIRST_ROUTED, SECOND_ROUTED};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -156,6 +158,14 @@ impl State {
         let Some(entry) = self.names.get_mut(name) else {
             return;
         };
+        let is_older = |id: &FileId| {
+            let file = self.files.get(id).and_then(|file| file.part.as_ref());
+            gone.zip(file).is_none_or(|(gone, part)| part.born <= gone)
+        };
+        // What is new since then stays.
+        if entry.live.is_some_and(|id| !is_older(&id)) {
+            return;
+        }
         let live = entry.live.take();
         if let Some(order) = gone {
             self.leave(name);
@@ -316,7 +326,7 @@ impl State {
             entry.kept = Some(revision);
         }
         self.order.push(name.to_vec());
-        Ok(())
+        self.load_part(name).map_err(io::Error::other)
     }
 
     /// What stands on the file system under routed names.
@@ -350,7 +360,10 @@ impl State {
 
     /// Takes in a file of the file system; it stays where it is.
     pub(super) fn take_in_standing(&mut self, path: &Path) -> io::Result<()> {
-        let name = path.as_os_str().as_bytes();
+        let whole = path.as_os_str().as_bytes();
+        let is_shared = self.is_shared(whole);
+        let part = part_name(whole, self.rank);
+        let name = if is_shared { &part[..] } else { whole };
         let Some(live) = self.live(name) else {
             return Ok(());
         };
@@ -359,6 +372,12 @@ impl State {
         let id = self.add(name, Content::Closed(Instant::now()));
         if let Some(file) = self.files.get_mut(&id) {
             file.settled = true;
+            file.part = is_shared.then(Part::default);
+        }
+        if is_shared {
+            let length = fs::metadata(&live)?.len();
+            self.wrote(id, &[0u64.to_le_bytes(), length.to_le_bytes()].concat());
+            self.seal_part(id);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! process knows; a copy is whole, and of one state of its file.
 
 mod copies;
+mod parts;
 
 use super::catalog::Catalog;
 use super::circle::Circle;
@@ -157,6 +158,10 @@ impl Nodes {
                 plain(Answer::Done)
             }
             Request::Remove { name } => plain(number(self.remove_here(&name))),
+            Request::Length { part } => plain(match self.length_here(&part) {
+                Ok(length) => Answer::Length(length),
+                Err(error) => Answer::Refused(error.raw_os_error()),
+            }),
             Request::RenameFolder { from, to } => {
                 plain(number(self.rename_folder_here(&from, &to)))
             }
@@ -172,9 +177,18 @@ impl Nodes {
                 catalog.give_back(&name, to);
                 Answer::Done
             }
-            Request::Publish { rank, name, about } => {
+            Request::Publish {
+                rank,
+                name,
+                about,
+                age,
+            } => {
+                catalog.note_age(&name, age);
                 Answer::Published(catalog.publish(rank, &name, about))
             }
+            Request::ClaimPart { rank, part, flags } => catalog.claim_part(rank, &part, flags),
+            Request::Parts { name } => Answer::Parts(catalog.parts(&name)),
+            Request::RemoveParts { name } => catalog.remove_parts(&name),
             Request::Lose { rank, name } => {
                 let (former, order) = catalog.lose(rank, &name);
                 Answer::Lost(former, order)
@@ -233,6 +247,9 @@ impl Nodes {
             second,
         } = *message;
         let holder = Holder::opened(process, id);
+        if self.is_shared(first) || kind == Kind::Rename && self.is_shared(second) {
+            return self.done_to_parts(process, message);
+        }
         match kind {
             Kind::Open => Some(self.open(holder, first, value)),
             Kind::Closed => {
@@ -249,8 +266,41 @@ impl Nodes {
             Kind::Look => Some(self.show(first)),
             Kind::Fetch => Some(self.fetch(first)),
             Kind::List => Some(self.list(first)),
+            Kind::Wrote => {
+                let mut state = self.shared.lock();
+                if let Some(file) = state.held(process, id) {
+                    state.wrote(file, first);
+                }
+                None
+            }
             Kind::Inherited | Kind::TakenOver | Kind::Leaving | Kind::Bye | Kind::SpeaksFor => {
                 super::serve::done(&mut self.shared.lock(), process, message)
+            }
+        }
+    }
+
+    /// The same of a file that several nodes write.
+    fn done_to_parts(&self, process: ProcessId, message: &Message<'_>) -> Option<Outcome> {
+        let name = message.first;
+        match message.kind {
+            Kind::Open => {
+                let holder = Holder::opened(process, message.id);
+                Some(self.open_part(holder, name, message.value))
+            }
+            Kind::Remove => {
+                let _held = self.hold(&[name]);
+                Some(self.remove_parts(name))
+            }
+            Kind::Look => Some(self.show_parts(name)),
+            Kind::Fetch => Some(self.fetch_parts(name)),
+            Kind::Rename | Kind::RenameFolder => Some(Err(Errno::OPNOTSUPP)),
+            _ => {
+                let part = self.own_part(name);
+                let message = Message {
+                    first: &part,
+                    ..*message
+                };
+                super::serve::done(&mut self.shared.lock(), process, &message)
             }
         }
     }
@@ -285,12 +335,17 @@ impl Nodes {
             return Ok(());
         }
         let live = state.live(name).unwrap_or_default();
+        // Behind a part stands its map.
+        let part = state.length_of_part(name);
         drop(state);
         let about = fs::metadata(live).map_err(|error| errno(&error))?;
+        let mut about = about_of(&about);
+        about.length = part.map_or(about.length, |(length, _)| length);
         let request = Request::Publish {
             rank: self.rank(),
             name: name.to_vec(),
-            about: about_of(&about),
+            about,
+            age: part.map_or(0, |(_, age)| age),
         };
         let Answer::Published(order) = self.ask_index(request)? else {
             return Err(Errno::IO);
@@ -362,8 +417,12 @@ impl Nodes {
 
     /// Whether the index has a name.
     pub(super) fn knows(&self, name: &[u8]) -> Result<bool> {
-        let found = self.look(name);
-        found.map(|place| place.is_some()).map_err(|error| {
+        let found = if self.is_shared(name) {
+            self.parts(name).map(|parts| !parts.is_empty())
+        } else {
+            self.look(name).map(|place| place.is_some())
+        };
+        found.map_err(|error| {
             let context = format!("asking the index of {}", shown(name));
             Error::io(context, error.into())
         })
@@ -473,6 +532,13 @@ impl Nodes {
     fn rename_folder_here(&self, from: &[u8], to: &[u8]) -> Outcome {
         let prefix = [from, b"/"].concat();
         let state = self.shared.lock();
+        if state
+            .names
+            .keys()
+            .any(|name| name.starts_with(&prefix) && state.is_part(name))
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
         let names = state.names.iter();
         let names = names.filter(|(name, entry)| name.starts_with(&prefix) && entry.live.is_some());
         let names: Vec<Vec<u8>> = names.map(|(name, _)| name.clone()).collect();

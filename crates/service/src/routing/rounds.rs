@@ -7,12 +7,13 @@
 use super::catalog::Catalog;
 use super::rules::Routes;
 use super::sets::{Chosen, Named, whole_sets};
-use super::state::State;
+use super::state::{Content, State};
 use super::talk::{decode, encode};
 use super::{AGAIN, LAST_WORDS};
 use backstay_base::error::Result;
+use backstay_base::io::parts::split_part;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// A revision that could be in the next checkpoint.
@@ -21,6 +22,8 @@ pub(super) struct Candidate {
     name: Vec<u8>,
     order: u64,
     moved: bool,
+    /// A part that the newest checkpoint has: it is whole with other parts, if the file is still that of this close.
+    kept: bool,
 }
 
 /// What an agent says in a round.
@@ -49,6 +52,8 @@ pub(super) struct Decision {
     chosen: Vec<(Vec<u8>, u32, u64)>,
     /// What was gone before that, among all closes, is not in it.
     drops: Option<u64>,
+    /// Of files that several nodes write: which parts are in it, and no other.
+    parts: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
     /// This was the last round.
     pub(super) ends: bool,
 }
@@ -66,7 +71,9 @@ impl State {
             name,
             order: revision.order,
             moved: revision.moved,
+            kept: false,
         });
+        let candidates = candidates.chain(self.kept_parts());
         Report {
             ended,
             said: self.processes.is_empty(),
@@ -75,6 +82,25 @@ impl State {
             seen: self.seen,
             gone: self.any_gone(),
         }
+    }
+
+    /// Parts that the newest checkpoint has, with the close that they are of; 0 where their file is another one by now.
+    fn kept_parts(&self) -> Vec<Candidate> {
+        let of = |(name, entry): (&Vec<u8>, &super::state::Entry)| {
+            if !self.is_part(name) || entry.kept.is_none() || !entry.waiting.is_empty() {
+                return None;
+            }
+            let file = entry.live.and_then(|id| self.files.get(&id));
+            let file =
+                file.filter(|file| file.content == Content::Revision && file.holders.is_empty());
+            Some(Candidate {
+                name: name.clone(),
+                order: file.and_then(|file| file.order).unwrap_or(0),
+                moved: false,
+                kept: true,
+            })
+        };
+        self.names.iter().filter_map(of).collect()
     }
 
     /// What was removed since the last round is in none that is to come.
@@ -104,8 +130,17 @@ impl State {
             Some((name.clone(), revision.clone()))
         });
         let new: Vec<Named> = new.collect();
+        let all = decision.chosen.iter();
+        let of_here = all.filter(|(name, owner, _)| *owner == rank && self.is_part(name));
+        // A file of which a part is missing is none.
+        let found = |name: &Vec<u8>| new.iter().any(|(known, _)| known == name);
+        let is_broken = of_here.into_iter().any(|(name, _, _)| !found(name));
         let elsewhere = elsewhere.into_iter().map(|(name, _, _)| name.clone());
-        self.chosen(new, decision.drops, elsewhere.collect())
+        let elsewhere = elsewhere.collect();
+        let parts = decision.parts.iter().cloned().collect();
+        let mut chosen = self.chosen(new, decision.drops, (elsewhere, parts));
+        chosen.is_broken = is_broken;
+        chosen
     }
 }
 
@@ -127,6 +162,16 @@ struct Whose {
     owner: u32,
     order: u64,
     moved: bool,
+    kept: bool,
+}
+
+/// A file of several parts, all of which are whole: which, on which nodes, and by which closes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WholeParts {
+    pub(super) name: Vec<u8>,
+    pub(super) parts: Vec<(Vec<u8>, u32, u64)>,
+    /// The newest checkpoint has them all.
+    kept: bool,
 }
 
 /// Decides, at the first agent.
@@ -143,6 +188,8 @@ pub(super) struct Decider {
     is_last: bool,
     /// The last checkpoint failed.
     gave_up: bool,
+    /// Files of several parts that were looked at, and whether they can be in a checkpoint.
+    judged: BTreeMap<WholeParts, bool>,
 }
 
 impl Decider {
@@ -154,23 +201,51 @@ impl Decider {
             over: None,
             is_last: false,
             gave_up: false,
+            judged: BTreeMap::new(),
         }
     }
 
-    /// What all agents said, by rank, and what all do.
-    pub(super) fn decide(&mut self, parts: &[Vec<u8>], catalog: &mut Catalog) -> Result<Vec<u8>> {
+    /// Takes what all agents said, by rank: the files of several parts that are whole, and that nobody looked at yet.
+    pub(super) fn hear(
+        &mut self,
+        parts: &[Vec<u8>],
+        catalog: &Catalog,
+    ) -> Result<(Vec<Report>, Vec<WholeParts>)> {
         let reports = parts.iter().map(|part| Ok(decode::<Report>(part)?.0));
-        let reports: Result<Vec<Report>> = reports.collect();
-        encode(&self.settle(reports?, catalog))
+        let mut reports: Vec<Report> = reports.collect::<Result<_>>()?;
+        self.note_candidates(&mut reports);
+        let whole = self.whole_parts(catalog);
+        self.judged.retain(|known, _| whole.contains(known));
+        let new = whole.into_iter();
+        let new = new.filter(|whole| !whole.kept && !self.judged.contains_key(whole));
+        Ok((reports, new.collect()))
     }
 
-    fn settle(&mut self, mut reports: Vec<Report>, catalog: &mut Catalog) -> Decision {
+    /// Whether a file of several parts can be in a checkpoint.
+    pub(super) fn judge(&mut self, whole: WholeParts, is_sound: bool) {
+        self.judged.insert(whole, is_sound);
+    }
+
+    fn note_candidates(&mut self, reports: &mut [Report]) {
         self.candidates.resize_with(reports.len(), Vec::new);
-        for (known, report) in self.candidates.iter_mut().zip(&mut reports) {
+        for (known, report) in self.candidates.iter_mut().zip(reports) {
             if let Some(new) = report.candidates.take() {
                 *known = new;
             }
         }
+    }
+
+    /// What all do, after [`Decider::hear`].
+    pub(super) fn decide(
+        &mut self,
+        reports: Vec<Report>,
+        catalog: &mut Catalog,
+    ) -> Result<Vec<u8>> {
+        encode(&self.settle(reports, catalog))
+    }
+
+    fn settle(&mut self, mut reports: Vec<Report>, catalog: &mut Catalog) -> Decision {
+        self.note_candidates(&mut reports);
         let reports = &reports[..];
         let all = |says: fn(&Report) -> bool| reports.iter().all(says);
         if all(|report| report.ended.is_some()) {
@@ -180,7 +255,10 @@ impl Decider {
         let with_removals = self.is_last && all(|report| report.ended == Some(true));
         let waits = self.again.is_some_and(|again| Instant::now() < again) && !self.is_last;
         let barrier = Self::barrier(reports, catalog);
-        let chosen = self.choose(barrier);
+        let mut chosen = self.choose(barrier);
+        let whole = self.choose_parts(barrier, catalog);
+        let new = whole.iter().flat_map(|(_, new)| new);
+        chosen.extend(new.map(|(name, whose)| (name.clone(), *whose)));
         let removes = with_removals && reports.iter().any(|report| report.gone);
         let goes = (!chosen.is_empty() || removes) && !waits && !self.gave_up;
         let drops = if with_removals {
@@ -191,12 +269,104 @@ impl Decider {
         };
         let chosen = chosen.into_iter();
         let chosen = chosen.map(|(name, whose)| (name, whose.owner, whose.order));
+        let whole = whole.into_iter();
+        let whole = whole.map(|(whole, _)| {
+            let parts = whole.parts.into_iter().map(|(part, _, _)| part);
+            (whole.name, parts.collect())
+        });
+        let gone = self.gone_parts(drops, catalog);
+        let parts = whole.chain(gone.into_iter().map(|name| (name, Vec::new())));
         Decision {
             goes,
             chosen: if goes { chosen.collect() } else { Vec::new() },
             drops,
+            parts: if goes { parts.collect() } else { Vec::new() },
             ends: self.is_last && !goes,
         }
+    }
+
+    /// What agents have of files of several parts, by the names of the files.
+    fn by_whole(&self) -> BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Whose>> {
+        let mut all: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Whose>> = BTreeMap::new();
+        for (rank, candidates) in (0u32..).zip(&self.candidates) {
+            for candidate in candidates {
+                let Some(name) = self.whole_of(&candidate.name) else {
+                    continue;
+                };
+                let whose = Whose {
+                    owner: rank,
+                    order: candidate.order,
+                    moved: candidate.moved,
+                    kept: candidate.kept,
+                };
+                let of_name = all.entry(name.to_vec()).or_default();
+                of_name.insert(candidate.name.clone(), whose);
+            }
+        }
+        all
+    }
+
+    fn whole_of<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
+        let (whole, _) = split_part(name)?;
+        let table = &self.routes.table;
+        let found = table.find(whole)?;
+        table.is_shared(&found).then_some(whole)
+    }
+
+    /// Files of several parts of which nobody writes one, and all are complete as the index has them.
+    fn whole_parts(&self, catalog: &Catalog) -> Vec<WholeParts> {
+        let of = |(name, known): (Vec<u8>, BTreeMap<Vec<u8>, Whose>)| {
+            let all = catalog.parts(&name);
+            let part = |(part, place, written): &(Vec<u8>, super::talk::Place, bool)| {
+                let whose = known.get(part)?;
+                let is_it = (whose.owner, whose.order) == (place.owner, place.order);
+                (is_it && !written).then(|| (part.clone(), whose.owner, whose.order))
+            };
+            let parts: Option<Vec<_>> = all.iter().map(part).collect();
+            let parts = parts.filter(|parts| !parts.is_empty())?;
+            let is_kept = |(part, _, _): &(Vec<u8>, u32, u64)| {
+                known.get(part).is_some_and(|whose| whose.kept)
+            };
+            let kept = parts.iter().all(is_kept);
+            Some(WholeParts { name, parts, kept })
+        };
+        self.by_whole().into_iter().filter_map(of).collect()
+    }
+
+    /// Those of them that can be in a checkpoint, and what is new in each.
+    fn choose_parts(
+        &self,
+        barrier: u64,
+        catalog: &Catalog,
+    ) -> Vec<(WholeParts, Vec<(Vec<u8>, Whose)>)> {
+        let known = self.by_whole();
+        let mut chosen = Vec::new();
+        for whole in self.whole_parts(catalog) {
+            let last = whole.parts.iter().map(|(_, _, order)| *order).max();
+            let is_sound = self.judged.get(&whole).copied().unwrap_or(false);
+            if whole.kept || !is_sound || last.is_none_or(|last| last >= barrier) {
+                continue;
+            }
+            let new = known.get(&whole.name).into_iter().flatten();
+            let new = new.filter(|(part, whose)| {
+                !whose.kept && whole.parts.iter().any(|(other, _, _)| other == *part)
+            });
+            let new = new.map(|(part, whose)| (part.clone(), *whose)).collect();
+            chosen.push((whole, new));
+        }
+        chosen
+    }
+
+    /// Files of several parts that were removed before `drops`.
+    fn gone_parts(&self, drops: Option<u64>, catalog: &mut Catalog) -> Vec<Vec<u8>> {
+        let names: BTreeSet<Vec<u8>> = self.by_whole().into_keys().collect();
+        catalog.forget_removed(&names);
+        let is_gone = |name: &Vec<u8>| {
+            let removed = catalog.removed(name).zip(drops);
+            let early = removed.is_some_and(|(at, drops)| at < drops || drops == u64::MAX);
+            early && catalog.parts(name).is_empty()
+        };
+        names.into_iter().filter(is_gone).collect()
     }
 
     /// The first close that is not settled on its node, or that its node has not said yet to know.
@@ -213,10 +383,14 @@ impl Decider {
         let mut newest: BTreeMap<&Vec<u8>, Whose> = BTreeMap::new();
         for (rank, candidates) in (0u32..).zip(&self.candidates) {
             for candidate in candidates {
+                if self.whole_of(&candidate.name).is_some() {
+                    continue;
+                }
                 let new = Whose {
                     owner: rank,
                     order: candidate.order,
                     moved: candidate.moved,
+                    kept: false,
                 };
                 let known = newest.entry(&candidate.name).or_insert(new);
                 if known.order < new.order {
@@ -263,6 +437,7 @@ mod tests {
             name: format!("/nowhere/{name}").into_bytes(),
             order: *order,
             moved: false,
+            kept: false,
         };
         Report {
             ended: None,

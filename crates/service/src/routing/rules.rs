@@ -30,6 +30,8 @@ pub struct Rule {
     pub in_place: bool,
     /// Names that files have before they are renamed: no file is complete under them.
     pub draft: bool,
+    /// Several nodes write one file of such a name at once.
+    pub shared: bool,
     /// When they are files of the file system, too.
     pub export: Export,
 }
@@ -43,8 +45,8 @@ pub struct Routes {
     pub rules: Vec<Rule>,
 }
 
-const SYNTAX: &str = "PATTERN, or PATTERN;RULE;..., where a rule is writers=N, in-place, draft, export=last or \
-                      export=N";
+const SYNTAX: &str = "PATTERN, or PATTERN;RULE;..., where a rule is writers=N, in-place, draft, shared, \
+                      export=last or export=N";
 
 /// Reads the words of `--route`; `here` is the folder that patterns are relative to, `launched` how many ranks the launcher
 /// starts.
@@ -62,6 +64,7 @@ pub fn parse(words: &[OsString], here: &Path, launched: Option<u32>) -> Result<R
             match part {
                 b"in-place" => rule.in_place = true,
                 b"draft" => rule.draft = true,
+                b"shared" => rule.shared = true,
                 b"export=never" => rule.export = Export::Never,
                 b"export=last" => rule.export = Export::Last,
                 _ => numbered(&mut rule, part).ok_or_else(|| wrong(SYNTAX))?,
@@ -95,6 +98,9 @@ pub fn parse(words: &[OsString], here: &Path, launched: Option<u32>) -> Result<R
         let has = |field| pattern.is_some_and(|pattern| pattern.has(field));
         settle(&mut rule, has(Field::Rank), has(Field::Step), launched)
             .map_err(|why| wrong(&why))?;
+        if rule.shared {
+            routes.table.share_last();
+        }
         routes.rules.push(rule);
     }
     Ok(routes)
@@ -112,6 +118,11 @@ fn settle(
     }
     if rule.draft && of_ranks {
         return Err("a draft is no part of a set: write * for {rank}".to_owned());
+    }
+    if rule.shared && (of_ranks || rule.draft || rule.export != Export::Never) {
+        let why = "a file that several hosts write is one of all ranks, which is not renamed, and is exported by \
+                   backstay export --files: shared stands without {rank}, draft and export=";
+        return Err(why.to_owned());
     }
     if of_ranks {
         rule.writers = rule.writers.or(launched);
@@ -181,6 +192,7 @@ mod tests {
                 .in_place
         );
         assert!(parsed("tmp.*;draft", None).expect("draft").draft);
+        assert!(parsed("field.*;shared", None).expect("shared").shared);
         for (word, export) in [
             ("r.*;export=last", Export::Last),
             ("r.*;export=never", Export::Never),
@@ -200,6 +212,9 @@ mod tests {
             ("r.{rank};draft", "draft"),
             ("r.*;writers=0", "PATTERN"),
             ("r.*;export=all", "PATTERN"),
+            ("r.{step}.{rank};shared;writers=2", "one of all ranks"),
+            ("r.*;shared;draft", "not renamed"),
+            ("r.*;shared;export=last", "export --files"),
             ("r.*;other", "PATTERN"),
             ("", "no file"),
             ("out/", "no file"),

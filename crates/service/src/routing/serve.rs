@@ -211,6 +211,8 @@ pub(super) fn done(
         // There are no other nodes.
         Kind::Look | Kind::Fetch | Kind::List => Some(Err(Errno::NOENT)),
         Kind::NotOpened => none(|| state.not_opened(process, id)),
+        // Nobody writes a part where there are no other nodes.
+        Kind::Wrote => None,
         Kind::Closed => none(|| state.closed(process, id, value != 0)),
         Kind::Inherited => none(|| state.inherited(process, id, first)),
         Kind::TakenOver => none(|| state.taken_over(process, id, first)),

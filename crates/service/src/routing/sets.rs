@@ -70,7 +70,12 @@ pub(super) struct Chosen {
     gone: Vec<(Vec<u8>, u64)>,
     /// Names of which another node has something newer in it.
     elsewhere: BTreeSet<Vec<u8>>,
+    /// Something that shall be in it is not here.
+    pub(super) is_broken: bool,
 }
+
+/// Names of which other nodes have something newer in a checkpoint, and of files of several parts, which parts it has.
+type Others = (BTreeSet<Vec<u8>>, BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 
 impl State {
     /// A file is complete if nobody has it open; it is linked as the newest revision of its name.
@@ -96,6 +101,9 @@ impl State {
                 "whether {} is written by others is not known: {error}",
                 shown(&name)
             )),
+        }
+        if !self.is_told(id) {
+            return;
         }
         let revision = match self.link(&name, moved, order) {
             Ok(revision) => revision,
@@ -225,7 +233,7 @@ impl State {
             return None;
         }
         let drops = with_removals || new.iter().any(|(_, revision)| !revision.moved);
-        Some(self.chosen(new, drops.then_some(u64::MAX), BTreeSet::new()))
+        Some(self.chosen(new, drops.then_some(u64::MAX), Others::default()))
     }
 
     /// Whether the newest checkpoint has names that are no more.
@@ -240,7 +248,7 @@ impl State {
         &mut self,
         new: Vec<Named>,
         drops: Option<u64>,
-        elsewhere: BTreeSet<Vec<u8>>,
+        (elsewhere, parts): Others,
     ) -> Chosen {
         let mut chosen = Chosen {
             new,
@@ -256,7 +264,11 @@ impl State {
         for (name, entry) in &self.names {
             let is_gone = entry.gone.zip(drops);
             let is_gone = is_gone.is_some_and(|(gone, drops)| gone < drops || drops == u64::MAX);
-            let leaves = is_gone || chosen.elsewhere.contains(name);
+            let leaves = match self.whole_of(name) {
+                // All parts of a file leave at once.
+                Some(whole) => parts.get(whole).is_some_and(|some| !some.contains(name)),
+                None => is_gone || chosen.elsewhere.contains(name),
+            };
             if let (true, Some(kept)) = (leaves, &entry.kept) {
                 chosen.gone.push((name.clone(), kept.id));
                 continue;

@@ -4,10 +4,11 @@
 //! Invariants: a revision is a link to a file that nobody can write any more; a name's file is its newest revision, or
 //! another file; a file is in the memory of the node under its name's place, or has no name.
 
+use super::part::Part;
 use super::rules::Routes;
 use backstay_base::notice;
 use backstay_route::table::{Found, Table};
-use backstay_route::{KEPT, LIVE};
+use backstay_route::{KEPT, LIVE, PARTS};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
@@ -69,6 +70,8 @@ pub(super) struct File {
     pub(super) order: Option<u64>,
     /// What it has was a revision of another name.
     pub(super) moved: bool,
+    /// It is this node's part of a file that several nodes write.
+    pub(super) part: Option<Part>,
 }
 
 /// A complete revision of a name.
@@ -119,6 +122,8 @@ pub(super) struct State {
     pub(super) given_up: Vec<Revision>,
     /// There are other nodes, and the index.
     pub(super) spread: bool,
+    /// Which of them this is: the number of its parts.
+    pub(super) rank: u32,
     /// Revisions that the last round was told of.
     pub(super) reported: BTreeSet<u64>,
     /// The latest close of this node that it knows the order of.
@@ -140,6 +145,7 @@ impl State {
             underway: BTreeSet::new(),
             given_up: Vec::new(),
             spread: false,
+            rank: 0,
             reported: BTreeSet::new(),
             seen: 0,
             last: 0,
@@ -161,8 +167,9 @@ impl State {
         &self.routes.table
     }
 
+    /// The pattern of a name; of a part, that of the whole file.
     pub(super) fn found<'a>(&self, name: &'a [u8]) -> Option<Found<'a>> {
-        self.routes.table.find(name)
+        self.routes.table.find(self.whole_of(name).unwrap_or(name))
     }
 
     pub(super) fn is_draft(&self, name: &[u8]) -> bool {
@@ -175,8 +182,13 @@ impl State {
     /// The place of a name.
     pub(super) fn live(&self, name: &[u8]) -> Option<PathBuf> {
         let found = self.found(name)?;
-        let folder = self.folder.join(LIVE).join(found.folder.to_string());
-        Some(folder.join(OsStr::from_bytes(found.rest)))
+        let Some(whole) = self.whole_of(name) else {
+            let folder = self.folder.join(LIVE).join(found.folder.to_string());
+            return Some(folder.join(OsStr::from_bytes(found.rest)));
+        };
+        let rest = [found.rest, &name[whole.len()..]].concat();
+        let folder = self.folder.join(PARTS).join(found.folder.to_string());
+        Some(folder.join(OsStr::from_bytes(&rest)))
     }
 
     pub(super) fn kept(&self, revision: &Revision) -> PathBuf {
@@ -205,6 +217,7 @@ impl State {
             closed_by: None,
             order: self.ordered(),
             moved: false,
+            part: None,
         };
         self.files.insert(id, file);
         let entry = self.names.entry(name.to_vec()).or_default();
@@ -240,6 +253,11 @@ impl State {
         if self.names.get(name).is_some_and(is_empty) {
             self.names.remove(name);
         }
+    }
+
+    /// The file of a name is a part of a whole file.
+    pub(super) fn is_part(&self, name: &[u8]) -> bool {
+        self.whole_of(name).is_some()
     }
 
     /// Says something once.

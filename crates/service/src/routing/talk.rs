@@ -58,7 +58,21 @@ pub(super) enum Request {
         rank: u32,
         name: Vec<u8>,
         about: About,
+        /// Of a part, in which opening it was written last.
+        age: u64,
     },
+    /// Of the index: `rank` is about to write its part of a file that several nodes write.
+    ClaimPart {
+        rank: u32,
+        part: Vec<u8>,
+        flags: u32,
+    },
+    /// Of the index: the parts of a file.
+    Parts { name: Vec<u8> },
+    /// Of the index: a file of several parts is removed.
+    RemoveParts { name: Vec<u8> },
+    /// Of the node: how long its part is now.
+    Length { part: Vec<u8> },
     /// `rank` has no file of that name any more.
     Lose { rank: u32, name: Vec<u8> },
     /// What is known of a name.
@@ -108,6 +122,16 @@ pub(super) enum Answer {
     Lost(Vec<u32>, u64),
     Found(Option<Place>),
     Listed(Vec<(Vec<u8>, Place)>),
+    /// In which opening a part is written, and its place among all closes if it is new.
+    ClaimedPart {
+        age: u64,
+        born: Option<u64>,
+    },
+    /// Each part, and whether somebody writes it.
+    Parts(Vec<(Vec<u8>, Place, bool)>),
+    /// Who had which part, and the place of their end among all closes.
+    PartsRemoved(Vec<(Vec<u8>, u32)>, u64),
+    Length(u64),
     /// The file as it is now, before the bytes: it is the same one as long as this is. `whole`: nobody died who wrote it.
     Bytes {
         about: About,

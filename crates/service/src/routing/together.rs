@@ -15,9 +15,11 @@ use super::{Agent, End, TICK, make_folder, place_of, say_restored, say_taken_in,
 use backstay::{Config, Session};
 use backstay_base::comm::Communicator;
 use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::parts::PART_SUFFIX;
+use backstay_base::notice;
 use backstay_format::Digest;
 use backstay_net::{Endpoint, Handler, Peer, Secret, TcpEndpoint, TcpOptions};
-use backstay_route::{FAR, KEPT, LIVE, NEAR, TABLE_FILE};
+use backstay_route::{FAR, HINTS_FILE, KEPT, LIVE, NEAR, PART_FILE, PARTS, TABLE_FILE};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ use std::time::Duration;
 
 /// Between two rounds in which nothing happened.
 const IDLE: Duration = Duration::from_millis(200);
+/// For ROMIO: each rank writes its own bytes, and reads none before.
+const HINTS: &str = "romio_ds_write disable\nromio_cb_write disable\n";
 /// Where each host has memory, and the program finds its agent.
 const MEMORY: &str = "/dev/shm";
 
@@ -92,9 +96,21 @@ pub(super) fn run(
     let session = Session::open(Box::new(Communicating(Arc::clone(&circle))), config)?;
     let folder = make_folder(&session.directory(), &[LIVE, KEPT, FAR, NEAR, ON_THE_WAY])?;
     write(&folder.join(TABLE_FILE), &routes.table.encode())?;
+    if routes.rules.iter().any(|rule| rule.shared) {
+        make_folder(&session.directory(), &[PARTS])?;
+        let behind = format!("{PART_SUFFIX}{}", together.rank);
+        write(&folder.join(PART_FILE), behind.as_bytes())?;
+        write(&folder.join(HINTS_FILE), HINTS.as_bytes())?;
+        if together.rank == 0 {
+            notice::info(
+                "routing: several hosts write one file (shared): for it MPI-IO writes without data sieving and collective buffers",
+            );
+        }
+    }
     let link = link(&folder, &routes)?;
     let mut state = State::new(folder.clone(), routes.clone(), quiet);
     state.spread = true;
+    state.rank = together.rank;
     let shared = Shared::new(state);
     let nodes = Nodes::new(
         Arc::clone(&circle),
@@ -303,7 +319,16 @@ impl Member {
             drop(state);
             let report = super::talk::encode(&report)?;
             let nodes = Arc::clone(&self.nodes);
-            let decide = |parts: Vec<Vec<u8>>| decider.decide(&parts, &mut nodes.catalog());
+            let decide = |parts: Vec<Vec<u8>>| {
+                let (reports, whole) = decider.hear(&parts, &nodes.catalog())?;
+                for whole in whole {
+                    // What cannot be read now is looked at in the next round.
+                    if let Ok(is_sound) = nodes.is_sound(&whole) {
+                        decider.judge(whole, is_sound);
+                    }
+                }
+                decider.decide(reports, &mut nodes.catalog())
+            };
             let (decision, _) = decode::<Decision>(&self.circle.decide(report, decide)?)?;
             if decision.goes {
                 let chosen = self

@@ -7,7 +7,6 @@
 use super::child::output;
 use super::command::Launcher;
 use super::hosts::{Host, Need, Placed, place, write};
-use super::routing::{FOLDER, PRELOAD};
 use super::starts::Supervisor;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -206,8 +205,8 @@ impl Supervisor {
     /// Names of variables that all ranks need: ours, and settings in this process's environment.
     fn exported(&self, variables: &[(String, String)]) -> Vec<String> {
         let mut names: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
-        if self.parts.route.is_some() {
-            names.extend([PRELOAD, FOLDER].map(str::to_owned));
+        if let Some(route) = &self.parts.route {
+            names.extend(route.variables());
         }
         names.extend(
             self.options

@@ -15,6 +15,7 @@ use super::child::{TICK, words};
 use super::command::Launcher;
 use backstay_calls::Calls;
 use backstay_net::Secret;
+use backstay_route::HINTS_FILE;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -31,6 +32,13 @@ pub(crate) const FOLDER: &str = backstay_route::VARIABLE;
 /// For the process that becomes the program alone.
 const CALLS: &str = backstay_route::CALLS_VARIABLE;
 const ELSEWHERE: &str = "--route-by seccomp is for programs on this host alone: name no others";
+/// What MPI libraries are told where several hosts write one file: no rank writes for one of another host, and none reads
+/// before it writes (data sieving), since what others wrote is not there.
+const MPI: [(&str, Option<&str>); 3] = [
+    ("ROMIO_HINTS", None),
+    ("OMPI_MCA_fcoll", Some("individual")),
+    ("OMPI_MCA_fbtl_posix_write_datasieving", Some("0")),
+];
 /// For an agent that was told to end at once.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -46,6 +54,8 @@ pub struct RoutePlan {
     pub words: Vec<OsString>,
     /// How the program's calls come to be routed.
     pub by: By,
+    /// Several hosts write one file.
+    pub shared: bool,
     /// Names of this host.
     pub own_names: Vec<String>,
     /// How to start one on another host.
@@ -154,6 +164,22 @@ impl RoutePlan {
             }
         };
         Ok((routing, given))
+    }
+
+    /// What MPI libraries are told, unless they were told something else.
+    fn hints(&self, folder: &str) -> Vec<(String, String)> {
+        let file = format!("{folder}/{HINTS_FILE}");
+        let all = MPI.iter().filter(|_| self.shared);
+        let own = all.filter(|(name, _)| std::env::var_os(name).is_none());
+        own.map(|(name, value)| ((*name).to_owned(), value.unwrap_or(&file).to_owned()))
+            .collect()
+    }
+
+    /// The variables that the program's processes need.
+    pub(crate) fn variables(&self) -> Vec<String> {
+        let hints = MPI.iter().filter(|_| self.shared).map(|(name, _)| *name);
+        let all = [PRELOAD, FOLDER].into_iter().chain(hints);
+        all.map(str::to_owned).collect()
     }
 
     /// An agent on this host.
@@ -328,7 +354,12 @@ impl Routing {
                 (CALLS.to_owned(), folder.to_owned())
             }
         };
-        Ok(vec![more, (FOLDER.to_owned(), folder.to_owned())])
+        let mut given = vec![more];
+        if self.members.len() > 1 {
+            given.extend(plan.hints(folder));
+        }
+        given.push((FOLDER.to_owned(), folder.to_owned()));
+        Ok(given)
     }
 
     fn start(&mut self, command: Command, host: Option<String>) -> Result<(), String> {

@@ -85,20 +85,20 @@ impl Nodes {
     }
 
     /// The place of a name in one of the agent's folders.
-    fn place_in(&self, folder: &str, name: &[u8]) -> Option<PathBuf> {
+    pub(super) fn place_in(&self, folder: &str, name: &[u8]) -> Option<PathBuf> {
         let live = self.shared.lock().live(name)?;
         let below = live.strip_prefix(self.folder.join(LIVE)).ok()?;
         Some(self.folder.join(folder).join(below))
     }
 
     /// Where a file is until it is whole.
-    fn beside(&self) -> PathBuf {
+    pub(super) fn beside(&self) -> PathBuf {
         let number = self.brought.fetch_add(1, Ordering::Relaxed);
         self.folder.join(ON_THE_WAY).join(number.to_string())
     }
 
     /// A name is on no other node.
-    fn forget_copy(&self, name: &[u8]) {
+    pub(super) fn forget_copy(&self, name: &[u8]) {
         lock(&self.shown).remove(name);
         lock(&self.copies).remove(name);
         for folder in [FAR, NEAR] {
@@ -128,11 +128,19 @@ impl Nodes {
 
     fn show_place(&self, name: &[u8], place: &Place) -> Outcome {
         let path = self.place_in(FAR, name).ok_or(Errno::INVAL)?;
-        let mut shown = lock(&self.shown);
+        let shown = lock(&self.shown);
         // Somebody else may have learned of a later state meanwhile.
         if shown.get(name).is_some_and(|known| *known >= place.order) && path.exists() {
             return Ok(());
         }
+        drop(shown);
+        self.show_now(name, place)
+    }
+
+    /// The same, whatever is shown: of a file that is written the length changes without a close.
+    pub(super) fn show_now(&self, name: &[u8], place: &Place) -> Outcome {
+        let path = self.place_in(FAR, name).ok_or(Errno::INVAL)?;
+        let mut shown = lock(&self.shown);
         let made = make_parent(&path).and_then(|()| {
             let beside = self.beside();
             let file = open_new(&beside)?;
@@ -172,7 +180,7 @@ impl Nodes {
     }
 
     /// Whether a copy is of this state of its file, or of a later one: then it stays for some time.
-    fn has_copy(&self, name: &[u8], order: u64, path: &Path) -> bool {
+    pub(super) fn has_copy(&self, name: &[u8], order: u64, path: &Path) -> bool {
         let mut copies = lock(&self.copies);
         let known = copies.get_mut(name).filter(|known| known.order >= order);
         match known {
@@ -185,7 +193,12 @@ impl Nodes {
     }
 
     /// A file that came takes its place, if none of a later state is there.
-    fn put_copy(&self, (name, order): (&[u8], u64), coming: &Path, path: &Path) -> Outcome {
+    pub(super) fn put_copy(
+        &self,
+        (name, order): (&[u8], u64),
+        coming: &Path,
+        path: &Path,
+    ) -> Outcome {
         if self.has_copy(name, order, path) {
             // What cannot be removed goes with the folder.
             drop(fs::remove_file(coming));
@@ -257,10 +270,7 @@ impl Nodes {
             return Err(Errno::IO);
         };
         let prefix = [folder.strip_suffix(b"/").unwrap_or(folder), b"/"].concat();
-        let elsewhere: BTreeMap<Vec<u8>, Place> = found
-            .into_iter()
-            .filter(|(_, place)| place.owner != self.rank())
-            .collect();
+        let elsewhere: BTreeMap<Vec<u8>, Place> = self.gather_parts(found).into_iter().collect();
         let shown = lock(&self.shown);
         let stale: Vec<Vec<u8>> = shown
             .keys()
@@ -289,7 +299,7 @@ pub(super) fn make_empty(path: &Path) -> Outcome {
     made.map_err(|error| errno(&error))
 }
 
-fn open_new(path: &Path) -> std::io::Result<File> {
+pub(super) fn open_new(path: &Path) -> std::io::Result<File> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     options.open(path)
@@ -307,7 +317,7 @@ fn write_data(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn finish(file: &File, about: &About) -> std::io::Result<()> {
+pub(super) fn finish(file: &File, about: &About) -> std::io::Result<()> {
     let (seconds, nanoseconds) = about.modified;
     let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
     copy_attributes(file, about.mode, std::time::UNIX_EPOCH + since)

@@ -8,7 +8,7 @@ use crate::routing::rules::{Routes, parse};
 use crate::routing::state::State;
 use backstay_format::width::to_u64;
 use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
-use backstay_route::{FAR, KEPT, LIVE, NEAR};
+use backstay_route::{FAR, KEPT, LIVE, NEAR, PARTS};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const WRITE: i32 = 0o1;
 const CREATE: i32 = 0o100 | 0o1000 | 0o1;
 const EXCLUSIVE: i32 = 0o200;
+const UPDATE: i32 = 0o100 | 0o2;
+const APPEND: i32 = 0o2000;
 
 struct Job {
     here: TempDir,
@@ -56,12 +58,13 @@ impl Job {
         let within = Duration::from_secs(30);
         let all = (0..).zip(&endpoints).zip(&memories);
         let nodes = all.map(|((rank, endpoint), memory)| {
-            for name in [LIVE, KEPT, FAR, NEAR, ON_THE_WAY] {
+            for name in [LIVE, KEPT, FAR, NEAR, PARTS, ON_THE_WAY] {
                 fs::create_dir(memory.path().join(name)).expect("folder");
             }
             let folder = memory.path().to_owned();
             let mut state = State::new(folder.clone(), routes.clone(), Duration::ZERO);
             state.spread = true;
+            state.rank = rank;
             let shared = Shared::new(state);
             let circle = Circle::new(rank, peers.clone(), Arc::clone(endpoint), within);
             let nodes = Nodes::new(circle, Arc::clone(&shared), folder, within);
@@ -192,7 +195,13 @@ impl Job {
             .collect();
         meanwhile(self);
         let nodes = self.nodes.clone();
-        let decided = self.decider.decide(&reports, &mut nodes[0].catalog());
+        let heard = self.decider.hear(&reports, &nodes[0].catalog());
+        let (reports, whole) = heard.expect("heard");
+        for whole in whole {
+            let is_sound = nodes[0].is_sound(&whole).expect("looked at");
+            self.decider.judge(whole, is_sound);
+        }
+        let decided = self.decider.decide(reports, &mut nodes[0].catalog());
         let decision = decode::<Decision>(&decided.expect("decided"))
             .expect("decision")
             .0;
@@ -205,7 +214,16 @@ impl Job {
             let read = |(name, path): &(Vec<u8>, PathBuf)| {
                 let name = String::from_utf8_lossy(name);
                 let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-                (name, fs::read_to_string(path).expect("revision"))
+                let bytes = fs::read(path).expect("revision");
+                // Of a part, what stands before its map.
+                let content = backstay_base::io::parts::split_part(name.as_bytes())
+                    .and_then(|_| bytes.split_last_chunk::<8>())
+                    .map(|(_, tail)| usize::try_from(u64::from_le_bytes(*tail)).expect("small"));
+                let content = content.unwrap_or(bytes.len());
+                (
+                    name,
+                    String::from_utf8_lossy(&bytes[..content]).into_owned(),
+                )
             };
             let files = chosen.files.iter().map(read).collect();
             state.committed(chosen);
@@ -213,6 +231,184 @@ impl Job {
         });
         Some(parts.collect())
     }
+}
+
+impl Job {
+    /// Opens a file that several nodes write; which file of its process it is.
+    fn open_part(&mut self, node: usize, name: &str, flags: i32) -> Outcome<u32> {
+        self.open(node, name, flags).map(|()| self.ids)
+    }
+
+    /// Writes into an open part, and tells it.
+    fn put(&self, node: usize, (id, name): (u32, &str), at: u64, text: &str) {
+        let path = self.place(node, PARTS, &format!("{name}.backstay-part.{node}"));
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.expect("part");
+        file.write_all_at(text.as_bytes(), at).expect("write");
+        let told = [at.to_le_bytes(), to_u64(text.len()).to_le_bytes()].concat();
+        let message = Message {
+            kind: Kind::Wrote,
+            id,
+            value: 0,
+            first: &told,
+            second: &[],
+        };
+        assert_eq!(self.nodes[node].done(7, &message), None);
+    }
+
+    fn close(&self, node: usize, id: u32) {
+        let message = Message::plain(Kind::Closed, id, 0);
+        assert_eq!(self.nodes[node].done(7, &message), Some(Ok(())));
+    }
+
+    /// All nodes write one file in one opening.
+    fn write_parts(&mut self, name: &str, texts: &[(usize, u64, &str)]) {
+        let open = texts.iter().map(|(node, at, text)| {
+            let id = self.open_part(*node, name, UPDATE).expect("open");
+            (*node, id, *at, *text)
+        });
+        let open: Vec<_> = open.collect();
+        for (node, id, at, text) in &open {
+            self.put(*node, (*id, name), *at, text);
+        }
+        for (node, id, _, _) in open {
+            self.close(node, id);
+        }
+    }
+}
+
+#[test]
+fn several_nodes_write_one_file() {
+    let mut job = Job::new("r.*;shared", 3);
+    let first = job.open_part(0, "r.1", UPDATE).expect("first");
+    let second = job.open_part(1, "r.1", CREATE).expect("second");
+    job.put(0, (first, "r.1"), 0, "ab");
+    job.put(1, (second, "r.1"), 2, "cdef");
+    // The length is that of all, at once; what others write is read when all have closed it.
+    for node in 0..3 {
+        assert_eq!(job.size(node, "r.1"), Ok(6), "{node}");
+    }
+    assert_eq!(job.read(2, "r.1"), Err(Errno::BUSY));
+    assert_eq!(job.open(2, "r.1", CREATE), Err(Errno::BUSY), "it has bytes");
+    assert_eq!(job.say(2, Kind::Remove, 0, ["r.1", ""]), Err(Errno::BUSY));
+    job.put(0, (first, "r.1"), 6, "g");
+    job.close(0, first);
+    assert_eq!(job.round(false), None, "one writes it still");
+    job.close(1, second);
+    for node in 0..3 {
+        assert_eq!(job.read(node, "r.1"), Ok("abcdefg".to_owned()), "{node}");
+        assert_eq!(job.size(node, "r.1"), Ok(7), "{node}");
+        assert_eq!(job.listing(node), ["r.1"], "{node}");
+    }
+    let names = ["r.1.backstay-part.0", "r.1.backstay-part.1"];
+    let parts = vec![
+        of(&[(names[0], "ab\0\0\0\0g")]),
+        of(&[(names[1], "\0\0cdef")]),
+        of(&[]),
+    ];
+    assert_eq!(job.round(false), Some(parts));
+    assert_eq!(job.round(false), None);
+    // Nothing but a new file has a name of a part.
+    assert_eq!(job.open(0, names[0], CREATE), Err(Errno::INVAL));
+    let rename = job.say(0, Kind::Rename, 0, ["r.1", "r.2"]);
+    assert_eq!(rename, Err(Errno::OPNOTSUPP));
+    assert_eq!(job.open(0, "r.1", UPDATE | APPEND), Err(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn what_a_later_opening_wrote_goes_over_what_was_there() {
+    let mut job = Job::new("r.*;shared", 2);
+    job.write_parts("r.1", &[(0, 0, "aaaa"), (1, 4, "bbbb")]);
+    let first = job.round(false).expect("a checkpoint");
+    job.write_parts("r.1", &[(1, 1, "XX")]);
+    for node in 0..2 {
+        assert_eq!(job.read(node, "r.1"), Ok("aXXabbbb".to_owned()), "{node}");
+    }
+    let second = job.round(false).expect("another");
+    assert_eq!(second[0], first[0], "what one node has is as it was");
+    job.write_parts("r.1", &[(0, 2, "YY")]);
+    assert_eq!(job.read(1, "r.1"), Ok("aXYYbbbb".to_owned()));
+    assert!(job.round(false).is_some());
+}
+
+#[test]
+fn what_two_nodes_wrote_and_not_the_same_is_no_file() {
+    let mut job = Job::new("r.*;shared", 2);
+    job.write_parts("r.1", &[(0, 0, "same"), (1, 0, "same")]);
+    assert_eq!(job.read(1, "r.1"), Ok("same".to_owned()));
+    assert!(job.round(false).is_some());
+    job.write_parts("r.2", &[(0, 0, "this"), (1, 3, "other")]);
+    assert_eq!(job.read(0, "r.2"), Err(Errno::IO));
+    assert_eq!(job.round(false), None);
+    assert_eq!(job.round(false), None);
+    // Written again by one, it is whole.
+    job.write_parts("r.2", &[(1, 3, "S")]);
+    assert_eq!(job.read(0, "r.2"), Ok("thiSther".to_owned()));
+    assert!(job.round(false).is_some());
+}
+
+#[test]
+fn a_byte_that_nobody_told_of_is_in_no_checkpoint() {
+    let mut job = Job::new("r.*;shared", 2);
+    let id = job.open_part(0, "r.1", UPDATE).expect("open");
+    job.put(0, (id, "r.1"), 0, "told");
+    let path = job.place(0, PARTS, "r.1.backstay-part.0");
+    let file = File::options().write(true).open(path).expect("part");
+    file.write_all_at(b"!", 9).expect("write");
+    drop(file);
+    job.close(0, id);
+    assert_eq!(job.round(false), None);
+    assert_eq!(job.read(1, "r.1"), Err(Errno::IO));
+}
+
+#[test]
+fn a_file_is_removed_with_all_its_parts_and_made_anew() {
+    let mut job = Job::new("r.*;shared", 3);
+    job.write_parts("r.1", &[(0, 0, "aa"), (1, 2, "bb"), (2, 4, "cc")]);
+    assert!(job.round(false).is_some());
+    job.say(1, Kind::Remove, 0, ["r.1", ""]).expect("removed");
+    for node in 0..3 {
+        assert_eq!(job.read(node, "r.1"), Err(Errno::NOENT), "{node}");
+        assert_eq!(job.size(node, "r.1"), Err(Errno::NOENT), "{node}");
+        assert_eq!(job.listing(node), Vec::<String>::new(), "{node}");
+        assert_eq!(job.open(node, "r.1", WRITE), Err(Errno::NOENT));
+    }
+    assert_eq!(job.round(false), None);
+    // Another one of the name, of fewer nodes: nothing of the former is in it.
+    job.write_parts("r.1", &[(2, 0, "z"), (0, 3, "y")]);
+    assert_eq!(job.read(1, "r.1"), Ok("z\0\0y".to_owned()));
+    let names = ["r.1.backstay-part.0", "r.1.backstay-part.2"];
+    let parts = vec![
+        of(&[(names[0], "\0\0\0y")]),
+        of(&[]),
+        of(&[(names[1], "z")]),
+    ];
+    assert_eq!(job.round(false), Some(parts));
+    // Cut off as it is opened.
+    let id = job.open_part(1, "r.1", CREATE).expect("open");
+    job.put(1, (id, "r.1"), 1, "n");
+    job.close(1, id);
+    assert_eq!(job.read(0, "r.1"), Ok("\0n".to_owned()));
+    let parts = vec![of(&[]), of(&[("r.1.backstay-part.1", "\0n")]), of(&[])];
+    assert_eq!(job.round(false), Some(parts));
+    job.say(0, Kind::Remove, 0, ["r.1", ""]).expect("removed");
+    assert_eq!(job.round(true), Some(vec![of(&[]), of(&[]), of(&[])]));
+    assert_eq!(job.round(true), None);
+}
+
+#[test]
+fn a_part_whose_writer_died_is_in_no_checkpoint() {
+    let mut job = Job::new("r.*;shared", 2);
+    job.write_parts("r.1", &[(0, 0, "aa"), (1, 2, "bb")]);
+    let kept = job.round(false);
+    let id = job.open_part(0, "r.1", UPDATE).expect("open");
+    job.put(0, (id, "r.1"), 0, "x");
+    let failed = Message::plain(Kind::Closed, id, 1);
+    assert_eq!(job.nodes[0].done(7, &failed), Some(Ok(())));
+    assert_eq!(job.read(1, "r.1"), Err(Errno::IO));
+    assert_eq!(job.round(false), None);
+    assert!(kept.is_some());
 }
 
 fn of(files: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Purpose: files that several nodes write at once: each writes its part, and who reads gets all parts together.
+//! In from: processes of this node, by `nodes`; `rounds` (whether parts agree). Out to: the index, other nodes, copies in
+//! the agent's folder.
+//! Invariants: a file is put together of parts that nobody writes, all of one state; it is removed with all of its parts,
+//! or not at all.
+
+use super::copies::{finish, open_new};
+use super::{Nodes, Outcome};
+use crate::routing::rounds::WholeParts;
+use crate::routing::state::{Holder, shown};
+use crate::routing::talk::{About, Answer, Place, Request};
+use backstay_base::error::{Error, ErrorKind, Result};
+use backstay_base::io::parts::{
+    Overlap, Part, differ, first_difference, map_of, overlaps, part_name, put_together, read_map,
+    split_part,
+};
+use backstay_base::notice;
+use backstay_format::PartMap;
+use backstay_format::width::to_u64;
+use backstay_route::NEAR;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// So often is a file looked at that is written, and so long between.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A part: its name, where it is, whether somebody writes it.
+type Parts = Vec<(Vec<u8>, Place, bool)>;
+
+impl Nodes {
+    pub(super) fn is_shared(&self, name: &[u8]) -> bool {
+        self.shared.lock().is_shared(name)
+    }
+
+    pub(super) fn own_part(&self, name: &[u8]) -> Vec<u8> {
+        part_name(name, self.rank())
+    }
+
+    /// The parts of a file.
+    pub(super) fn parts(&self, name: &[u8]) -> Outcome<Parts> {
+        let name = name.to_vec();
+        match self.ask_index(Request::Parts { name })? {
+            Answer::Parts(parts) => Ok(parts),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// How long the file of these parts is now.
+    fn length_of(&self, parts: &Parts) -> Outcome<u64> {
+        let mut longest = 0;
+        for (part, place, written) in parts {
+            let length = if *written {
+                let part = part.clone();
+                match self.ask(place.owner, Request::Length { part }) {
+                    Ok(Answer::Length(length)) => length,
+                    // It is claimed, and not there yet.
+                    Err(Errno::NOENT) => 0,
+                    Err(error) => return Err(error),
+                    Ok(_) => return Err(Errno::IO),
+                }
+            } else {
+                place.about.length
+            };
+            longest = longest.max(length);
+        }
+        Ok(longest)
+    }
+
+    /// A process of this node opens a file for writing that several nodes may write.
+    pub(super) fn open_part(&self, holder: Holder, name: &[u8], flags: i32) -> Outcome {
+        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if split_part(name).is_some() {
+            return Err(Errno::INVAL);
+        }
+        if flags.contains(OFlags::APPEND) {
+            let name = shown(name);
+            self.shared.lock().say(format!(
+                "routing: {name} is opened to append (O_APPEND), and several hosts write it: refused"
+            ));
+            return Err(Errno::OPNOTSUPP);
+        }
+        let part = self.own_part(name);
+        let _held = self.hold(&[name, &part]);
+        if flags.contains(OFlags::TRUNC) && self.cut_off(name)? {
+            flags.insert(OFlags::CREATE);
+        }
+        let request = Request::ClaimPart {
+            rank: self.rank(),
+            part: part.clone(),
+            flags: flags.bits(),
+        };
+        let Answer::ClaimedPart { age, born } = self.ask_index(request)? else {
+            return Err(Errno::IO);
+        };
+        let mut state = self.shared.lock();
+        if let Some(born) = born {
+            // What has its name still was removed.
+            state.displaced(&part, Some(born));
+        }
+        let create = OFlags::CREATE.bits().cast_signed();
+        let opened = state.open(holder, &part, create).and_then(|()| {
+            let begun = state.begin_part(&part, age, born);
+            begun.map_err(|error| {
+                notice::warn(&format!(
+                    "routing: the part of a file is not opened: {error}"
+                ));
+                state.closed(holder.process, holder.id, true);
+                Errno::IO
+            })
+        });
+        drop(state);
+        if opened.is_err() {
+            self.tell(&part)?;
+        }
+        opened
+    }
+
+    /// What a file had goes, as it is opened; whether there was anything. Where somebody wrote to it since it is open, that
+    /// cannot be: it is not known on other nodes what comes before that, and what after.
+    fn cut_off(&self, name: &[u8]) -> Outcome<bool> {
+        for _ in 0..TRIES {
+            let parts = self.parts(name)?;
+            if self.length_of(&parts)? == 0 {
+                return Ok(false);
+            }
+            match self.remove_parts(name) {
+                Ok(()) => return Ok(true),
+                // Another node has it open, perhaps just now, and nothing in it.
+                Err(Errno::BUSY | Errno::NOENT) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Removes a file, if nobody has it open for writing.
+    pub(super) fn remove_parts(&self, name: &[u8]) -> Outcome {
+        let request = Request::RemoveParts {
+            name: name.to_vec(),
+        };
+        let Answer::PartsRemoved(parts, order) = self.ask_index(request)? else {
+            return Err(Errno::IO);
+        };
+        let gone = Some(order);
+        for (name, owner) in parts {
+            self.ask(owner, Request::Displace { name, gone })?;
+        }
+        Ok(())
+    }
+
+    /// How long this node's part is now.
+    pub(super) fn length_here(&self, part: &[u8]) -> Outcome<u64> {
+        let state = self.shared.lock();
+        let known = state.length_of_part(part);
+        known.map(|(length, _)| length).ok_or(Errno::NOENT)
+    }
+
+    /// Shows the length of a file as it is now, on all nodes.
+    pub(super) fn show_parts(&self, name: &[u8]) -> Outcome {
+        let parts = self.parts(name)?;
+        let Some((_, newest, _)) = newest(&parts) else {
+            self.forget_copy(name);
+            return Err(Errno::NOENT);
+        };
+        let length = self.length_of(&parts)?;
+        let about = About {
+            length,
+            ..newest.about
+        };
+        let place = Place { about, ..newest };
+        self.show_now(name, &place)
+    }
+
+    /// Puts a file together here, to be read; nobody may have it open for writing.
+    pub(super) fn fetch_parts(&self, name: &[u8]) -> Outcome {
+        let path = self.place_in(NEAR, name).ok_or(Errno::INVAL)?;
+        for _ in 0..TRIES {
+            let parts = self.parts(name)?;
+            let Some((_, newest, _)) = newest(&parts) else {
+                self.forget_copy(name);
+                return Err(Errno::NOENT);
+            };
+            if parts.iter().any(|(_, _, written)| *written) {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            if self.has_copy(name, newest.order, &path) {
+                return Ok(());
+            }
+            let coming = self.beside();
+            let brought = self.bring_parts((name, &parts), &newest.about, &coming);
+            match brought {
+                Ok(()) if self.parts(name)? == parts => {
+                    return self.put_copy((name, newest.order), &coming, &path);
+                }
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => {
+                    // What is left of it goes with the folder.
+                    drop(fs::remove_file(coming));
+                    return Err(error);
+                }
+            }
+            drop(fs::remove_file(coming));
+            std::thread::sleep(PAUSE);
+        }
+        // It is written all the time.
+        Err(Errno::BUSY)
+    }
+
+    fn bring_parts(&self, (name, parts): (&[u8], &Parts), about: &About, to: &Path) -> Outcome {
+        let mut brought = Vec::new();
+        let mut outcome = Ok(());
+        for (part, place, _) in parts {
+            let beside = self.beside();
+            let one = self.bring(part, place.owner, &beside);
+            brought.push((beside, place.owner));
+            match one {
+                Ok(true) => {}
+                // Who wrote it died, or wrote what nobody knows of.
+                Ok(false) => outcome = Err(Errno::IO),
+                Err(error) => outcome = Err(error),
+            }
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let outcome = outcome.and_then(|()| {
+            self.join_parts(&brought, about, to).map_err(|error| {
+                let name = shown(name);
+                self.shared
+                    .lock()
+                    .say(format!("routing: {name} cannot be read: {error}"));
+                Errno::IO
+            })
+        });
+        for (path, _) in brought {
+            // What cannot be removed goes with the folder.
+            drop(fs::remove_file(path));
+        }
+        outcome
+    }
+
+    fn join_parts(&self, brought: &[(PathBuf, u32)], about: &About, to: &Path) -> Result<()> {
+        let failed = |error| Error::io("putting a file together", error);
+        let parts = brought.iter().map(|(path, owner)| {
+            let file = File::open(path).map_err(failed)?;
+            let (map, _) = map_of(&file)?;
+            let whose = self.circle.host(*owner);
+            Ok(Part { whose, file, map })
+        });
+        let parts: Vec<Part> = parts.collect::<Result<_>>()?;
+        let file = open_new(to).map_err(failed)?;
+        put_together(&parts, &file)?;
+        finish(&file, about).map_err(failed)
+    }
+
+    /// Whether parts have the same bytes where they overlap; an error where that is not known now.
+    pub(in crate::routing) fn is_sound(&self, whole: &WholeParts) -> Result<bool> {
+        let maps = whole.parts.iter().map(|(part, owner, _)| {
+            let length = self.read_part((part, *owner), &mut [], u64::MAX >> 1)?;
+            let (map, _) = read_map(length, |bytes, at| {
+                self.read_part((part, *owner), bytes, at).map(drop)
+            })?;
+            Ok(map)
+        });
+        let maps: Vec<PartMap> = maps.collect::<Result<_>>()?;
+        let maps: Vec<&PartMap> = maps.iter().collect();
+        let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
+        for Overlap { parts: both, bytes } in overlaps(&maps) {
+            let mut at = bytes.start;
+            while at < bytes.end {
+                let left = usize::try_from(bytes.end - at).unwrap_or(usize::MAX);
+                let length = left.min(1 << 20);
+                for (buffer, part) in buffers.iter_mut().zip(both) {
+                    let (part, owner, _) = &whole.parts[part];
+                    self.read_part((part, *owner), &mut buffer[..length], at)?;
+                }
+                let [one, other] = &buffers;
+                if let Some(place) = first_difference(&one[..length], &other[..length]) {
+                    let [one, other] = both.map(|part| self.circle.host(whole.parts[part].1));
+                    let why = differ(&one, &other, at + to_u64(place));
+                    notice::warn(&format!(
+                        "routing: {} is in no checkpoint: {why}",
+                        shown(&whole.name)
+                    ));
+                    return Ok(false);
+                }
+                at += to_u64(length);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads bytes of a part; how long it is, with its map.
+    fn read_part(&self, (part, owner): (&[u8], u32), bytes: &mut [u8], at: u64) -> Result<u64> {
+        let failed = |error: Errno| {
+            let host = self.circle.host(owner);
+            Error::io(
+                format!("reading {} on {host}", shown(part)),
+                std::io::Error::from(error),
+            )
+        };
+        let mut filled = 0;
+        loop {
+            let request = Request::Read {
+                name: part.to_vec(),
+                offset: at + to_u64(filled),
+            };
+            let (answer, found) = self.ask_with_bytes(owner, request).map_err(failed)?;
+            let Answer::Bytes { about, .. } = answer else {
+                return Err(failed(Errno::IO));
+            };
+            let count = found.len().min(bytes.len() - filled);
+            bytes[filled..filled + count].copy_from_slice(&found[..count]);
+            filled += count;
+            if filled == bytes.len() {
+                return Ok(about.length);
+            }
+            if count == 0 {
+                let context = format!("{} ends before its map", shown(part));
+                return Err(Error::new(ErrorKind::Unreadable, context));
+            }
+        }
+    }
+
+    /// Parts among the names of a folder as the files that they are of, with the greatest length.
+    pub(super) fn gather_parts(&self, found: Vec<(Vec<u8>, Place)>) -> Vec<(Vec<u8>, Place)> {
+        let state = self.shared.lock();
+        let mut all: std::collections::BTreeMap<Vec<u8>, Place> = std::collections::BTreeMap::new();
+        for (name, place) in found {
+            let Some(whole) = state.whole_of(&name) else {
+                if place.owner != self.rank() {
+                    all.insert(name, place);
+                }
+                continue;
+            };
+            let known = all.entry(whole.to_vec()).or_insert_with(|| place.clone());
+            let length = known.about.length.max(place.about.length);
+            if place.order > known.order {
+                *known = place;
+            }
+            known.about.length = length;
+        }
+        all.into_iter().collect()
+    }
+}
+
+fn newest(parts: &Parts) -> Option<(Vec<u8>, Place, bool)> {
+    parts
+        .iter()
+        .max_by_key(|(_, place, _)| place.order)
+        .cloned()
+}
