@@ -2,10 +2,11 @@
 /* A program that knows nothing of Backstay: all ranks write one file by MPI-IO, in turns of 37 numbers and a few bytes, so that
  * no part begins or ends with a page, and go on from the newest that is there, on as many ranks or on others.
  *
- *     onefile STEPS BLOCKS PAUSE_US [plain]
+ *     onefile STEPS BLOCKS PAUSE_US [plain|turns]
  *
  * out/field.STEP has a head (step, blocks), which rank 0 writes, and BLOCKS blocks, written collectively and by themselves in
- * turn by steps; `plain`: without MPI-IO, by pwrite. The file before the last is removed. Rank 0 prints "found STEP", "begun STEP"
+ * turn by steps; `plain`: without MPI-IO, by pwrite. The file before the last is removed; `turns`: two names are written in turn,
+ * each time cut off first. Rank 0 prints "found STEP", "begun STEP"
  * and "done STEP"; any rank "rank R on HOST, process P", and "bad ..." before it ends with 3. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 enum { BLOCK = 37, BLOCK_BYTES = BLOCK * 8, HEAD_BYTES = 19 };
-static int rank, size, plain;
+static int rank, size, plain, turns;
 static long blocks;
 
 static void fail(const char *what, long step)
@@ -49,7 +50,7 @@ static uint64_t word(uint64_t step, uint64_t block, uint64_t at)
 static char *name_of(long step)
 {
     static char name[64];
-    snprintf(name, sizeof name, "out/field.%ld", step);
+    snprintf(name, sizeof name, "out/field.%ld", turns ? step % 2 : step);
     return name;
 }
 
@@ -148,7 +149,13 @@ static int judge(long step)
     if (file < 0)
         return 0;
     head_of(step, wanted);
-    if (read(file, head, sizeof head) != HEAD_BYTES || memcmp(head, wanted, HEAD_BYTES) != 0)
+    if (read(file, head, sizeof head) != HEAD_BYTES)
+        fail("it has no head", step);
+    if (turns && memcmp(head, wanted, sizeof step) != 0) {
+        close(file);
+        return 0;
+    }
+    if (memcmp(head, wanted, HEAD_BYTES) != 0)
         fail("its head is another", step);
     if (stat(name_of(step), &about) != 0 || about.st_size != HEAD_BYTES + blocks * BLOCK_BYTES)
         fail("it has another size", step);
@@ -194,6 +201,7 @@ int main(int argc, char **argv)
     long steps = atol(argv[1]), pause_us = atol(argv[3]);
     blocks = atol(argv[2]);
     plain = argc > 4 && strcmp(argv[4], "plain") == 0;
+    turns = argc > 4 && strcmp(argv[4], "turns") == 0;
     uint64_t *values = malloc((size_t)(own_blocks() + 1) * BLOCK_BYTES);
     if (values == NULL)
         return 2;
@@ -220,6 +228,12 @@ int main(int argc, char **argv)
         if (!judge(step))
             fail("it is not there", step);
         MPI_Barrier(MPI_COMM_WORLD);
+        if (turns) {
+            if (rank == 0)
+                printf("done %ld\n", step), fflush(stdout);
+            usleep((useconds_t)pause_us);
+            continue;
+        }
         if (rank == 0 && step > 2 && access(name_of(step - 2), F_OK) == 0 && unlink(name_of(step - 2)) != 0)
             fail("the one before the last cannot be removed", step);
         MPI_Barrier(MPI_COMM_WORLD);

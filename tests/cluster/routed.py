@@ -105,7 +105,7 @@ class Routed:
 
 
 class OneFile(Routed):
-    """A program that writes one file of all ranks, by MPI-IO or, `plain`, by pwrite."""
+    """A program that writes one file of all ranks, by MPI-IO or, "plain", by pwrite, or two of them, "turns"."""
 
     patterns, quiet = ["out/field.*;shared"], "0.3"
 
@@ -113,8 +113,8 @@ class OneFile(Routed):
         self.mpi = mpi
         super().__init__(cluster, settings, counts, *options, **words)
 
-    def program(self, settings, steps=900, blocks=301, pause_us=400000, plain=False):
-        return [settings.programs / f"onefile.{self.mpi}", steps, blocks, pause_us, *(["plain"] if plain else [])]
+    def program(self, settings, steps=300, blocks=301, pause_us=400000, how="whole"):
+        return [settings.programs / f"onefile.{self.mpi}", steps, blocks, pause_us, how]
 
 
 def is_program(pid):
@@ -288,12 +288,12 @@ def calls_are_those_of_a_file_system(settings):
         expect(names == [], f"on the file system are {names}")
 
 
-def one_file(settings, mpi, plain=False):
+def one_file(settings, mpi, how="whole"):
     """One file of ranks on three nodes, in blocks that no page ends: killed, and found whole on as many nodes and on fewer."""
     with Cluster(3) as cluster:
         found, begun = [], 0
         for counts in ({0: 2, 1: 2, 2: 2}, {1: 3, 2: 2}):
-            run = OneFile(cluster, settings, counts, mpi, plain=plain)
+            run = OneFile(cluster, settings, counts, mpi, how=how)
             run.wait_found(1)
             found += run.values("found")
             run.wait_steps(4)
@@ -319,7 +319,95 @@ def one_file_of_all_nodes_by_romio(settings):
 
 
 def one_file_of_all_nodes_by_pwrite(settings):
-    return one_file(settings, "openmpi", plain=True)
+    return one_file(settings, "openmpi", how="plain")
+
+
+def two_files_of_all_nodes_in_turn_by_ompio(settings):
+    return one_file(settings, "openmpi", how="turns")
+
+
+def two_files_of_all_nodes_in_turn_by_romio(settings):
+    return one_file(settings, "mpich", how="turns")
+
+
+SHARED = """
+import ctypes, errno, mmap, os, pathlib, time
+names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+rank = int(next(os.environ[name] for name in names if name in os.environ))
+path = "out/field.1"
+
+
+def meet(word):
+    pathlib.Path(f"{word}.{rank}").write_text("")
+    end = time.monotonic() + 30
+    while not os.path.exists(f"{word}.{1 - rank}"):
+        assert time.monotonic() < end, f"the other does not come to {word}"
+        time.sleep(0.01)
+
+
+def refused(number, call, *words):
+    try:
+        call(*words)
+    except OSError as error:
+        assert error.errno == number, (call, error)
+        return
+    raise AssertionError((call, words))
+
+
+file = os.open(path, os.O_CREAT | os.O_RDWR)
+meet("open")
+os.pwrite(file, b"AB"[rank:rank + 1] * 10, 10 * rank)
+meet("written")
+assert os.fstat(file).st_size == os.lseek(file, 0, os.SEEK_END) == os.stat(path).st_size == 20
+refused(errno.EBADF, os.pread, file, 1, 0)
+refused(errno.EACCES, mmap.mmap, file, 10)
+refused(errno.EOPNOTSUPP, os.open, path, os.O_WRONLY | os.O_APPEND)
+refused(errno.EOPNOTSUPP, os.ftruncate, file, 5)
+refused(errno.EOPNOTSUPP, os.rename, path, "out/field.2")
+refused(errno.EINVAL, os.sendfile, file, os.open("each.py", os.O_RDONLY), 0, 10)
+refused(errno.EBUSY, os.remove, path)
+refused(errno.EBUSY, os.open, path, os.O_RDONLY)
+refused(errno.EBUSY, os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fopen.restype = ctypes.c_void_p
+assert libc.fopen(path.encode(), b"r+") is None and ctypes.get_errno() == errno.EOPNOTSUPP
+meet("refused")
+os.close(file)
+meet("closed")
+assert pathlib.Path(path).read_bytes() == b"A" * 10 + b"B" * 10, pathlib.Path(path).read_bytes()
+assert os.listdir("out") == ["field.1"], os.listdir("out")
+# Bytes that both write, and not the same, are no file.
+meet("read")
+with open("out/field.bad", "wb", buffering=0) as other:
+    meet("again")
+    other.write(b"same" + b"01"[rank:rank + 1])
+    meet("both")
+meet("done")
+refused(errno.EIO, os.open, "out/field.bad", os.O_RDONLY)
+meet("end")
+"""
+
+
+def what_one_file_of_all_nodes_cannot_have_is_refused(settings):
+    """No byte of it is wrong: what cannot be known is refused at the call. The whole file is exported from the archive."""
+    with Cluster(2) as cluster:
+        folder = cluster.folder / "work"
+        (folder / "out").mkdir(parents=True)
+        (folder / "archive").mkdir(mode=0o700)
+        (folder / "each.py").write_text(SHARED)
+        words = cluster.mpirun("openmpi", [1, 1], [sys.executable, "each.py"])
+        command = [settings.programs / "backstay", "run", "--job", "shared", "--restarts", "0", "--route", "out/field.*;shared",
+                   "--", *words]
+        environment = {"BACKSTAY_ARCHIVE": folder / "archive"}
+        done = cluster.run(HEAD, command, environment, folder, check=False)
+        expect(done.returncode == 0, f"exit {done.returncode}: {done.stdout} {done.stderr}")
+        expect("wrote different bytes at 4" in done.stderr, done.stderr)
+        command = [settings.programs / "backstay", "export", "--files", "-o", folder / "exported", folder / "archive"]
+        done = cluster.run(HEAD, command, {}, folder, check=False)
+        expect(done.returncode == 0 and "1 file," in done.stdout, f"{done.stdout} {done.stderr}")
+        files = [path for path in (folder / "exported").rglob("*") if path.is_file()]
+        expect([path.read_bytes() for path in files] == [b"A" * 10 + b"B" * 10], f"exported: {files}")
+        expect(files[0].name == "field.1", f"exported: {files}")
 
 
 def what_cannot_be_routed_is_said_before_the_start(settings):
@@ -340,7 +428,8 @@ def what_cannot_be_routed_is_said_before_the_start(settings):
 
 TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
          an_agent_that_dies_ends_the_start, one_file_of_all_nodes_by_ompio, one_file_of_all_nodes_by_romio,
-         one_file_of_all_nodes_by_pwrite, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
+         one_file_of_all_nodes_by_pwrite, two_files_of_all_nodes_in_turn_by_ompio,
+         two_files_of_all_nodes_in_turn_by_romio, what_one_file_of_all_nodes_cannot_have_is_refused, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
          calls_are_those_of_a_file_system,
          what_cannot_be_routed_is_said_before_the_start]
 

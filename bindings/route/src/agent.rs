@@ -46,6 +46,8 @@ struct Open {
     failed: bool,
     /// Of one that several nodes write, what was written and not told yet: begin and end.
     written: Option<Vec<(u64, u64)>>,
+    /// The agent knows that this process writes to it.
+    writes: bool,
 }
 
 impl Open {
@@ -57,6 +59,7 @@ impl Open {
             mapped: None,
             failed: false,
             written: is_shared.then(Vec::new),
+            writes: false,
         }
     }
 }
@@ -406,10 +409,38 @@ pub(crate) fn shared(fd: c_int) -> u32 {
     }
 }
 
+/// The same of a descriptor that is about to be written to: the agent knows of the first time.
+pub(crate) fn shared_to_write(fd: c_int) -> u32 {
+    let id = shared(fd);
+    if id == 0 {
+        return 0;
+    }
+    let mut guard = Guard::take();
+    let file = guard.files().get_mut(&id);
+    if file.is_some_and(|file| !std::mem::replace(&mut file.writes, true)) {
+        tell_and_wait(&mut guard, &Message::plain(Kind::Writes, id, 0));
+    }
+    id
+}
+
 /// The name of a file.
 pub(crate) fn name_of(id: u32) -> Option<Vec<u8>> {
     let mut guard = Guard::take();
     guard.files().get(&id).map(|file| file.name.clone())
+}
+
+/// Cuts a file that several nodes write on all of them; an error number, 0 if all is well.
+pub(crate) fn cut(id: u32, length: i64) -> c_int {
+    let (Some(name), Ok(length)) = (name_of(id), u64::try_from(length)) else {
+        return libc::EINVAL;
+    };
+    ask(&Message {
+        kind: Kind::Cut,
+        id,
+        value: 0,
+        first: &name,
+        second: &length.to_le_bytes(),
+    })
 }
 
 /// So many bytes of a file that several nodes write were written at `begin`.

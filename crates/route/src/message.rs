@@ -39,13 +39,18 @@ pub enum Kind {
     /// This process wrote bytes of its file `id`, which several nodes write: `first` has pairs of 8 bytes each, where they
     /// begin and how many they are, little-endian.
     Wrote,
+    /// This process is about to write to its file `id`, which several nodes write, for the first time since it opened it.
+    /// Answered.
+    Writes,
+    /// `first`, which several nodes write, shall be so long as `second` says, 8 bytes, little-endian, and is longer. Answered.
+    Cut,
     /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
     List,
     /// This connection is of the process `value`, whose calls are told to who made it. Said first.
     SpeaksFor,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 17] = [
     Kind::Open,
     Kind::NotOpened,
     Kind::Closed,
@@ -59,6 +64,8 @@ const KINDS: [Kind; 15] = [
     Kind::Look,
     Kind::Fetch,
     Kind::Wrote,
+    Kind::Writes,
+    Kind::Cut,
     Kind::List,
     Kind::SpeaksFor,
 ];

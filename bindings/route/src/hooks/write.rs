@@ -51,7 +51,7 @@ fn refused<T: From<i8>>(error: c_int) -> T {
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> isize {
     // SAFETY: the program's promise.
     let write = || unsafe { next::write(fd, bytes, count) };
-    match agent::shared(fd) {
+    match agent::shared_to_write(fd) {
         0 => write(),
         id => agent::write_in_turn(id, fd, write),
     }
@@ -61,7 +61,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> is
 unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> isize {
     // SAFETY: the program's promise.
     let write = || unsafe { next::writev(fd, pieces, count) };
-    match agent::shared(fd) {
+    match agent::shared_to_write(fd) {
         0 => write(),
         id => agent::write_in_turn(id, fd, write),
     }
@@ -74,7 +74,7 @@ unsafe extern "C" fn pwrite(
     count: size_t,
     offset: off_t,
 ) -> isize {
-    let id = agent::shared(fd);
+    let id = agent::shared_to_write(fd);
     // SAFETY: the program's promise.
     let written = unsafe { next::pwrite(fd, bytes, count, offset) };
     if id == 0 {
@@ -90,7 +90,7 @@ unsafe extern "C" fn pwritev(
     count: c_int,
     offset: off_t,
 ) -> isize {
-    let id = agent::shared(fd);
+    let id = agent::shared_to_write(fd);
     // SAFETY: the program's promise.
     let written = unsafe { next::pwritev(fd, pieces, count, offset) };
     if id == 0 {
@@ -107,7 +107,7 @@ unsafe extern "C" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> isize {
-    let id = agent::shared(fd);
+    let id = agent::shared_to_write(fd);
     // SAFETY: the program's promise.
     let write = || unsafe { next::pwritev2(fd, pieces, count, offset, flags) };
     if id == 0 {
@@ -128,7 +128,7 @@ unsafe fn note_asynchronous(what: *const aiocb) {
     let Some(what) = (unsafe { what.as_ref() }) else {
         return;
     };
-    let id = agent::shared(what.aio_fildes);
+    let id = agent::shared_to_write(what.aio_fildes);
     if id != 0 {
         note(
             id,
@@ -239,8 +239,12 @@ pub(super) unsafe extern "C" fn ftruncate(fd: c_int, length: off_t) -> c_int {
     if id != 0 {
         match length_of(id) {
             Ok(known) if length >= known => {}
-            // What other nodes wrote, and when, is not known here.
-            Ok(_) => return refused(libc::EOPNOTSUPP),
+            Ok(_) => {
+                let error = agent::cut(id, length);
+                if error != 0 {
+                    return refused(error);
+                }
+            }
             Err(error) => return refused(error),
         }
     }

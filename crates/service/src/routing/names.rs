@@ -64,7 +64,7 @@ impl State {
     }
 
     /// Nobody shall see what is written to a file that is a revision.
-    fn make_writable(&mut self, id: FileId, live: &Path, empty: bool) -> Outcome {
+    pub(super) fn make_writable(&mut self, id: FileId, live: &Path, empty: bool) -> Outcome {
         let content = self.files.get(&id).map(|file| file.content);
         if let Some(Content::Closed(since)) = content
             && since.elapsed() >= self.quiet

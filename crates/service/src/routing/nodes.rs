@@ -158,6 +158,12 @@ impl Nodes {
                 plain(Answer::Done)
             }
             Request::Remove { name } => plain(number(self.remove_here(&name))),
+            Request::Cut {
+                part,
+                length,
+                age,
+                does,
+            } => plain(number(self.cut_here(&part, length, (age, does)))),
             Request::Length { part } => plain(match self.length_here(&part) {
                 Ok(length) => Answer::Length(length),
                 Err(error) => Answer::Refused(error.raw_os_error()),
@@ -266,13 +272,17 @@ impl Nodes {
             Kind::Look => Some(self.show(first)),
             Kind::Fetch => Some(self.fetch(first)),
             Kind::List => Some(self.list(first)),
-            Kind::Wrote => {
+            Kind::Wrote | Kind::Writes => {
                 let mut state = self.shared.lock();
-                if let Some(file) = state.held(process, id) {
-                    state.wrote(file, first);
+                let file = state.held(process, id);
+                match (file, kind) {
+                    (Some(file), Kind::Wrote) => state.wrote(file, first),
+                    (Some(file), _) => state.writes(file),
+                    (None, _) => {}
                 }
-                None
+                (kind == Kind::Writes).then_some(Ok(()))
             }
+            Kind::Cut => Some(Err(Errno::INVAL)),
             Kind::Inherited | Kind::TakenOver | Kind::Leaving | Kind::Bye | Kind::SpeaksFor => {
                 super::serve::done(&mut self.shared.lock(), process, message)
             }
@@ -291,6 +301,7 @@ impl Nodes {
                 let _held = self.hold(&[name]);
                 Some(self.remove_parts(name))
             }
+            Kind::Cut => Some(self.cut_parts(name, message.second)),
             Kind::Look => Some(self.show_parts(name)),
             Kind::Fetch => Some(self.fetch_parts(name)),
             Kind::Rename | Kind::RenameFolder => Some(Err(Errno::OPNOTSUPP)),

@@ -12,6 +12,7 @@ use backstay_format::{PartMap, PartStretch};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 /// Bytes that were written: where they begin, where they end and in which opening.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct Part {
     pub(super) written: Written,
     /// In which opening of the whole file it is written now.
     pub(super) age: u64,
+    /// In which opening a process of this node wrote last, or was about to.
+    pub(super) writes: u64,
     /// Its place among all closes when it was new: what was removed before that is another.
     pub(super) born: u64,
     /// How long its content is, once its map stands behind it.
@@ -56,6 +59,15 @@ impl Written {
             }
         }
         self.0.insert(begin, (end, age));
+    }
+
+    /// Nothing beyond `length` is there any more.
+    fn cut(&mut self, length: u64) {
+        drop(self.0.split_off(&length));
+        if let Some(mut last) = self.0.last_entry() {
+            let (end, _) = last.get_mut();
+            *end = length.min(*end);
+        }
     }
 
     fn of(map: &PartMap) -> Self {
@@ -128,6 +140,61 @@ impl State {
                 shown(&name)
             ));
         }
+    }
+
+    /// A process is about to write to its part.
+    pub(super) fn writes(&mut self, file: FileId) {
+        let file = self.files.get_mut(&file);
+        if let Some(part) = file.and_then(|file| file.part.as_mut()) {
+            part.writes = part.age;
+        }
+    }
+
+    /// Whether nothing was written to a part in opening `age` of the whole file: what it has is from before.
+    pub(super) fn is_as_before(&self, name: &[u8], age: u64) -> bool {
+        let file = self.file_named(name).and_then(|id| self.files.get(&id));
+        let part = file.and_then(|file| file.part.as_ref());
+        part.is_none_or(|part| part.writes < age)
+    }
+
+    /// In which opening a part is written, or was.
+    pub(super) fn age_of_part(&self, name: &[u8]) -> Option<u64> {
+        let file = self.file_named(name).and_then(|id| self.files.get(&id))?;
+        file.part.as_ref().map(|part| part.age)
+    }
+
+    /// A part is no longer than `length` from now on.
+    pub(super) fn cut_part(&mut self, name: &[u8], length: u64) -> Result<()> {
+        let live = self.live(name).unwrap_or_default();
+        let Some(id) = self.file_named(name) else {
+            return Ok(());
+        };
+        let file = self.files.get(&id);
+        let is_open = file.is_some_and(|file| !file.holders.is_empty());
+        let failed = |error| Error::io(format!("cutting the part {}", live.display()), error);
+        if !is_open {
+            let writable = self.make_writable(id, &live, false);
+            writable.map_err(|error| failed(error.into()))?;
+            let age = self.age_of_part(name).unwrap_or(0);
+            self.begin_part(name, age, None)?;
+        }
+        let cut = File::options().write(true).open(&live).and_then(|open| {
+            let now = open.metadata()?.len();
+            open.set_len(now.min(length))
+        });
+        cut.map_err(failed)?;
+        let Some(file) = self.files.get_mut(&id) else {
+            return Ok(());
+        };
+        if let Some(part) = &mut file.part {
+            part.written.cut(length);
+        }
+        if !is_open {
+            file.content = Content::Closed(Instant::now());
+            file.order = None;
+            self.seal_part(id);
+        }
+        Ok(())
     }
 
     /// A part is opened to be written in opening `age`: its map goes from its end.
@@ -225,6 +292,7 @@ impl State {
         let (map, length) = map_of(&open)?;
         let part = Part {
             age: map.age(),
+            writes: 0,
             born: 0,
             written: Written::of(&map),
             sealed: Some(length),
@@ -322,6 +390,13 @@ mod tests {
         written.add(0, 50, 4);
         assert_eq!(written, of(&[(0, 50, 4)]));
         assert_eq!((written.age(), written.count()), (4, 1));
+        written.add(60, 70, 5);
+        written.cut(65);
+        assert_eq!(written, of(&[(0, 50, 4), (60, 65, 5)]));
+        written.cut(60);
+        assert_eq!(written, of(&[(0, 50, 4)]));
+        written.cut(0);
+        assert_eq!(written, Written::default());
     }
 
     #[test]

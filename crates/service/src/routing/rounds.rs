@@ -165,6 +165,9 @@ struct Whose {
     kept: bool,
 }
 
+/// A name, and whose its new revision is.
+type New = (Vec<u8>, Whose);
+
 /// A file of several parts, all of which are whole: which, on which nodes, and by which closes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WholeParts {
@@ -334,11 +337,7 @@ impl Decider {
     }
 
     /// Those of them that can be in a checkpoint, and what is new in each.
-    fn choose_parts(
-        &self,
-        barrier: u64,
-        catalog: &Catalog,
-    ) -> Vec<(WholeParts, Vec<(Vec<u8>, Whose)>)> {
+    fn choose_parts(&self, barrier: u64, catalog: &Catalog) -> Vec<(WholeParts, Vec<New>)> {
         let known = self.by_whole();
         let mut chosen = Vec::new();
         for whole in self.whole_parts(catalog) {

@@ -73,6 +73,14 @@ pub(super) enum Request {
     RemoveParts { name: Vec<u8> },
     /// Of the node: how long its part is now.
     Length { part: Vec<u8> },
+    /// Of the node: nothing of its part is beyond `length` any more; without `does` only whether that can be: nothing was
+    /// written to it in opening `age`.
+    Cut {
+        part: Vec<u8>,
+        length: u64,
+        age: u64,
+        does: bool,
+    },
     /// `rank` has no file of that name any more.
     Lose { rank: u32, name: Vec<u8> },
     /// What is known of a name.

@@ -138,6 +138,53 @@ impl Nodes {
         Err(Errno::BUSY)
     }
 
+    /// A file becomes shorter, on all nodes, if nobody wrote to it since it is open: of what was written meanwhile it is not
+    /// known on other nodes whether it was before.
+    pub(super) fn cut_parts(&self, name: &[u8], length: &[u8]) -> Outcome {
+        let length = length.try_into().map_err(|_| Errno::INVAL)?;
+        let length = u64::from_le_bytes(length);
+        let _held = self.hold(&[name]);
+        let parts = self.parts(name)?;
+        let age = self.shared.lock().age_of_part(&self.own_part(name));
+        let age = age.ok_or(Errno::INVAL)?;
+        for does in [false, true] {
+            for (part, place, _) in &parts {
+                let part = part.clone();
+                let request = Request::Cut {
+                    part,
+                    length,
+                    age,
+                    does,
+                };
+                match self.ask(place.owner, request) {
+                    // It is claimed, and not there yet.
+                    Ok(_) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn cut_here(&self, part: &[u8], length: u64, (age, does): (u64, bool)) -> Outcome {
+        let mut state = self.shared.lock();
+        if !state.has(part) {
+            return Err(Errno::NOENT);
+        }
+        if !does {
+            let can_be = state.is_as_before(part, age);
+            return can_be.then_some(()).ok_or(Errno::OPNOTSUPP);
+        }
+        let cut = state.cut_part(part, length).map_err(|error| {
+            state.say(format!("routing: the part of a file is not cut: {error}"));
+            Errno::IO
+        });
+        drop(state);
+        cut?;
+        let _held = self.hold(&[part]);
+        self.tell(part)
+    }
+
     /// Removes a file, if nobody has it open for writing.
     pub(super) fn remove_parts(&self, name: &[u8]) -> Outcome {
         let request = Request::RemoveParts {

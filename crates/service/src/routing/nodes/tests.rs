@@ -398,6 +398,45 @@ fn a_file_is_removed_with_all_its_parts_and_made_anew() {
 }
 
 #[test]
+fn a_file_is_cut_on_all_nodes_before_anybody_writes() {
+    let mut job = Job::new("r.*;shared", 3);
+    job.write_parts("r.1", &[(0, 0, "aaaa"), (1, 4, "bbbb"), (2, 8, "cc")]);
+    let first = job.round(false).expect("a checkpoint");
+    let cut = |job: &Job, node: usize, length: u64| {
+        let (name, length) = (job.name("r.1"), length.to_le_bytes());
+        let message = Message {
+            kind: Kind::Cut,
+            id: 0,
+            value: 0,
+            first: &name,
+            second: &length,
+        };
+        job.nodes[node].done(7, &message)
+    };
+    // Node 2 does not open it.
+    let ids = [0, 1].map(|node| job.open_part(node, "r.1", UPDATE).expect("open"));
+    assert_eq!(cut(&job, 0, 6), Some(Ok(())));
+    for node in 0..3 {
+        assert_eq!(job.size(node, "r.1"), Ok(6), "{node}");
+    }
+    let about = Message::plain(Kind::Writes, ids[1], 0);
+    assert_eq!(job.nodes[1].done(7, &about), Some(Ok(())));
+    assert_eq!(cut(&job, 0, 0), Some(Err(Errno::OPNOTSUPP)), "one writes");
+    job.put(1, (ids[1], "r.1"), 5, "xyz");
+    job.close(0, ids[0]);
+    job.close(1, ids[1]);
+    for node in 0..3 {
+        let read = job.read(node, "r.1");
+        assert_eq!(read, Ok("aaaabxyz".to_owned()), "{node}");
+    }
+    let second = job.round(false).expect("another");
+    assert_eq!(second[0], first[0], "what is before the cut stays");
+    // Nothing but its length.
+    assert_eq!(second[2]["r.1.backstay-part.2"], "\0\0\0\0\0\0");
+    assert_eq!(job.round(false), None);
+}
+
+#[test]
 fn a_part_whose_writer_died_is_in_no_checkpoint() {
     let mut job = Job::new("r.*;shared", 2);
     job.write_parts("r.1", &[(0, 0, "aa"), (1, 2, "bb")]);
