@@ -48,7 +48,9 @@ routed-programs: setup program preload
 	@mkdir -p $(ROUTED)
 	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/routed.openmpi tests/cluster/routed.c
 	for mpi in openmpi mpich; do \
-	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/onefile.$$mpi tests/cluster/onefile.c || exit; \
+	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/onefile.$$mpi tests/cluster/onefile.c && \
+	    mpifort.$$mpi -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -J $(ROUTED) -o $(ROUTED)/mpiio-fortran.$$mpi \
+	        tests/routing/mpiio.f90 || exit; \
 	done
 	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTED)/
 

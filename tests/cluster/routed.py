@@ -117,10 +117,17 @@ class OneFile(Routed):
         return [settings.programs / f"onefile.{self.mpi}", steps, blocks, pause_us, how]
 
 
+class Fortran(OneFile):
+    """The same by Fortran: ranks have one stretch each behind a head of 16 bytes."""
+
+    def program(self, settings, steps=15, numbers=777, pause_us=400000):
+        return [settings.programs / f"mpiio-fortran.{self.mpi}", steps, numbers, pause_us]
+
+
 def is_program(pid):
     """Whether a process is a rank or a routing agent."""
     words = words_of(pid)
-    names = ("routed.openmpi", "onefile.openmpi", "onefile.mpich")
+    names = tuple(f"{name}.{mpi}" for name in ("routed", "onefile", "mpiio-fortran") for mpi in ("openmpi", "mpich"))
     return "route-agent" in words[:3] or "".join(words[:1]).endswith(names)
 
 
@@ -322,6 +329,24 @@ def one_file_of_all_nodes_by_pwrite(settings):
     return one_file(settings, "openmpi", how="plain")
 
 
+def one_file_of_all_nodes_by_fortran(settings):
+    """Under both MPIs; all ranks on two of the nodes at the second start."""
+    found = []
+    for mpi in ("openmpi", "mpich"):
+        with Cluster(3) as cluster:
+            begun = 0
+            for counts in ({0: 1, 1: 1, 2: 1}, {1: 2, 2: 1}):
+                run = Fortran(cluster, settings, counts, mpi)
+                run.wait_found(1)
+                run.wait_steps(4)
+                found += run.values("found")
+                run.kill()
+                judge_starts(run, exact=False, before=begun)
+                begun = run.values("begun")[-1] + 1
+            expect(found[-2] == 0 < found[-1], f"{mpi}: found {found}")
+    return f"found {found}"
+
+
 def two_files_of_all_nodes_in_turn_by_ompio(settings):
     return one_file(settings, "openmpi", how="turns")
 
@@ -428,7 +453,7 @@ def what_cannot_be_routed_is_said_before_the_start(settings):
 
 TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
          an_agent_that_dies_ends_the_start, one_file_of_all_nodes_by_ompio, one_file_of_all_nodes_by_romio,
-         one_file_of_all_nodes_by_pwrite, two_files_of_all_nodes_in_turn_by_ompio,
+         one_file_of_all_nodes_by_pwrite, one_file_of_all_nodes_by_fortran, two_files_of_all_nodes_in_turn_by_ompio,
          two_files_of_all_nodes_in_turn_by_romio, what_one_file_of_all_nodes_cannot_have_is_refused, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
          calls_are_those_of_a_file_system,
          what_cannot_be_routed_is_said_before_the_start]
