@@ -87,7 +87,7 @@ pub(super) enum Request {
     Look { name: Vec<u8> },
     /// All names directly in a folder.
     List { folder: Vec<u8> },
-    /// Of the node: bytes of a file from `offset`; they follow the answer.
+    /// Of the node: the first bytes of a file from `offset` on that are not in a hole; they follow the answer.
     Read { name: Vec<u8>, offset: u64 },
     /// Another node has the file of `name` now; `gone`: and since then nobody under this name.
     Displace { name: Vec<u8>, gone: Option<u64> },
@@ -141,10 +141,12 @@ pub(super) enum Answer {
     PartsRemoved(Vec<(Vec<u8>, u32)>, u64),
     Length(u64),
     /// The file as it is now, before the bytes: it is the same one as long as this is. `whole`: nobody died who wrote it.
+    /// The bytes begin at `at`: before is a hole.
     Bytes {
         about: About,
         inode: u64,
         whole: bool,
+        at: u64,
     },
 }
 

@@ -9,6 +9,7 @@ use crate::routing::copy::copy_attributes;
 use crate::routing::talk::{About, Answer, Place, Request};
 use backstay_format::width::to_u64;
 use backstay_route::{FAR, LIVE, NEAR};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -44,12 +45,13 @@ impl Nodes {
         drop(state);
         let file = File::open(self.live(name)?).map_err(|error| errno(&error))?;
         let about = file.metadata().map_err(|error| errno(&error))?;
-        let left = about.len().saturating_sub(offset);
+        let data = next_data(&file, offset, about.len());
+        let (at, left) = (data.start, data.end - data.start);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
         let mut bytes = vec![0; length];
         let mut filled = 0;
         while filled < length {
-            let read = file.read_at(&mut bytes[filled..], offset + to_u64(filled));
+            let read = file.read_at(&mut bytes[filled..], at + to_u64(filled));
             match read {
                 Ok(0) => break,
                 Ok(count) => filled += count,
@@ -62,6 +64,7 @@ impl Nodes {
             about: about_of(&about),
             inode: about.ino(),
             whole,
+            at,
         };
         Ok((answer, bytes))
     }
@@ -240,6 +243,7 @@ impl Nodes {
                 about,
                 inode,
                 whole,
+                at,
             } = answer
             else {
                 return Err(Errno::IO);
@@ -247,11 +251,11 @@ impl Nodes {
             if *first.get_or_insert((about, inode)) != (about, inode) {
                 return Ok(None);
             }
-            if bytes.is_empty() && offset < about.length {
+            if at < offset || bytes.is_empty() && at < about.length {
                 return Ok(None);
             }
-            write_data(&file, &bytes, offset).map_err(|error| errno(&error))?;
-            offset += to_u64(bytes.len());
+            write_data(&file, &bytes, at).map_err(|error| errno(&error))?;
+            offset = at + to_u64(bytes.len());
             if offset >= about.length {
                 let done = file
                     .set_len(about.length)
@@ -287,6 +291,21 @@ impl Nodes {
         }
         Ok(())
     }
+}
+
+/// The first stretch of data from `offset` on; an empty one at the end where there is none.
+fn next_data(file: &File, offset: u64, length: u64) -> std::ops::Range<u64> {
+    if offset >= length {
+        return offset..offset;
+    }
+    let start = match seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => start.min(length),
+        Err(Errno::NXIO) => return length..length,
+        // Where holes are is not known.
+        Err(_) => return offset..length,
+    };
+    let end = seek(file, SeekFrom::Hole(start)).map_or(length, |end| end.min(length));
+    start..end.max(start)
 }
 
 fn make_parent(path: &Path) -> std::io::Result<()> {

@@ -359,16 +359,24 @@ impl Nodes {
                 offset: at + to_u64(filled),
             };
             let (answer, found) = self.ask_with_bytes(owner, request).map_err(failed)?;
-            let Answer::Bytes { about, .. } = answer else {
+            let Answer::Bytes {
+                about, at: first, ..
+            } = answer
+            else {
                 return Err(failed(Errno::IO));
             };
+            let wanted = at + to_u64(filled);
+            let hole = usize::try_from(first.saturating_sub(wanted)).unwrap_or(usize::MAX);
+            let hole = hole.min(bytes.len() - filled);
+            bytes[filled..filled + hole].fill(0);
+            filled += hole;
             let count = found.len().min(bytes.len() - filled);
             bytes[filled..filled + count].copy_from_slice(&found[..count]);
             filled += count;
             if filled == bytes.len() {
                 return Ok(about.length);
             }
-            if count == 0 {
+            if hole + count == 0 {
                 let context = format!("{} ends before its map", shown(part));
                 return Err(Error::new(ErrorKind::Unreadable, context));
             }
