@@ -396,6 +396,9 @@ refused(errno.EBUSY, os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fopen.restype = ctypes.c_void_p
 assert libc.fopen(path.encode(), b"r+") is None and ctypes.get_errno() == errno.EOPNOTSUPP
+assert libc.fdopen(file, b"w") in (None, 0) and ctypes.get_errno() == errno.EOPNOTSUPP
+about = ctypes.create_string_buffer(256)
+assert libc.statx(file, b"", 0x1000, 0x7ff, about) == 0 and int.from_bytes(about[40:48], "little") == 20
 meet("refused")
 os.close(file)
 meet("closed")

@@ -159,6 +159,7 @@ next! {
     glob(pattern: Path, flags: c_int, error: *mut c_void, found: *mut c_void) -> c_int;
     mmap(address: *mut c_void, length: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
     munmap(address: *mut c_void, length: size_t) -> c_int;
+    fdopen(fd: c_int, mode: Path) -> *mut FILE;
     lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
     fstat(fd: c_int, about: *mut libc::stat) -> c_int;
     __fxstat(version: c_int, fd: c_int, about: *mut libc::stat) -> c_int;

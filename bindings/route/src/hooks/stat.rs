@@ -5,7 +5,7 @@
 
 use super::{at_place, is_there};
 use crate::names::resolve;
-use crate::next;
+use crate::{agent, next};
 use libc::{AT_FDCWD, gid_t, mode_t, size_t, timespec, timeval, uid_t, utimbuf};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -99,11 +99,50 @@ named_at! {
     fstatat64 = fstatat(; about: *mut libc::stat, flags: c_int);
     __fxstatat = __fxstatat(version: c_int,; about: *mut libc::stat, flags: c_int);
     __fxstatat64 = __fxstatat(version: c_int,; about: *mut libc::stat, flags: c_int);
-    statx = statx(; flags: c_int, mask: c_uint, about: *mut libc::statx);
     faccessat = faccessat(; mode: c_int, flags: c_int);
     fchownat = fchownat(; owner: uid_t, group: gid_t, flags: c_int);
     fchmodat = fchmodat(; mode: mode_t, flags: c_int);
     utimensat = utimensat(; times: *const timespec, flags: c_int);
+}
+
+/// Also of a descriptor, where the path is empty.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn statx(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    about: *mut libc::statx,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe {
+        let call = |folder, path| next::statx(folder, path, flags, mask, about);
+        if let Some(routed) = resolve(folder, path) {
+            let there = |place| call(AT_FDCWD, place);
+            return at_place(&routed, (folder, path), there, || call(folder, path));
+        }
+        let outcome = call(folder, path);
+        let id = if flags & libc::AT_EMPTY_PATH == 0 || outcome != 0 {
+            0
+        } else {
+            agent::shared(folder)
+        };
+        // With a path it is none of that descriptor.
+        if id == 0 || !path.is_null() && *path != 0 {
+            return outcome;
+        }
+        match super::write::length_of(id).map(u64::try_from) {
+            Ok(Ok(length)) => {
+                (*about).stx_size = length;
+                0
+            }
+            Ok(Err(_)) => -1,
+            Err(error) => {
+                next::set_errno(error);
+                -1
+            }
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

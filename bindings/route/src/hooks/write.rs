@@ -170,7 +170,7 @@ unsafe extern "C" fn lio_listio(
 }
 
 /// The length of a file that several nodes write, as it is now on all of them; an error number where it is not known.
-fn length_of(id: u32) -> Result<off_t, c_int> {
+pub(super) fn length_of(id: u32) -> Result<off_t, c_int> {
     let routed = agent::name_of(id).and_then(routed_of);
     let routed = routed.ok_or(libc::EIO)?;
     let place = agent::far(&routed, Kind::Look).ok_or_else(next::errno)?;
@@ -231,6 +231,17 @@ unsafe extern "C" fn fstat(fd: c_int, about: *mut libc::stat) -> c_int {
 unsafe extern "C" fn __fxstat(version: c_int, fd: c_int, about: *mut libc::stat) -> c_int {
     // SAFETY: the program's promise.
     unsafe { told(fd, about, || next::__fxstat(version, fd, about)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const std::ffi::c_char) -> *mut libc::FILE {
+    if agent::shared(fd) != 0 {
+        // What a stream writes is not seen here.
+        next::set_errno(libc::EOPNOTSUPP);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the program's promise.
+    unsafe { next::fdopen(fd, mode) }
 }
 
 #[unsafe(no_mangle)]
