@@ -347,6 +347,21 @@ def one_file_of_all_nodes_by_fortran(settings):
     return f"found {found}"
 
 
+def one_file_of_all_nodes_and_one_is_lost(settings):
+    """The part of a node whose memory is gone is rebuilt on a spare, and the file is whole."""
+    with Cluster(3, spares=1) as cluster:
+        run = OneFile(cluster, settings, {0: 2, 1: 2, 2: 2}, "openmpi", "--spares", "node3", how="plain")
+        run.wait_steps(8)
+        cluster.wipe_node(1)
+        run.wait_found(2)
+        judge_starts(run, exact=False)
+        found = run.values("found")[-1]
+        expect(found > 0, f"nothing was found: {run.text()}")
+        run.wait_steps(2)
+        run.kill()
+        return f"found {found} of {max(run.values('done'))}"
+
+
 def two_files_of_all_nodes_in_turn_by_ompio(settings):
     return one_file(settings, "openmpi", how="turns")
 
@@ -456,8 +471,10 @@ def what_cannot_be_routed_is_said_before_the_start(settings):
 
 TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ranks_find_their_files_on_other_nodes,
          an_agent_that_dies_ends_the_start, one_file_of_all_nodes_by_ompio, one_file_of_all_nodes_by_romio,
-         one_file_of_all_nodes_by_pwrite, one_file_of_all_nodes_by_fortran, two_files_of_all_nodes_in_turn_by_ompio,
-         two_files_of_all_nodes_in_turn_by_romio, what_one_file_of_all_nodes_cannot_have_is_refused, each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
+         one_file_of_all_nodes_by_pwrite, one_file_of_all_nodes_by_fortran,
+         one_file_of_all_nodes_and_one_is_lost, two_files_of_all_nodes_in_turn_by_ompio,
+         two_files_of_all_nodes_in_turn_by_romio, what_one_file_of_all_nodes_cannot_have_is_refused,
+         each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
          calls_are_those_of_a_file_system,
          what_cannot_be_routed_is_said_before_the_start]
 
