@@ -527,7 +527,8 @@ def tests():
         name = f"seccomp, killed: {how}, static" + (f", {ranks} processes" if ranks > 1 else "")
         yield name, by_seccomp(lambda place, a=(how, ranks, patterns, options, exact): killed(place, *a))
     yield "seccomp, killed: h5py", by_seccomp(hdf5)
-    yield "seccomp, killed: MPI-IO", by_seccomp(lambda place: mpi_io(place, "mpiio", "openmpi"))
+    for flavour in ("openmpi", "mpich"):
+        yield f"seccomp, killed: MPI-IO, {flavour}", by_seccomp(lambda place, a=flavour: mpi_io(place, "mpiio", a))
     for function in (threads, static_ranks, go, shell, children, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
         yield "seccomp, " + function.__name__.replace("_", " "), by_seccomp(function)
     for function in (children, calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
