@@ -83,6 +83,31 @@ impl Answers {
         }
     }
 
+    /// Lets a call go on whose name cannot be routed, as its last component shows; whether it did.
+    pub(crate) fn passes(&self, call: &Call) -> bool {
+        let Some(Shape::Open(name, _) | Shape::Place(name, _) | Shape::Truncate(name)) =
+            shape(call.number)
+        else {
+            return false;
+        };
+        let Ok(path) = proc::text(call, name.path) else {
+            return false;
+        };
+        let last = split(trimmed(&path)).1;
+        let passes = !self.places.table.may_end_in(last) && !self.may_be_folder(last);
+        if passes {
+            kernel::go_on(self.listener(), call);
+        }
+        passes
+    }
+
+    /// Whether a folder of routed names can be called so.
+    fn may_be_folder(&self, last: &[u8]) -> bool {
+        let table = &self.places.table;
+        let mut folders = table.folders().iter();
+        folders.any(|folder| split(folder).1 == last) || table.may_be_in(last)
+    }
+
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -195,14 +220,8 @@ impl Answers {
 
     /// A folder that was made before the job came to these files, and is not there, is opened where these are.
     fn open_folder(&self, call: &Call, name: Name, path: &[u8], flags: Flags) -> Reply {
-        let mut trimmed = path;
-        while trimmed.len() > 1 && trimmed.ends_with(b"/") {
-            trimmed = &trimmed[..trimmed.len() - 1];
-        }
-        let last = split(trimmed).1;
-        let folders = self.places.table.folders().iter();
-        let mut ends = folders.map(|folder| split(folder).1);
-        if !ends.any(|end| end == last) && !self.places.table.may_be_in(last) {
+        let trimmed = trimmed(path);
+        if !self.may_be_folder(split(trimmed).1) {
             return Reply::GoOn;
         }
         let seen = Seen::new(call, name);
@@ -314,6 +333,14 @@ impl Answers {
             Err(error) => Reply::Failed(error),
         }
     }
+}
+
+/// A path without slashes at its end.
+fn trimmed(mut path: &[u8]) -> &[u8] {
+    while path.len() > 1 && path.ends_with(b"/") {
+        path = &path[..path.len() - 1];
+    }
+    path
 }
 
 fn is_standing(name: &[u8]) -> bool {
