@@ -31,6 +31,8 @@ const DEPTH: usize = 4;
 const REST: Duration = Duration::from_secs(30);
 /// The same after an error, which may concern what was read, and not the peer.
 const SHORT_REST: Duration = Duration::from_millis(500);
+/// Ports that failed and whose reads are not over, at most: with more nothing is read over libfabric.
+const RETIRED_MAX: usize = 8;
 /// Registrations that are remembered; what is over goes when there are more.
 const REGISTRY: usize = 256;
 
@@ -44,6 +46,8 @@ pub(crate) struct Fabric {
     /// Registrations by where their memory begins.
     registry: Mutex<BTreeMap<usize, Weak<Registration>>>,
     reader: Mutex<Option<Arc<Port>>>,
+    /// Ports that failed, until all of their reads are over: then they are closed.
+    retired: Mutex<Vec<Arc<Port>>>,
     /// Peers that could not be read from, since when, and for how long they are left alone.
     resting: Mutex<BTreeMap<Vec<u8>, (Stopwatch, Duration)>>,
     ended: AtomicBool,
@@ -89,6 +93,7 @@ impl Fabric {
             domain,
             registry: Mutex::default(),
             reader: Mutex::default(),
+            retired: Mutex::default(),
             resting: Mutex::default(),
             ended: AtomicBool::new(false),
             missed: SaidOnce::default(),
@@ -129,19 +134,33 @@ impl Fabric {
         if let Some(port) = &*reader {
             return Ok(Arc::clone(port));
         }
+        if self.close_retired() >= RETIRED_MAX {
+            let words = format!("reads of {RETIRED_MAX} ports that failed are not over");
+            return Err(Failed::Refused(words));
+        }
         let port = Port::open(&self.domain, PIECES).map_err(Failed::Broken)?;
         *reader = Some(Arc::clone(&port));
         Ok(port)
     }
 
-    /// The next reads go by another port; this one is closed when its last read is.
+    /// The next reads go by another port; this one is closed when its last read is over.
     fn retire(&self, port: &Arc<Port>) {
-        let mut reader = lock(&self.reader);
-        if reader.as_ref().is_some_and(|now| Arc::ptr_eq(now, port)) {
-            let retired = reader.take();
-            drop(reader);
-            drop(retired);
+        drop(lock(&self.reader).take_if(|now| Arc::ptr_eq(now, port)));
+        let mut retired = lock(&self.retired);
+        if !retired.iter().any(|known| Arc::ptr_eq(known, port)) {
+            retired.push(Arc::clone(port));
         }
+    }
+
+    /// Closes the retired ports whose reads are over; how many others there are.
+    fn close_retired(&self) -> usize {
+        let mut retired = lock(&self.retired);
+        retired.retain(|port| {
+            port.settle();
+            // Who has it may begin another.
+            Arc::strong_count(port) > 1 || port.is_reading()
+        });
+        retired.len()
     }
 
     fn rests(&self, address: &[u8]) -> bool {
@@ -280,6 +299,54 @@ mod tests {
             }
             assert_eq!(end, length);
         }
+    }
+
+    /// A piece of a port that has read from `peer`, and is retired.
+    fn retired_with(fabric: &Fabric, peer: &Port, place: (u64, u64), soon: &Deadline) -> Held {
+        let port = fabric.reader().unwrap();
+        let number = port.peer(peer.address()).unwrap();
+        let mut held = port.take(Some(soon)).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| {
+                held.begin(number, place, 100, soon).unwrap();
+                held.finish(soon).unwrap();
+            });
+            while !read.is_finished() {
+                peer.poll(None).unwrap();
+            }
+        });
+        fabric.retire(&port);
+        fabric.retire(&port);
+        held
+    }
+
+    #[test]
+    fn ports_whose_reads_are_not_over_are_kept_and_bounded() {
+        let Ok(library) = Library::load() else {
+            return;
+        };
+        let fabric = Fabric::open(Some("tcp;ofi_rxm"), IpAddr::from([127, 0, 0, 1])).unwrap();
+        let domain = Domain::open(library, "tcp;ofi_rxm", Some("127.0.0.1")).unwrap();
+        let memory = Arc::new(vec![7; 100]);
+        let exposed = Exposed::Memory(Arc::clone(&memory));
+        let around = exposed.around(&memory).unwrap();
+        let registration = Registration::new(&domain, around, exposed).unwrap();
+        let place = registration.place(&memory).unwrap();
+        let peer = Port::open(&domain, (0, 0)).unwrap();
+        let soon = Deadline::after(Duration::from_secs(10));
+        let all = [(); RETIRED_MAX].map(|()| retired_with(&fabric, &peer, place, &soon));
+        for mut held in all {
+            // Its only peer, which does nothing more.
+            held.begin(0, place, 100, &soon).unwrap();
+        }
+        assert_eq!(fabric.close_retired(), RETIRED_MAX);
+        assert!(matches!(fabric.reader(), Err(Failed::Refused(_))));
+        let is_over = (0..1000).any(|_| {
+            peer.poll(None).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            fabric.close_retired() == 0
+        });
+        assert!(is_over && fabric.reader().is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In from: `fabric`. Out to: the library.
 //! Invariants: a piece of memory is written by the provider only while its read is under way, and looked at
 //! only when it is not; who gives one up leaves it to the port until the read is over; the endpoint is
-//! closed before its memory is freed.
+//! closed before its memory is freed, and never while a read is under way: libfabric 1.17 can crash in that.
 
 use super::sys::{
     self, FI_CQ_FORMAT_CONTEXT, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_READ, FI_RECV, FI_TRANSMIT,
@@ -14,6 +14,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::fmt::{self, Debug};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -546,6 +547,21 @@ impl Port {
         Failed::Broken(words)
     }
 
+    /// Whether a read is under way, if nobody waits for it any more.
+    pub(in crate::fabric) fn is_reading(&self) -> bool {
+        let states = &lock(&self.table).states;
+        let mut states = states.iter();
+        states.any(|state| matches!(state, State::UnderWay(_)))
+    }
+
+    /// Takes what is completed, unless somebody does so just now.
+    pub(in crate::fabric) fn settle(&self) {
+        if let Ok(_turn) = self.turn.try_lock() {
+            // What broke is remembered.
+            drop(self.poll(None));
+        }
+    }
+
     /// Wakes who waits in [`Self::poll`].
     pub(in crate::fabric) fn signal(&self) {
         let cq = self.cq.as_ptr();
@@ -569,6 +585,11 @@ unsafe fn fid_of<'a>(ep: NonNull<sys::Ep>) -> &'a sys::Fid {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        if self.is_reading() {
+            // It stays for as long as the process does, and what it stands on.
+            let _kept = ManuallyDrop::new((Arc::clone(&self.domain), self.pieces.take()));
+            return;
+        }
         // SAFETY: nobody has a piece of it any more, nor polls. Once the endpoint is closed the provider
         // writes no piece, so these go last.
         unsafe {
