@@ -168,20 +168,25 @@ def killed_ranks_find_what_was_complete(settings):
         return f"found {run.values('found')}"
 
 
+def lose_node_1(run, cluster):
+    """Node 1 of a job that runs is lost, and node 3 takes its place; what it went on from."""
+    run.wait_steps(10)
+    cluster.wipe_node(1)
+    run.wait_found(2)
+    judge_starts(run, exact=False)
+    expect(run.events("start")[-1]["hosts"] == ["node0", "node3", "node2"], run.text())
+    found = run.values("found")[-1]
+    expect(found > 0, f"nothing was found: {run.text()}")
+    run.wait_steps(3)
+    run.kill()
+    return f"found {found} of {max(run.values('done'))}"
+
+
 def a_node_is_lost_with_its_store(settings):
     """A spare takes the place of a node whose memory is gone: its files are rebuilt, and the program goes on."""
     with Cluster(3, spares=1) as cluster:
         run = Routed(cluster, settings, {0: 2, 1: 2, 2: 2}, "--spares", "node3", pause_us=100000)
-        run.wait_steps(10)
-        cluster.wipe_node(1)
-        run.wait_found(2)
-        judge_starts(run, exact=False)
-        expect(run.events("start")[-1]["hosts"] == ["node0", "node3", "node2"], run.text())
-        found = run.values("found")[-1]
-        expect(found > 0, f"nothing was found: {run.text()}")
-        run.wait_steps(3)
-        run.kill()
-        return f"found {found} of {max(run.values('done'))}"
+        return lose_node_1(run, cluster)
 
 
 def ranks_find_their_files_on_other_nodes(settings):
@@ -351,15 +356,7 @@ def one_file_of_all_nodes_and_one_is_lost(settings):
     """The part of a node whose memory is gone is rebuilt on a spare, and the file is whole."""
     with Cluster(3, spares=1) as cluster:
         run = OneFile(cluster, settings, {0: 2, 1: 2, 2: 2}, "openmpi", "--spares", "node3", how="plain")
-        run.wait_steps(8)
-        cluster.wipe_node(1)
-        run.wait_found(2)
-        judge_starts(run, exact=False)
-        found = run.values("found")[-1]
-        expect(found > 0, f"nothing was found: {run.text()}")
-        run.wait_steps(2)
-        run.kill()
-        return f"found {found} of {max(run.values('done'))}"
+        return lose_node_1(run, cluster)
 
 
 def two_files_of_all_nodes_in_turn_by_ompio(settings):

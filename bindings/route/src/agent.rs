@@ -288,13 +288,7 @@ pub(crate) fn open<T>(
     } else {
         u32::MAX
     };
-    let asked = Message {
-        kind: Kind::Open,
-        id,
-        value: flags,
-        first: &routed.name,
-        second: &[],
-    };
+    let asked = Message::named(Kind::Open, id, flags, &routed.name);
     let answered = ask(&asked);
     if answered != 0 {
         next::set_errno(answered);
@@ -379,13 +373,7 @@ fn tell_written(guard: &mut Guard, id: u32) {
     for some in written.unwrap_or_default().chunks(TOLD_AT_ONCE) {
         let pairs = some.iter().flat_map(|(begin, end)| [*begin, end - begin]);
         let bytes: Vec<u8> = pairs.flat_map(u64::to_le_bytes).collect();
-        let message = Message {
-            kind: Kind::Wrote,
-            id,
-            value: 0,
-            first: &bytes,
-            second: &[],
-        };
+        let message = Message::named(Kind::Wrote, id, 0, &bytes);
         tell(guard, &message);
     }
 }
@@ -598,13 +586,7 @@ fn take_over(spec: &Places, fd: c_int) {
         id
     } else {
         let id = guard.draw();
-        let message = Message {
-            kind: Kind::TakenOver,
-            id,
-            value: 0,
-            first: &name,
-            second: &[],
-        };
+        let message = Message::named(Kind::TakenOver, id, 0, &name);
         tell(&mut guard, &message);
         // Of one that several nodes write the agent knows that not all was told.
         guard.files().insert(id, Open::once(name, false));
@@ -640,15 +622,6 @@ pub(crate) extern "C" fn in_child() {
         .map(|(id, file)| (*id, file.name.clone()))
         .collect();
     for (id, name) in files {
-        tell(
-            &mut guard,
-            &Message {
-                kind: Kind::Inherited,
-                id,
-                value: 0,
-                first: &name,
-                second: &[],
-            },
-        );
+        tell(&mut guard, &Message::named(Kind::Inherited, id, 0, &name));
     }
 }

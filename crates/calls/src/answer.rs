@@ -242,13 +242,7 @@ impl Answers {
         let (process, umask) = self.process(call)?;
         let mut state = process.lock();
         let id = state.draw();
-        let asked = Message {
-            kind: Kind::Open,
-            id,
-            value: how.flags.bits().cast_signed(),
-            first: &routed.name,
-            second: &[],
-        };
+        let asked = Message::named(Kind::Open, id, how.flags.bits().cast_signed(), &routed.name);
         state.ask(&asked)?;
         let opened = make_place(routed, how, umask);
         let opened = opened.and_then(|file| Ok((inode(&file).ok_or(Errno::IO)?, file)));
@@ -299,13 +293,7 @@ impl Answers {
         let length = call.arguments[name.path + 1];
         let cut = |state: &mut State| {
             let id = state.draw();
-            let asked = Message {
-                kind: Kind::Open,
-                id,
-                value: libc::O_WRONLY,
-                first: &routed.name,
-                second: &[],
-            };
+            let asked = Message::named(Kind::Open, id, libc::O_WRONLY, &routed.name);
             state.ask(&asked)?;
             let file = open_place(&routed, OFlags::WRONLY, Mode::empty());
             let outcome = file.and_then(|file| ftruncate(file, length));

@@ -117,13 +117,7 @@ impl Answers {
         let Some(routed) = given.file() else {
             return Reply::GoOn;
         };
-        let message = Message {
-            kind: Kind::Remove,
-            id: 0,
-            value: 0,
-            first: &routed.name,
-            second: &[],
-        };
+        let message = Message::named(Kind::Remove, 0, 0, &routed.name);
         self.ask(call, &message).into()
     }
 

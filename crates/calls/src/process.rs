@@ -160,13 +160,7 @@ impl Process {
             return;
         }
         let id = state.draw();
-        let message = Message {
-            kind: Kind::Inherited,
-            id,
-            value: 0,
-            first: name,
-            second: &[],
-        };
+        let message = Message::named(Kind::Inherited, id, 0, name);
         // Of an agent that is gone nothing more is completed.
         state.tell(&message).ok();
         let inherited = File {

@@ -102,6 +102,14 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// One with one name.
+    pub fn named(kind: Kind, id: u32, value: i32, first: &'a [u8]) -> Self {
+        Self {
+            first,
+            ..Self::plain(kind, id, value)
+        }
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let kind = KINDS.iter().position(|kind| *kind == self.kind);

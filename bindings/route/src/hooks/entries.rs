@@ -131,13 +131,7 @@ unsafe fn remove_at(folder: c_int, path: Path, as_it_is: impl FnOnce() -> c_int)
     // SAFETY: the program's promise.
     match unsafe { file(folder, path) } {
         Some(routed) => {
-            let message = Message {
-                kind: Kind::Remove,
-                id: 0,
-                value: 0,
-                first: &routed.name,
-                second: &[],
-            };
+            let message = Message::named(Kind::Remove, 0, 0, &routed.name);
             outcome(agent::ask(&message))
         }
         None => as_it_is(),

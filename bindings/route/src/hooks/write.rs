@@ -42,6 +42,22 @@ fn note(id: u32, offset: off_t, written: isize) -> isize {
     written
 }
 
+/// A write at `offset` to a descriptor, noted where several nodes write its file.
+fn write_at(fd: c_int, offset: off_t, write: impl FnOnce() -> isize) -> isize {
+    match agent::shared_to_write(fd) {
+        0 => write(),
+        id => note(id, offset, write()),
+    }
+}
+
+/// The same at the descriptor's own offset.
+fn write_on(fd: c_int, write: impl FnOnce() -> isize) -> isize {
+    match agent::shared_to_write(fd) {
+        0 => write(),
+        id => agent::write_in_turn(id, fd, write),
+    }
+}
+
 fn refused<T: From<i8>>(error: c_int) -> T {
     next::set_errno(error);
     T::from(-1)
@@ -50,21 +66,13 @@ fn refused<T: From<i8>>(error: c_int) -> T {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> isize {
     // SAFETY: the program's promise.
-    let write = || unsafe { next::write(fd, bytes, count) };
-    match agent::shared_to_write(fd) {
-        0 => write(),
-        id => agent::write_in_turn(id, fd, write),
-    }
+    write_on(fd, || unsafe { next::write(fd, bytes, count) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> isize {
     // SAFETY: the program's promise.
-    let write = || unsafe { next::writev(fd, pieces, count) };
-    match agent::shared_to_write(fd) {
-        0 => write(),
-        id => agent::write_in_turn(id, fd, write),
-    }
+    write_on(fd, || unsafe { next::writev(fd, pieces, count) })
 }
 
 #[unsafe(no_mangle)]
@@ -74,13 +82,10 @@ unsafe extern "C" fn pwrite(
     count: size_t,
     offset: off_t,
 ) -> isize {
-    let id = agent::shared_to_write(fd);
     // SAFETY: the program's promise.
-    let written = unsafe { next::pwrite(fd, bytes, count, offset) };
-    if id == 0 {
-        return written;
-    }
-    note(id, offset, written)
+    write_at(fd, offset, || unsafe {
+        next::pwrite(fd, bytes, count, offset)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -90,13 +95,10 @@ unsafe extern "C" fn pwritev(
     count: c_int,
     offset: off_t,
 ) -> isize {
-    let id = agent::shared_to_write(fd);
     // SAFETY: the program's promise.
-    let written = unsafe { next::pwritev(fd, pieces, count, offset) };
-    if id == 0 {
-        return written;
-    }
-    note(id, offset, written)
+    write_at(fd, offset, || unsafe {
+        next::pwritev(fd, pieces, count, offset)
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -247,13 +247,7 @@ impl Job {
         let file = file.expect("part");
         file.write_all_at(text.as_bytes(), at).expect("write");
         let told = [at.to_le_bytes(), to_u64(text.len()).to_le_bytes()].concat();
-        let message = Message {
-            kind: Kind::Wrote,
-            id,
-            value: 0,
-            first: &told,
-            second: &[],
-        };
+        let message = Message::named(Kind::Wrote, id, 0, &told);
         assert_eq!(self.nodes[node].done(7, &message), None);
     }
 
