@@ -404,7 +404,7 @@ os.remove('out/r.3')
     expect(place.files() == {"out/r.1": b"x" * 100000}, f"it has {place.files().keys()}")
 
 
-def begun(place, code):
+def started(place, code):
     """A routed program of Python that runs, and said `ready`."""
     start = subprocess.Popen(place.command(["out/r.*"], [], [sys.executable, "-c", code]), cwd=place.folder,
                              env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -417,7 +417,7 @@ def agent_dies(place):
     """Nothing is written past an agent that is gone, and the program ends."""
     code = ("import os, signal, time; open('out/r.1', 'w').write('x'); "
             "folder = os.environ['BACKSTAY_ROUTE']; print('ready', flush=True); time.sleep(60)")
-    start = begun(place, code)
+    start = started(place, code)
     agents = [pid for pid in descendants(start.pid) if b"route-agent" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
     expect(len(agents) == 1, f"agents: {agents}")
     end(agents[0])
@@ -499,7 +499,7 @@ def supervisor_dies(place):
     """Where nobody answers any more, the program ends, and what was complete is there."""
     code = ("import os, time; open('out/r.1', 'w').write('one'); print('ready', flush=True); time.sleep(0.5)\n"
             "while True: open('plain', 'w').close(); time.sleep(0.01)")
-    start = begun(place, code)
+    start = started(place, code)
     time.sleep(0.4)
     below = descendants(start.pid)
     end(start.pid)
