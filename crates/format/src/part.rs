@@ -3,7 +3,7 @@
 //! Invariants: stretches ascend and do not overlap; none is empty, or ends beyond what an offset can say.
 //! Format: docs/format/part.md.
 
-use crate::bytes::{Decoder, Encoder, FormatError, open};
+use crate::bytes::{Decoder, Encoder, FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, FormatError, open};
 use crate::limits::PART_STRETCHES_MAX;
 use crate::width::{index, to_u64};
 
@@ -113,8 +113,14 @@ impl PartMap {
     ) -> Result<std::ops::Range<u64>, FormatError> {
         let begin = u64::from_le_bytes(tail);
         let end = part_bytes.saturating_sub(to_u64(PART_TAIL_BYTES));
-        if begin >= end || end - begin > u64::from(u32::MAX) {
-            let expected = format!("less than {end}");
+        let most = to_u64(
+            FRAME_HEAD_BYTES
+                + FRAME_TAIL_BYTES
+                + 16
+                + PartStretch::BYTES * index(PART_STRETCHES_MAX),
+        );
+        if begin >= end || end - begin > most {
+            let expected = format!("{} to {end}, and less", end.saturating_sub(most));
             return Err(FormatError::new(PART, "place", end, expected, begin));
         }
         Ok(begin..end)

@@ -31,11 +31,9 @@ pub struct Part {
 
 /// Bytes that two parts have of one age: which parts, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overlap {
-    /// The parts, by their places.
-    pub parts: [usize; 2],
-    /// The bytes.
-    pub bytes: Range<u64>,
+struct Overlap {
+    parts: [usize; 2],
+    bytes: Range<u64>,
 }
 
 /// The name of a file, and the number of its part, of which `name` is the name.
@@ -85,7 +83,7 @@ pub fn map_of(file: &File) -> Result<(PartMap, u64)> {
 }
 
 /// Where parts have the same bytes of one age.
-pub fn overlaps(maps: &[&PartMap]) -> Vec<Overlap> {
+fn overlaps(maps: &[&PartMap]) -> Vec<Overlap> {
     let all = maps.iter().enumerate();
     let mut all: Vec<(usize, &PartStretch)> = all
         .flat_map(|(part, map)| map.stretches.iter().map(move |stretch| (part, stretch)))
@@ -115,31 +113,45 @@ pub fn differ(one: &str, other: &str, at: u64) -> Error {
 }
 
 /// Where two pieces differ first.
-pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
+}
+
+/// The first byte that two parts have of one age, and not the same: which parts, by their places, and where. `read_at`
+/// reads bytes of a part.
+pub fn conflict(
+    maps: &[&PartMap],
+    read_at: impl Fn(usize, &mut [u8], u64) -> Result<()>,
+) -> Result<Option<([usize; 2], u64)>> {
+    let mut buffers = [vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]];
+    for Overlap { parts, bytes } in overlaps(maps) {
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let length = piece(bytes.end - at);
+            for (buffer, part) in buffers.iter_mut().zip(parts) {
+                read_at(part, &mut buffer[..length], at)?;
+            }
+            let [one, other] = &buffers;
+            if let Some(place) = first_difference(&one[..length], &other[..length]) {
+                return Ok(Some((parts, at + to_u64(place))));
+            }
+            at += to_u64(length);
+        }
+    }
+    Ok(None)
 }
 
 /// Writes the whole file to `to`, which is new.
 pub fn put_together(parts: &[Part], to: &File) -> Result<()> {
     let failed = |error| Error::io("putting the parts of a file together", error);
     let maps: Vec<&PartMap> = parts.iter().map(|part| &part.map).collect();
-    let mut buffers = [vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]];
-    for Overlap { parts: both, bytes } in overlaps(&maps) {
-        let mut at = bytes.start;
-        while at < bytes.end {
-            let length = piece(bytes.end - at);
-            for (buffer, part) in buffers.iter_mut().zip(both) {
-                let file = &parts[part].file;
-                file.read_exact_at(&mut buffer[..length], at)
-                    .map_err(failed)?;
-            }
-            let [one, other] = &buffers;
-            if let Some(place) = first_difference(&one[..length], &other[..length]) {
-                let [one, other] = both.map(|part| &parts[part].whose);
-                return Err(differ(one, other, at + to_u64(place)));
-            }
-            at += to_u64(length);
-        }
+    let conflict = conflict(&maps, |part, bytes, at| {
+        let file = &parts[part].file;
+        file.read_exact_at(bytes, at).map_err(failed)
+    })?;
+    if let Some((both, at)) = conflict {
+        let [one, other] = both.map(|part| &parts[part].whose);
+        return Err(differ(one, other, at));
     }
     let length = maps.iter().map(|map| map.length_bytes).max().unwrap_or(0);
     to.set_len(length).map_err(failed)?;
@@ -150,7 +162,7 @@ pub fn put_together(parts: &[Part], to: &File) -> Result<()> {
     let mut stretches: Vec<(&File, &PartStretch)> = stretches.collect();
     // What was written later goes over what was before.
     stretches.sort_by_key(|(_, stretch)| (stretch.age, stretch.offset));
-    let buffer = &mut buffers[0];
+    let mut buffer = vec![0; BUFFER_BYTES];
     for (from, stretch) in stretches {
         let mut at = stretch.offset;
         while at < stretch.end() {

@@ -12,8 +12,7 @@ use crate::routing::state::{Holder, shown};
 use crate::routing::talk::{About, Answer, Place, Request};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::parts::{
-    Overlap, Part, differ, first_difference, map_of, overlaps, part_name, put_together, read_map,
-    split_part,
+    Part, conflict, differ, map_of, part_name, put_together, read_map, split_part,
 };
 use backstay_base::notice;
 use backstay_format::PartMap;
@@ -317,30 +316,17 @@ impl Nodes {
         });
         let maps: Vec<PartMap> = maps.collect::<Result<_>>()?;
         let maps: Vec<&PartMap> = maps.iter().collect();
-        let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
-        for Overlap { parts: both, bytes } in overlaps(&maps) {
-            let mut at = bytes.start;
-            while at < bytes.end {
-                let left = usize::try_from(bytes.end - at).unwrap_or(usize::MAX);
-                let length = left.min(1 << 20);
-                for (buffer, part) in buffers.iter_mut().zip(both) {
-                    let (part, owner, _) = &whole.parts[part];
-                    self.read_part((part, *owner), &mut buffer[..length], at)?;
-                }
-                let [one, other] = &buffers;
-                if let Some(place) = first_difference(&one[..length], &other[..length]) {
-                    let [one, other] = both.map(|part| self.circle.host(whole.parts[part].1));
-                    let why = differ(&one, &other, at + to_u64(place));
-                    notice::warn(&format!(
-                        "routing: {} is in no checkpoint: {why}",
-                        shown(&whole.name)
-                    ));
-                    return Ok(false);
-                }
-                at += to_u64(length);
-            }
-        }
-        Ok(true)
+        let conflict = conflict(&maps, |part, bytes, at| {
+            let (part, owner, _) = &whole.parts[part];
+            self.read_part((part, *owner), bytes, at).map(drop)
+        })?;
+        let Some((both, at)) = conflict else {
+            return Ok(true);
+        };
+        let [one, other] = both.map(|part| self.circle.host(whole.parts[part].1));
+        let (name, why) = (shown(&whole.name), differ(&one, &other, at));
+        notice::warn(&format!("routing: {name} is in no checkpoint: {why}"));
+        Ok(false)
     }
 
     /// Reads bytes of a part; how long it is, with its map.
