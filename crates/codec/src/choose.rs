@@ -424,11 +424,16 @@ fn harder(choice: &Choice) -> Vec<Effort> {
     }
 }
 
+/// A choice that stays the same is looked at ever more seldom, down to this part.
+const SELDOM_MAX: u32 = 8;
+
 /// What is remembered of one variable: its choice, until the data changes character.
 #[derive(Debug, Clone)]
 pub struct Chooser {
-    /// Segments between two choices.
+    /// Segments between two choices, of which the second may be another.
     every: u32,
+    /// Times as many until the next.
+    seldom: u32,
     choice: Option<Choice>,
     since: u32,
     /// Encoding rate found over the rate expected.
@@ -442,10 +447,11 @@ impl Default for Chooser {
 }
 
 impl Chooser {
-    /// One that chooses anew at least every `every` segments.
+    /// One that chooses anew after `every` segments, and later where that changes nothing.
     pub fn new(every: u32) -> Self {
         Self {
             every: every.max(1),
+            seldom: 1,
             choice: None,
             since: 0,
             correction: 1.0,
@@ -460,31 +466,54 @@ impl Chooser {
         policy: &Policy,
         work: &mut Work,
     ) -> Result<Choice> {
-        let fits = |choice: &Choice| {
-            let base = subject.base.is_some_and(|base| base.len() == bytes.len());
-            choice.scheme.element == subject.element && (base || !choice.scheme.needs_base())
-        };
-        if let Some(choice) = self
-            .choice
-            .filter(|choice| self.since < self.every && fits(choice))
-        {
-            self.since += 1;
+        if let Some(choice) = self.known(subject, bytes.len()) {
             return Ok(choice);
         }
-        let policy = Policy {
+        let choice = choose(subject, bytes, &self.corrected(policy), work)?;
+        self.learn(choice);
+        Ok(choice)
+    }
+
+    /// The choice before, where it still stands for the next segment, of so many bytes.
+    pub fn known(&mut self, subject: &Subject<'_>, length: usize) -> Option<Choice> {
+        let fits = |choice: &Choice| {
+            let base = subject.base.is_some_and(|base| base.len() == length);
+            choice.scheme.element == subject.element && (base || !choice.scheme.needs_base())
+        };
+        let stands = self.since < self.period();
+        let choice = self.choice.filter(|choice| stands && fits(choice))?;
+        self.since += 1;
+        Some(choice)
+    }
+
+    /// What a choice is made by: with the rates that were found here.
+    pub fn corrected(&self, policy: &Policy) -> Policy {
+        Policy {
             rates: policy.rates.corrected(self.correction),
             ..*policy
+        }
+    }
+
+    /// A choice was made anew: it stands for the segments to come.
+    pub fn learn(&mut self, choice: Choice) {
+        let same = (self.choice).is_some_and(|before| before.scheme == choice.scheme);
+        self.seldom = if same {
+            (self.seldom * 2).min(SELDOM_MAX)
+        } else {
+            1
         };
-        let choice = choose(subject, bytes, &policy, work)?;
         self.choice = Some(choice);
         self.since = 1;
-        Ok(choice)
+    }
+
+    fn period(&self) -> u32 {
+        self.every.saturating_mul(self.seldom)
     }
 
     /// Whether the next segment would be compared with its base, if it had one.
     pub fn wants_base(&self) -> bool {
         self.choice
-            .is_none_or(|choice| self.since >= self.every || choice.scheme.needs_base())
+            .is_none_or(|choice| self.since >= self.period() || choice.scheme.needs_base())
     }
 
     /// Says what became of a segment: its bytes before and after, and the seconds that one core took,
@@ -496,6 +525,7 @@ impl Chooser {
         };
         let ratio = float(before) / float(after.max(1));
         if (ratio / choice.ratio - 1.0).abs() > SURPRISE {
+            self.seldom = 1;
             self.since = self.every;
         }
         if let Some(seconds) = seconds.filter(|&seconds| seconds > 0.0) {

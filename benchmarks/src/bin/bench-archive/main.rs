@@ -26,6 +26,12 @@ const WANTED: &[Wanted] = &[
         1.0 / 0.9,
     ),
     Wanted::at_most(
+        "archive.drain.auto",
+        "the same words by archive_codec = auto / raw: they do not compress",
+        "ratio",
+        1.05,
+    ),
+    Wanted::at_most(
         "archive.blocking",
         "blocking time, draining behind / level 1 alone",
         "ratio",

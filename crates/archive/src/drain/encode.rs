@@ -10,7 +10,7 @@ use crate::aggregate::{Content, Piece, Segment};
 use crate::{Decode, NewSegment, Payload};
 use backstay_base::clock::Stopwatch;
 use backstay_base::error::{Error, Result};
-use backstay_codec::{Chooser, Goal, Policy, Subject, Work};
+use backstay_codec::{Choice, Chooser, Goal, Policy, Subject, Work};
 use backstay_format::drain::ArchiveCodec;
 use backstay_format::scheme::{SCHEME_BYTES, Scheme};
 use backstay_format::{
@@ -101,22 +101,21 @@ pub(super) struct Means {
 }
 
 impl Means {
-    fn policy(&self, correction: f64, base_bytes_per_second: f64) -> Option<Policy> {
+    fn policy(&self, correction: f64, base_bytes_per_second: f64) -> Policy {
         let goal = match self.codec {
-            ArchiveCodec::Raw => return None,
             ArchiveCodec::Ratio => Goal::Ratio,
-            ArchiveCodec::Auto => Goal::Pipeline {
+            ArchiveCodec::Raw | ArchiveCodec::Auto => Goal::Pipeline {
                 write_bytes_per_second: self.write_bytes_per_second,
                 cores: f64::from(self.threads.max(1)) * correction.clamp(0.1, 2.0),
             },
         };
-        Some(Policy {
+        Policy {
             goal,
             second_pass: self.second_pass,
             history_part_max: HISTORY_PART_MAX,
             base_bytes_per_second,
             ..Policy::default()
-        })
+        }
     }
 }
 
@@ -194,6 +193,30 @@ impl Encoders {
         })
     }
 
+    /// What is best for a variable's segment: as for the one before, unless it is time to look again.
+    fn choice(
+        &self,
+        key: &Subjects,
+        subject: &Subject<'_>,
+        bytes: &[u8],
+        means: &Means,
+        work: &mut Work,
+    ) -> Result<Choice> {
+        let policy = {
+            let mut choosers = lock(&self.choosers);
+            let chooser = choosers.entry(key.clone()).or_default();
+            if let Some(choice) = chooser.known(subject, bytes.len()) {
+                return Ok(choice);
+            }
+            chooser.corrected(&means.policy(chooser.correction(), self.base_rate()))
+        };
+        // Another thread that comes to the same variable meanwhile chooses for itself.
+        let choice = backstay_codec::choose(subject, bytes, &policy, work)?;
+        let mut choosers = lock(&self.choosers);
+        choosers.entry(key.clone()).or_default().learn(choice);
+        Ok(choice)
+    }
+
     /// The scheme and the encoded bytes; `None` where the bytes are best as they are.
     fn shorten(
         &self,
@@ -203,18 +226,19 @@ impl Encoders {
         base: Option<&Base>,
         work: &mut Work,
     ) -> Result<Option<(Scheme, Vec<u8>)>> {
-        let key = subjects(segment, base.is_some());
-        // Taken out meanwhile: another thread that comes to the same variable chooses for itself.
-        let mut chooser = lock(&self.choosers).remove(&key).unwrap_or_default();
-        let Some(policy) = means.policy(chooser.correction(), self.base_rate()) else {
+        if means.codec == ArchiveCodec::Raw {
             return Ok(None);
-        };
+        }
+        let key = subjects(segment, base.is_some());
         let subject = Subject {
             element: segment.element,
             lags: &segment.lags,
             base: base.and_then(|base| base.bytes.as_deref()),
         };
-        let choice = chooser.next(&subject, bytes, &policy, work)?;
+        let choice = self.choice(&key, &subject, bytes, means, work)?;
+        if choice.scheme == Scheme::raw(segment.element) {
+            return Ok(None);
+        }
         work.set_effort(choice.effort);
         let watch = Stopwatch::start();
         let mut payload = Vec::new();
@@ -222,8 +246,11 @@ impl Encoders {
             backstay_codec::encode(&choice.scheme, bytes, subject.base, work, &mut payload)?;
         let waited = base.map_or(0.0, |base| base.seconds);
         let waited = if scheme.needs_base() { waited } else { 0.0 };
-        chooser.note(bytes.len(), payload.len(), Some(watch.seconds() + waited));
-        lock(&self.choosers).insert(key, chooser);
+        let seconds = Some(watch.seconds() + waited);
+        let mut choosers = lock(&self.choosers);
+        let chooser = choosers.entry(key).or_default();
+        chooser.note(bytes.len(), payload.len(), seconds);
+        drop(choosers);
         let shorter = payload.len() < bytes.len();
         Ok(shorter.then_some((scheme, payload)))
     }
@@ -262,6 +289,40 @@ mod tests {
     use super::*;
     use backstay_base::error::ErrorKind;
     use backstay_format::scheme::RESERVED;
+
+    #[test]
+    fn what_stays_as_it_is_is_not_copied() {
+        let pool = crate::extent::Pool::new(1 << 20);
+        let mut bytes = Payload::room(&pool, 64, 256 << 10);
+        let mut state = 1_u64;
+        for byte in &mut *bytes {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            *byte = state.to_le_bytes()[7];
+        }
+        let at = bytes.as_ptr();
+        let segment = Planned {
+            id: SegmentId(1),
+            variable: "noise".to_owned(),
+            element: ElementType::F64,
+            mixed: false,
+            merge: Merge::ALL[0],
+            lags: vec![1],
+            length: 256 << 10,
+            pieces: Vec::new(),
+        };
+        let means = Means {
+            codec: ArchiveCodec::Auto,
+            second_pass: false,
+            threads: 1,
+            write_bytes_per_second: 1e9,
+        };
+        let encoders = Encoders::default();
+        let checkpoint = CheckpointId::default();
+        let new = encoders.encode(&segment, &means, checkpoint, Vec::new(), bytes, None);
+        assert_eq!(new.unwrap().payload.as_ptr(), at);
+    }
 
     #[test]
     fn a_scheme_that_was_given_up_is_unsupported_and_named() {

@@ -252,3 +252,40 @@ fn a_change_of_character_is_noticed() {
     assert_ne!(second, first);
     assert_eq!(step(&mut chooser, &rough), second);
 }
+
+#[test]
+fn a_choice_that_stays_is_looked_at_ever_more_seldom() {
+    let mut work = Work::new();
+    let mut chooser = Chooser::new(2);
+    let policy = Policy::default();
+    let subject = Subject {
+        element: F64,
+        lags: &[1],
+        base: None,
+    };
+    let rough = bytes_of(&weights(20_000, 1.0));
+    // Segments that a choice stood for, before the next one was made.
+    let mut stood = |chooser: &mut Chooser, bytes: &[u8], times: usize| {
+        let mut all = Vec::new();
+        for _ in 0..times {
+            let choice = choose(&subject, bytes, &chooser.corrected(&policy), &mut work).unwrap();
+            chooser.learn(choice);
+            let mut count = 1;
+            while chooser.known(&subject, bytes.len()).is_some() {
+                count += 1;
+            }
+            all.push(count);
+        }
+        all
+    };
+    assert_eq!(stood(&mut chooser, &rough, 6), [2, 4, 8, 16, 16, 16]);
+    let smooth = smooth(200, 300);
+    assert_eq!(stood(&mut chooser, &smooth, 2), [2, 4], "it became another");
+    chooser.note(smooth.len(), smooth.len(), None);
+    assert_eq!(
+        chooser.known(&subject, smooth.len()),
+        None,
+        "it was missed by far"
+    );
+    assert_eq!(stood(&mut chooser, &smooth, 1), [4]);
+}
