@@ -337,6 +337,33 @@ impl StoreReader {
         Err(Error::malformed(place, damage))
     }
 
+    /// Fills `buffer` with `blocks`, each with its length, which stand side by side, and checks their digests. Where that
+    /// fails each is read for itself, and the error is its own.
+    pub fn read_run(
+        &self,
+        blocks: impl Iterator<Item = (BlockRef, usize)> + Clone,
+        buffer: &mut [u8],
+        what: &'static str,
+    ) -> Result<()> {
+        let first = blocks.clone().next();
+        let at_once = match first {
+            Some((first, length)) if length < buffer.len() && self.segments.is_none() => self
+                .offset_of(first.address, buffer.len())
+                .and_then(|offset| read(&*self.device, buffer, offset, what))
+                .is_ok(),
+            _ => false,
+        };
+        let mut rest = buffer;
+        for (block, length) in blocks {
+            let (bytes, after) = rest.split_at_mut(length);
+            if !at_once || Digest::of(bytes) != block.digest {
+                self.read(&block, bytes, what)?;
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
     /// The class of `segment`, from its record.
     pub fn class_of(&self, segment: SegmentId) -> Option<SegmentClass> {
         self.record(self.slot_of(segment)?)

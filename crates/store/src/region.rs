@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Purpose: the memory of a variable on this rank, as something to copy out of and into.
-//! In from: the application's pointers. Out to: `store::capture` (copy out), `session` (copy in).
-//! Invariants: application memory is never seen as a Rust slice, since the application may write it
-//! while we read; it is copied out first, and only the copy is hashed and kept.
+//! In from: the application's pointers. Out to: `store::capture` (copy out), `read_back` and `session` (filled, copied in).
+//! Invariants: what is captured is never seen as a Rust slice, since the application may write it while we read; it is
+//! copied out first, and only the copy is hashed and kept. What is restored the application leaves alone meanwhile.
 #![expect(
     unsafe_code,
     reason = "application memory is reached by pointer, here and nowhere else"
@@ -70,6 +70,16 @@ impl Region {
     pub fn addresses(&self) -> std::ops::Range<usize> {
         let start = self.address.addr();
         start..start.saturating_add(self.length)
+    }
+
+    /// Has `fill` write the bytes from `offset` on where they stand; they lie within the length. No two calls are about
+    /// the same bytes at once.
+    pub fn fill<T>(&self, offset: u64, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
+        let offset = self.check(offset, length);
+        // SAFETY: the range lies in the region (checked), which its owner keeps valid and touches in no other way while
+        // it is restored; of those that restore it each has blocks of its own.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.address.add(offset), length) };
+        fill(bytes)
     }
 
     fn check(&self, offset: u64, count: usize) -> usize {

@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop where it fails")]
 
 mod crash;
+mod read_back;
 mod sealing;
 mod stripe_crash;
