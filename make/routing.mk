@@ -50,9 +50,13 @@ routed-programs: setup program preload
 	for mpi in openmpi mpich; do \
 	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/onefile.$$mpi tests/cluster/onefile.c && \
 	    mpifort.$$mpi -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -J $(ROUTED) -o $(ROUTED)/mpiio-fortran.$$mpi \
-	        tests/routing/mpiio.f90 || exit; \
+	        tests/routing/mpiio.f90 && \
+	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/hdf5.$$mpi tests/cluster/hdf5.c \
+	        $$(pkg-config --cflags --libs hdf5-$$mpi) || exit; \
 	done
+	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/netcdf.openmpi tests/cluster/netcdf.c \
+	    -I$$(pkg-config --variable=prefix netcdf-mpi)/include $$(pkg-config --libs netcdf-mpi)
 	@cp --remove-destination $(BACKSTAY_RELEASE)/backstay $(BACKSTAY_RELEASE)/libbackstay_preload.so $(ROUTED)/
 
-test-routed: routed-programs ## Unchanged programs on several nodes: ranks killed, a node lost, ranks on other nodes
-	@python3 tests/cluster/routed.py --programs $(ROUTED) $(ROUTED_ARGUMENTS)
+test-routed: routed-programs $(ROUTING_VENV)/ready ## Unchanged programs on several nodes: ranks killed, a node lost, ranks on other nodes
+	@python3 tests/cluster/routed.py --programs $(ROUTED) --python $(ROUTING_VENV)/bin/python $(ROUTED_ARGUMENTS)

@@ -4,11 +4,14 @@
 //! Invariants: a connection is made when it is first needed, and is one process's: a child of fork makes its own, and a
 //! child that shares this memory (vfork) changes nothing here; what is told of a file is told in order.
 
+mod notes;
+
 use crate::names::{self, Routed};
 use crate::next;
 use backstay_route::SOCKET;
 use backstay_route::message::{Kind, Message};
 use backstay_route::place::Places;
+use notes::Notes;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
@@ -27,14 +30,13 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// How many of them several nodes write.
 static SHARED_FILES: AtomicUsize = AtomicUsize::new(0);
-/// So many stretches that were written are told at once.
-const TOLD_AT_ONCE: usize = 900;
 static PID: AtomicI32 = AtomicI32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 static SHARED: Shared = Shared {
     mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
     files: UnsafeCell::new(BTreeMap::new()),
     last: UnsafeCell::new(0),
+    notes: UnsafeCell::new(Notes::none()),
 };
 
 /// A file that this process has open for writing.
@@ -44,22 +46,22 @@ struct Open {
     /// Its inode, once it was mapped for writing.
     mapped: Option<u64>,
     failed: bool,
-    /// Of one that several nodes write, what was written and not told yet: begin and end.
-    written: Option<Vec<(u64, u64)>>,
-    /// The agent knows that this process writes to it.
-    writes: bool,
+    /// Several nodes write it.
+    is_shared: bool,
+    /// It was opened to be read, too.
+    reads: bool,
 }
 
 impl Open {
     /// A file that one descriptor has.
-    fn once(name: Vec<u8>, is_shared: bool) -> Self {
+    fn once(name: Vec<u8>, is_shared: bool, reads: bool) -> Self {
         Self {
             name,
             descriptors: 1,
             mapped: None,
             failed: false,
-            written: is_shared.then(Vec::new),
-            writes: false,
+            is_shared,
+            reads,
         }
     }
 }
@@ -68,6 +70,7 @@ struct Shared {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     files: UnsafeCell<BTreeMap<u32, Open>>,
     last: UnsafeCell<u32>,
+    notes: UnsafeCell<Notes>,
 }
 
 // SAFETY: what is in it is reached through `Guard` alone, which has the mutex.
@@ -91,6 +94,10 @@ impl Guard {
         let last = unsafe { &mut *self.0.last.get() };
         *last = last.wrapping_add(1).max(1);
         *last
+    }
+    fn notes(&mut self) -> &mut Notes {
+        // SAFETY: this guard has the mutex.
+        unsafe { &mut *self.0.notes.get() }
     }
 }
 
@@ -222,15 +229,18 @@ fn tell_and_wait(guard: &mut Guard, message: &Message<'_>) {
     next::set_errno(kept);
 }
 
+fn ask_as(guard: &mut Guard, message: &Message<'_>) -> c_int {
+    match connection(guard) {
+        Some(socket) if send(socket, message) => answer(socket),
+        _ => libc::EIO,
+    }
+}
+
 /// Asks the agent; an error number, 0 if all is well.
 pub(crate) fn ask(message: &Message<'_>) -> c_int {
     let kept = next::errno();
     let answered = if is_own() {
-        let mut guard = Guard::take();
-        match connection(&mut guard) {
-            Some(socket) if send(socket, message) => answer(socket),
-            _ => libc::EIO,
-        }
+        ask_as(&mut Guard::take(), message)
     } else {
         // The memory is another process's (vfork): what it opens becomes known when it begins anew.
         match names::spec().and_then(connect) {
@@ -288,8 +298,15 @@ pub(crate) fn open<T>(
     } else {
         u32::MAX
     };
+    let is_shared = routed.part.is_some();
     let asked = Message::named(Kind::Open, id, flags, &routed.name);
-    let answered = ask(&asked);
+    let mut answered = 0;
+    if is_shared && is_own() {
+        answered = notes::make(&mut Guard::take());
+    }
+    if answered == 0 {
+        answered = ask(&asked);
+    }
     if answered != 0 {
         next::set_errno(answered);
         return None;
@@ -309,8 +326,8 @@ pub(crate) fn open<T>(
         }
         return opened.map(|(opened, _)| opened);
     };
-    let is_shared = routed.part.is_some();
-    let file = Open::once(routed.name.clone(), is_shared);
+    let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
+    let file = Open::once(routed.name.clone(), is_shared, reads);
     guard.files().insert(id, file);
     OPEN.fetch_add(1, Ordering::Relaxed);
     SHARED_FILES.fetch_add(usize::from(is_shared), Ordering::Relaxed);
@@ -349,10 +366,9 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
         return;
     }
     let failed = c_int::from(file.failed);
-    tell_written(guard, id);
     let former = guard.files().remove(&id);
     OPEN.fetch_sub(1, Ordering::Relaxed);
-    if former.is_some_and(|file| file.written.is_some()) {
+    if former.is_some_and(|file| file.is_shared) {
         SHARED_FILES.fetch_sub(1, Ordering::Relaxed);
     }
     let message = Message::plain(Kind::Closed, id, failed);
@@ -364,22 +380,17 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
     }
 }
 
-/// Tells what was written of a file that several nodes write.
-fn tell_written(guard: &mut Guard, id: u32) {
-    let file = guard.files().get_mut(&id);
-    let written = file
-        .and_then(|file| file.written.as_mut())
-        .map(std::mem::take);
-    for some in written.unwrap_or_default().chunks(TOLD_AT_ONCE) {
-        let pairs = some.iter().flat_map(|(begin, end)| [*begin, end - begin]);
-        let bytes: Vec<u8> = pairs.flat_map(u64::to_le_bytes).collect();
-        let message = Message::named(Kind::Wrote, id, 0, &bytes);
-        tell(guard, &message);
-    }
-}
-
 /// The file of a descriptor, if several nodes write it at once; 0 if not.
 pub(crate) fn shared(fd: c_int) -> u32 {
+    shared_that(fd, |_| true)
+}
+
+/// The same of a descriptor that was opened to be read, too.
+pub(crate) fn shared_to_read(fd: c_int) -> u32 {
+    shared_that(fd, |file| file.reads)
+}
+
+fn shared_that(fd: c_int, is_it: impl FnOnce(&Open) -> bool) -> u32 {
     if SHARED_FILES.load(Ordering::Relaxed) == 0 || !is_own() {
         return 0;
     }
@@ -390,25 +401,11 @@ pub(crate) fn shared(fd: c_int) -> u32 {
     }
     let mut guard = Guard::take();
     let file = guard.files().get(&id);
-    if file.is_some_and(|file| file.written.is_some()) {
+    if file.is_some_and(|file| file.is_shared && is_it(file)) {
         id
     } else {
         0
     }
-}
-
-/// The same of a descriptor that is about to be written to: the agent knows of the first time.
-pub(crate) fn shared_to_write(fd: c_int) -> u32 {
-    let id = shared(fd);
-    if id == 0 {
-        return 0;
-    }
-    let mut guard = Guard::take();
-    let file = guard.files().get_mut(&id);
-    if file.is_some_and(|file| !std::mem::replace(&mut file.writes, true)) {
-        tell_and_wait(&mut guard, &Message::plain(Kind::Writes, id, 0));
-    }
-    id
 }
 
 /// The name of a file.
@@ -422,6 +419,7 @@ pub(crate) fn cut(id: u32, length: i64) -> c_int {
     let (Some(name), Ok(length)) = (name_of(id), u64::try_from(length)) else {
         return libc::EINVAL;
     };
+    Guard::take().notes().end();
     ask(&Message {
         kind: Kind::Cut,
         id,
@@ -433,7 +431,7 @@ pub(crate) fn cut(id: u32, length: i64) -> c_int {
 
 /// So many bytes of a file that several nodes write were written at `begin`.
 pub(crate) fn wrote(id: u32, begin: u64, count: u64) {
-    note_written(&mut Guard::take(), id, begin, count);
+    notes::add(&mut Guard::take(), id, begin, count);
 }
 
 /// Writes by `write` where the descriptor stands; nobody of this process moves it meanwhile.
@@ -443,27 +441,38 @@ pub(crate) fn write_in_turn(id: u32, fd: c_int, write: impl FnOnce() -> isize) -
     let begin = unsafe { next::lseek(fd, 0, libc::SEEK_CUR) };
     let written = write();
     if let (Ok(begin), Ok(count)) = (u64::try_from(begin), u64::try_from(written)) {
-        note_written(&mut guard, id, begin, count);
+        notes::add(&mut guard, id, begin, count);
     }
     written
 }
 
-fn note_written(guard: &mut Guard, id: u32, begin: u64, count: u64) {
-    let file = guard.files().get_mut(&id);
-    let Some(written) = file.and_then(|file| file.written.as_mut()) else {
-        return;
-    };
-    let end = begin.saturating_add(count);
-    if count == 0 {
-        return;
-    }
-    match written.last_mut() {
-        Some(last) if last.1 == begin => last.1 = end,
-        _ => written.push((begin, end)),
-    }
-    if written.len() >= TOLD_AT_ONCE {
-        tell_written(guard, id);
-    }
+/// Reads so many bytes of a file that several nodes write, at `begin`, as they are now on all of them; how many were given to
+/// `take`, or an error number.
+pub(crate) fn read(
+    id: u32,
+    begin: u64,
+    count: usize,
+    take: impl FnMut(&[u8]),
+) -> Result<usize, c_int> {
+    notes::read(&mut Guard::take(), id, (begin, count), take)
+}
+
+/// The same where the descriptor stands.
+pub(crate) fn read_in_turn(
+    id: u32,
+    fd: c_int,
+    count: usize,
+    take: impl FnMut(&[u8]),
+) -> Result<usize, c_int> {
+    let mut guard = Guard::take();
+    // SAFETY: any descriptor.
+    let begin = unsafe { next::lseek(fd, 0, libc::SEEK_CUR) };
+    let begin = u64::try_from(begin).map_err(|_| next::errno())?;
+    let read = notes::read(&mut guard, id, (begin, count), take)?;
+    let moved = libc::off_t::try_from(read).unwrap_or(0);
+    // SAFETY: as above.
+    unsafe { next::lseek(fd, moved, libc::SEEK_CUR) };
+    Ok(read)
 }
 
 /// `to` is the file that `from` is, too.
@@ -589,7 +598,7 @@ fn take_over(spec: &Places, fd: c_int) {
         let message = Message::named(Kind::TakenOver, id, 0, &name);
         tell(&mut guard, &message);
         // Of one that several nodes write the agent knows that not all was told.
-        guard.files().insert(id, Open::once(name, false));
+        guard.files().insert(id, Open::once(name, false, false));
         OPEN.fetch_add(1, Ordering::Relaxed);
         id
     };
@@ -616,6 +625,7 @@ pub(crate) extern "C" fn in_child() {
         unsafe { next::close(inherited) };
     }
     let mut guard = Guard(&SHARED);
+    guard.notes().leave();
     let files: Vec<(u32, Vec<u8>)> = guard
         .files()
         .iter()

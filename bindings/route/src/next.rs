@@ -60,6 +60,8 @@ pub(crate) fn find_early() {
     let kept = errno();
     // SAFETY: they fail at once: there is no such descriptor.
     unsafe {
+        read(-1, std::ptr::null_mut(), 0);
+        pread(-1, std::ptr::null_mut(), 0, 0);
         write(-1, std::ptr::null(), 0);
         pwrite(-1, std::ptr::null(), 0, 0);
         lseek(-1, 0, 0);
@@ -163,6 +165,14 @@ next! {
     lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
     fstat(fd: c_int, about: *mut libc::stat) -> c_int;
     __fxstat(version: c_int, fd: c_int, about: *mut libc::stat) -> c_int;
+    flock(fd: c_int, operation: c_int) -> c_int;
+    read(fd: c_int, bytes: *mut c_void, count: size_t) -> isize;
+    readv(fd: c_int, pieces: *const iovec, count: c_int) -> isize;
+    pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> isize;
+    preadv(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t) -> isize;
+    preadv2(fd: c_int, pieces: *const iovec, count: c_int, offset: off_t, flags: c_int) -> isize;
+    __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, room: size_t) -> isize;
+    __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, room: size_t) -> isize;
     write(fd: c_int, bytes: *const c_void, count: size_t) -> isize;
     writev(fd: c_int, pieces: *const iovec, count: c_int) -> isize;
     pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> isize;

@@ -11,6 +11,8 @@ const PART: &str = "map of a part";
 const PART_MAGIC: [u8; 8] = *b"BKSTPART";
 /// Bytes behind the map: where it begins.
 pub const PART_TAIL_BYTES: usize = 8;
+/// How a stretch is said. Layout 0, which development versions wrote, has no times.
+const LAYOUT: u32 = 2;
 /// Offsets are below that.
 const OFFSET_MAX: u64 = 1 << 62;
 
@@ -21,17 +23,26 @@ pub struct PartStretch {
     pub offset: u64,
     /// How many they are.
     pub length_bytes: u64,
-    /// When: what has a higher age was written later, by whichever node.
+    /// In which opening: what has a higher age was written later, by whichever node.
     pub age: u64,
+    /// When in it: not before that, in nanoseconds of one clock of all nodes.
+    pub first_ns: u64,
+    /// And not after that.
+    pub last_ns: u64,
 }
 
 impl PartStretch {
     /// Bytes of one.
-    pub const BYTES: usize = 24;
+    pub const BYTES: usize = 40;
 
     /// Where they end.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length_bytes)
+    }
+
+    /// Whether it is known that the other was written after it.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.age < other.age || self.age == other.age && self.last_ns < other.first_ns
     }
 }
 
@@ -51,11 +62,13 @@ impl PartMap {
         body.room(self.stretches.len().saturating_mul(PartStretch::BYTES));
         body.u64(self.length_bytes)
             .count(self.stretches.len())
-            .u32(0);
+            .u32(LAYOUT);
         for stretch in &self.stretches {
             body.u64(stretch.offset)
                 .u64(stretch.length_bytes)
-                .u64(stretch.age);
+                .u64(stretch.age)
+                .u64(stretch.first_ns)
+                .u64(stretch.last_ns);
         }
         body.finish(self, Self::decode)
     }
@@ -65,7 +78,7 @@ impl PartMap {
         let mut body: Decoder<'_> = open(PART, PART_MAGIC, bytes)?;
         let length_bytes = body.u64_max("length", OFFSET_MAX)?;
         let count = index(body.u32_in("stretches", 0, PART_STRETCHES_MAX)?);
-        body.zeros("reserved", 4)?;
+        body.u32_in("layout", LAYOUT, LAYOUT)?;
         let needed = count.saturating_mul(PartStretch::BYTES);
         if needed > body.remaining() {
             let most = body.remaining() / PartStretch::BYTES;
@@ -85,11 +98,19 @@ impl PartMap {
                 return Err(body.refuse("stretch length", 8, format!("1 to {most}"), length));
             }
             let age = body.u64("age")?;
+            let first_ns = body.u64("first time")?;
+            let last_ns = body.u64("last time")?;
+            if last_ns < first_ns {
+                let expected = format!("at least {first_ns}");
+                return Err(body.refuse("last time", 8, expected, last_ns));
+            }
             end = offset + length;
             stretches.push(PartStretch {
                 offset,
                 length_bytes: length,
                 age,
+                first_ns,
+                last_ns,
             });
         }
         body.end()?;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod message;
+pub mod notes;
 pub mod pattern;
 pub mod place;
 pub mod table;

@@ -36,12 +36,14 @@ pub enum Kind {
     Look,
     /// Put `first`, which is not on this node, in the folder [`crate::NEAR`]. Answered.
     Fetch,
-    /// This process wrote bytes of its file `id`, which several nodes write: `first` has pairs of 8 bytes each, where they
-    /// begin and how many they are, little-endian.
-    Wrote,
-    /// This process is about to write to its file `id`, which several nodes write, for the first time since it opened it.
-    /// Answered.
-    Writes,
+    /// The file in the folder [`crate::notes::NOTES`] that has the name `first` is where this process notes what it writes of
+    /// files that several nodes write. Answered: then it has no name any more.
+    Notes,
+    /// There is no room for another note: all are to be taken. Answered.
+    Full,
+    /// Bytes of `first`, which several nodes write: `second` has where they begin and how many they are, 8 bytes each,
+    /// little-endian; they are put where this process has its notes. Answered.
+    Read,
     /// `first`, which several nodes write, shall be so long as `second` says, 8 bytes, little-endian, and is longer. Answered.
     Cut,
     /// Show all that other nodes have in the folder `first`, in the folder [`crate::FAR`]. Answered.
@@ -50,7 +52,7 @@ pub enum Kind {
     SpeaksFor,
 }
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 18] = [
     Kind::Open,
     Kind::NotOpened,
     Kind::Closed,
@@ -63,8 +65,9 @@ const KINDS: [Kind; 17] = [
     Kind::Bye,
     Kind::Look,
     Kind::Fetch,
-    Kind::Wrote,
-    Kind::Writes,
+    Kind::Notes,
+    Kind::Full,
+    Kind::Read,
     Kind::Cut,
     Kind::List,
     Kind::SpeaksFor,

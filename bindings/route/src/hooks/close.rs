@@ -7,6 +7,9 @@ use crate::{agent, next};
 use libc::FILE;
 use std::ffi::{c_int, c_uint, c_void};
 
+/// What the structure of a lock says that is given back; the C library has it as a longer number.
+const UNLOCKED: libc::c_short = 2;
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if agent::is_connection(fd) {
@@ -124,12 +127,38 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
         next::set_errno(libc::EINVAL);
         return -1;
     }
+    const LOCKS: [c_int; 4] = [
+        libc::F_SETLK,
+        libc::F_SETLKW,
+        libc::F_OFD_SETLK,
+        libc::F_OFD_SETLKW,
+    ];
+    // SAFETY: the program's promise: a lock of which the first word says whether it is taken.
+    let is_taken = || unsafe { (*argument.cast::<libc::flock>()).l_type } != UNLOCKED;
+    if LOCKS.contains(&command) && agent::shared(fd) != 0 && is_taken() {
+        // Processes of other nodes would not see it.
+        next::set_errno(libc::ENOLCK);
+        return -1;
+    }
     // SAFETY: the program's promise.
     let outcome = unsafe { next::fcntl(fd, command, argument) };
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
         agent::copied(fd, outcome);
     }
+    if command == libc::F_GETFL && outcome >= 0 && agent::shared_to_read(fd) != 0 {
+        return outcome & !libc::O_ACCMODE | libc::O_RDWR;
+    }
     outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
+    if operation & libc::LOCK_UN == 0 && agent::shared(fd) != 0 {
+        next::set_errno(libc::ENOLCK);
+        return -1;
+    }
+    // SAFETY: the program's promise.
+    unsafe { next::flock(fd, operation) }
 }
 
 #[unsafe(no_mangle)]

@@ -9,6 +9,7 @@ pub(crate) mod folders;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod process;
+pub(crate) mod read;
 pub(crate) mod stat;
 pub(crate) mod write;
 

@@ -44,7 +44,7 @@ fn note(id: u32, offset: off_t, written: isize) -> isize {
 
 /// A write at `offset` to a descriptor, noted where several nodes write its file.
 fn write_at(fd: c_int, offset: off_t, write: impl FnOnce() -> isize) -> isize {
-    match agent::shared_to_write(fd) {
+    match agent::shared(fd) {
         0 => write(),
         id => note(id, offset, write()),
     }
@@ -52,7 +52,7 @@ fn write_at(fd: c_int, offset: off_t, write: impl FnOnce() -> isize) -> isize {
 
 /// The same at the descriptor's own offset.
 fn write_on(fd: c_int, write: impl FnOnce() -> isize) -> isize {
-    match agent::shared_to_write(fd) {
+    match agent::shared(fd) {
         0 => write(),
         id => agent::write_in_turn(id, fd, write),
     }
@@ -109,7 +109,7 @@ unsafe extern "C" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> isize {
-    let id = agent::shared_to_write(fd);
+    let id = agent::shared(fd);
     // SAFETY: the program's promise.
     let write = || unsafe { next::pwritev2(fd, pieces, count, offset, flags) };
     if id == 0 {
@@ -130,7 +130,7 @@ unsafe fn note_asynchronous(what: *const aiocb) {
     let Some(what) = (unsafe { what.as_ref() }) else {
         return;
     };
-    let id = agent::shared_to_write(what.aio_fildes);
+    let id = agent::shared(what.aio_fildes);
     if id != 0 {
         note(
             id,

@@ -29,13 +29,6 @@ pub struct Part {
     pub map: PartMap,
 }
 
-/// Bytes that two parts have of one age: which parts, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Overlap {
-    parts: [usize; 2],
-    bytes: Range<u64>,
-}
-
 /// The name of a file, and the number of its part, of which `name` is the name.
 pub fn split_part(name: &[u8]) -> Option<(&[u8], u32)> {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit());
@@ -82,33 +75,11 @@ pub fn map_of(file: &File) -> Result<(PartMap, u64)> {
     })
 }
 
-/// Where parts have the same bytes of one age.
-fn overlaps(maps: &[&PartMap]) -> Vec<Overlap> {
-    let all = maps.iter().enumerate();
-    let mut all: Vec<(usize, &PartStretch)> = all
-        .flat_map(|(part, map)| map.stretches.iter().map(move |stretch| (part, stretch)))
-        .collect();
-    all.sort_by_key(|(part, stretch)| (stretch.age, stretch.offset, *part));
-    let mut found = Vec::new();
-    // Of each part one at most: its own do not overlap.
-    let mut before: Vec<(usize, &PartStretch)> = Vec::new();
-    for (part, stretch) in all {
-        before.retain(|(_, other)| other.age == stretch.age && other.end() > stretch.offset);
-        for (other_part, other) in &before {
-            let end = other.end().min(stretch.end());
-            found.push(Overlap {
-                parts: [*other_part, part],
-                bytes: stretch.offset..end,
-            });
-        }
-        before.push((part, stretch));
-    }
-    found
-}
-
 /// The error of a byte that two wrote.
 pub fn differ(one: &str, other: &str, at: u64) -> Error {
-    let context = format!("{one} and {other} wrote different bytes at {at} in one opening");
+    let context = format!(
+        "{one} and {other} wrote different bytes at {at} in one opening, too close in time to know which was later"
+    );
     Error::new(ErrorKind::Corrupt, context)
 }
 
@@ -117,63 +88,110 @@ fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// The first byte that two parts have of one age, and not the same: which parts, by their places, and where. `read_at`
+/// Bytes, and the parts that may have written them last.
+type Pieces<'a> = &'a mut dyn FnMut(Range<u64>, &[usize]) -> Result<()>;
+
+/// Goes through all bytes that parts have, in order: those that may have written them last are all that are not known to be
+/// before another one.
+fn each_piece(parts: &[&[PartStretch]], take: Pieces<'_>) -> Result<()> {
+    let all = parts.iter().enumerate();
+    let mut all: Vec<(usize, &PartStretch)> = all
+        .flat_map(|(part, own)| own.iter().map(move |stretch| (part, stretch)))
+        .collect();
+    all.sort_by_key(|(part, stretch)| (stretch.offset, *part));
+    let mut coming = all.into_iter().peekable();
+    // Of each part one at most: its own do not overlap.
+    let mut there: Vec<(usize, &PartStretch)> = Vec::new();
+    let (mut whole, mut last) = (0..0, Vec::new());
+    let mut at = 0;
+    loop {
+        there.retain(|(_, stretch)| stretch.end() > at);
+        while let Some(next) = coming.next_if(|(_, stretch)| stretch.offset <= at) {
+            there.push(next);
+        }
+        let begins = coming.peek().map(|(_, stretch)| stretch.offset);
+        let ends = there.iter().map(|(_, stretch)| stretch.end());
+        let Some(until) = ends.chain(begins).min() else {
+            break;
+        };
+        let is_last =
+            |one: &&(usize, &PartStretch)| !there.iter().any(|(_, other)| one.1.is_before(other));
+        let found: Vec<usize> = there
+            .iter()
+            .filter(is_last)
+            .map(|(part, _)| *part)
+            .collect();
+        if whole.end == at && found == last {
+            whole.end = until;
+        } else {
+            if !last.is_empty() {
+                take(whole, &last)?;
+            }
+            (whole, last) = (at..until, found);
+        }
+        at = until;
+    }
+    if last.is_empty() {
+        return Ok(());
+    }
+    take(whole, &last)
+}
+
+/// Gives each byte that parts have to `write_at`, as it was written last; with `only_doubtful`, those of which it is not known
+/// who wrote them last. The first byte at which such parts differ ends it: which parts, by their places, and where. `read_at`
 /// reads bytes of a part.
-pub fn conflict(
-    maps: &[&PartMap],
+pub fn assemble(
+    parts: &[&[PartStretch]],
+    only_doubtful: bool,
     read_at: impl Fn(usize, &mut [u8], u64) -> Result<()>,
+    mut write_at: impl FnMut(&[u8], u64) -> Result<()>,
 ) -> Result<Option<([usize; 2], u64)>> {
-    let mut buffers = [vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]];
-    for Overlap { parts, bytes } in overlaps(maps) {
-        let mut at = bytes.start;
-        while at < bytes.end {
-            let length = piece(bytes.end - at);
-            for (buffer, part) in buffers.iter_mut().zip(parts) {
-                read_at(part, &mut buffer[..length], at)?;
+    let (mut bytes, mut others) = (Vec::new(), Vec::new());
+    let mut found = None;
+    each_piece(parts, &mut |piece, last| {
+        let Some((first, rivals)) = last.split_first() else {
+            return Ok(());
+        };
+        if found.is_some() || only_doubtful && rivals.is_empty() {
+            return Ok(());
+        }
+        let mut at = piece.start;
+        while at < piece.end {
+            let length = self::piece(piece.end - at);
+            bytes.resize(length, 0);
+            read_at(*first, &mut bytes, at)?;
+            for rival in rivals {
+                others.resize(length, 0);
+                read_at(*rival, &mut others, at)?;
+                if let Some(place) = first_difference(&bytes, &others) {
+                    found = Some(([*first, *rival], at + to_u64(place)));
+                    return Ok(());
+                }
             }
-            let [one, other] = &buffers;
-            if let Some(place) = first_difference(&one[..length], &other[..length]) {
-                return Ok(Some((parts, at + to_u64(place))));
-            }
+            write_at(&bytes, at)?;
             at += to_u64(length);
         }
-    }
-    Ok(None)
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Writes the whole file to `to`, which is new.
 pub fn put_together(parts: &[Part], to: &File) -> Result<()> {
     let failed = |error| Error::io("putting the parts of a file together", error);
-    let maps: Vec<&PartMap> = parts.iter().map(|part| &part.map).collect();
-    let conflict = conflict(&maps, |part, bytes, at| {
+    let lengths = parts.iter().map(|part| part.map.length_bytes);
+    to.set_len(lengths.max().unwrap_or(0)).map_err(failed)?;
+    let stretches: Vec<&[PartStretch]> = parts.iter().map(|part| &part.map.stretches[..]).collect();
+    let read_at = |part: usize, bytes: &mut [u8], at| {
         let file = &parts[part].file;
         file.read_exact_at(bytes, at).map_err(failed)
-    })?;
-    if let Some((both, at)) = conflict {
-        let [one, other] = both.map(|part| &parts[part].whose);
-        return Err(differ(one, other, at));
-    }
-    let length = maps.iter().map(|map| map.length_bytes).max().unwrap_or(0);
-    to.set_len(length).map_err(failed)?;
-    let stretches = parts.iter().flat_map(|part| {
-        let own = part.map.stretches.iter();
-        own.map(move |stretch| (&part.file, stretch))
-    });
-    let mut stretches: Vec<(&File, &PartStretch)> = stretches.collect();
-    // What was written later goes over what was before.
-    stretches.sort_by_key(|(_, stretch)| (stretch.age, stretch.offset));
-    let mut buffer = vec![0; BUFFER_BYTES];
-    for (from, stretch) in stretches {
-        let mut at = stretch.offset;
-        while at < stretch.end() {
-            let length = piece(stretch.end() - at);
-            let bytes = &mut buffer[..length];
-            from.read_exact_at(bytes, at).map_err(failed)?;
-            to.write_all_at(bytes, at).map_err(failed)?;
-            at += to_u64(length);
-        }
-    }
-    Ok(())
+    };
+    let write_at = |bytes: &[u8], at| to.write_all_at(bytes, at).map_err(failed);
+    let Some((both, at)) = assemble(&stretches, false, read_at, write_at)? else {
+        return Ok(());
+    };
+    let [one, other] = both.map(|part| &parts[part].whose);
+    Err(differ(one, other, at))
 }
 
 /// The first byte of the content of a part that is not zero, and that its map does not name.
@@ -219,8 +237,18 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// A part that has these texts at these places.
+    /// A part that has these texts at these places, of an age, all of unknown times.
     fn part(folder: &TempDir, whose: &str, length: u64, texts: &[(u64, &str, u64)]) -> Part {
+        let texts = texts.iter();
+        let texts: Vec<_> = texts
+            .map(|(at, text, age)| (*at, *text, *age, 0..=u64::MAX))
+            .collect();
+        timed(folder, whose, length, &texts)
+    }
+
+    type Timed<'a> = (u64, &'a str, u64, std::ops::RangeInclusive<u64>);
+
+    fn timed(folder: &TempDir, whose: &str, length: u64, texts: &[Timed<'_>]) -> Part {
         let path = folder.path().join(whose);
         let file = File::options()
             .create_new(true)
@@ -228,12 +256,14 @@ mod tests {
             .write(true)
             .open(path)
             .unwrap();
-        let stretches = texts.iter().map(|(at, text, age)| {
+        let stretches = texts.iter().map(|(at, text, age, times)| {
             file.write_all_at(text.as_bytes(), *at).unwrap();
             PartStretch {
                 offset: *at,
                 length_bytes: to_u64(text.len()),
                 age: *age,
+                first_ns: *times.start(),
+                last_ns: *times.end(),
             }
         });
         let map = PartMap {
@@ -287,6 +317,104 @@ mod tests {
     }
 
     #[test]
+    fn within_an_opening_the_times_say_who_was_later() {
+        let folder = TempDir::new().unwrap();
+        let parts = [
+            timed(
+                &folder,
+                "a",
+                9,
+                &[(0, "aaaa", 3, 10..=20), (6, "a", 3, 90..=91)],
+            ),
+            timed(&folder, "b", 9, &[(2, "bbbbbb", 3, 21..=30)]),
+            timed(
+                &folder,
+                "c",
+                9,
+                &[(3, "c", 3, 31..=40), (8, "c", 2, 99..=99)],
+            ),
+        ];
+        assert_eq!(whole(&folder, &parts).unwrap(), "aabcbbabc");
+        let turned = parts.into_iter().rev().collect::<Vec<_>>();
+        assert_eq!(whole(&folder, &turned).unwrap(), "aabcbbabc");
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_later_is_the_same_or_refused() {
+        let folder = TempDir::new().unwrap();
+        let one = || timed(&folder, "a", 4, &[(0, "head", 3, 10..=20)]);
+        let (early, late) = (
+            |folder| timed(folder, "b", 4, &[(2, "xd", 3, 20..=25)]),
+            |folder| timed(folder, "c", 4, &[(1, "EAD", 3, 26..=26)]),
+        );
+        let error = whole(&folder, &[one(), early(&folder)]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("a and b wrote different bytes at 2"),
+            "{error}"
+        );
+        // What one wrote after both is what counts.
+        for parts in [
+            [one(), early(&folder), late(&folder)],
+            [late(&folder), early(&folder), one()],
+        ] {
+            assert_eq!(whole(&folder, &parts).unwrap(), "hEAD");
+        }
+        // Of what is after one and not after the other both are looked at.
+        let wide = timed(&folder, "d", 4, &[(0, "h", 3, 15..=30)]);
+        let same = timed(&folder, "e", 4, &[(0, "h", 3, 21..=22)]);
+        assert_eq!(whole(&folder, &[one(), wide, same]).unwrap(), "head");
+    }
+
+    #[test]
+    fn it_is_as_if_each_byte_were_looked_at_alone() {
+        let folder = TempDir::new().unwrap();
+        let mut seed = 11u64;
+        let mut draw = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % most
+        };
+        for round in 0..200 {
+            let parts: Vec<Part> = (0..4)
+                .map(|part| {
+                    let (mut at, mut texts) = (0, Vec::new());
+                    while at < 60 {
+                        at += draw(9);
+                        let (length, first) = (1 + draw(7), draw(50));
+                        let text = ["AAAAAAA", "BBBBBBB"][usize::try_from(draw(2)).unwrap()];
+                        let text = &text[..usize::try_from(length).unwrap()];
+                        texts.push((at, text, draw(3), first..=first + draw(9)));
+                        at += length;
+                    }
+                    timed(&folder, &format!("{round}.{part}"), 90, &texts)
+                })
+                .collect();
+            let byte = |at: u64| -> Option<u8> {
+                let here = parts.iter().flat_map(|part| {
+                    let own = part.map.stretches.iter();
+                    own.filter(move |own| (own.offset..own.end()).contains(&at))
+                        .map(move |own| (part, own))
+                });
+                let here: Vec<_> = here.collect();
+                let is_last =
+                    |own: &PartStretch| !here.iter().any(|(_, other)| own.is_before(other));
+                let last = here.iter().filter(|(_, own)| is_last(own));
+                let mut found = last.map(|(part, _)| {
+                    let mut byte = [0];
+                    part.file.read_exact_at(&mut byte, at).unwrap();
+                    byte[0]
+                });
+                let first = found.next().unwrap_or(0);
+                found.all(|other| other == first).then_some(first)
+            };
+            let wanted: Option<Vec<u8>> = (0..90).map(byte).collect();
+            let found = whole(&folder, &parts).ok().map(String::into_bytes);
+            assert_eq!(found, wanted, "round {round}");
+        }
+    }
+
+    #[test]
     fn what_no_map_names_is_found() {
         let folder = TempDir::new().unwrap();
         let length = to_u64(BUFFER_BYTES) * 2 + 5;
@@ -300,6 +428,8 @@ mod tests {
             offset: 100,
             length_bytes: to_u64(BUFFER_BYTES) + 50,
             age: 1,
+            first_ns: 0,
+            last_ns: 0,
         };
         let mut map = part.map.clone();
         map.stretches.insert(1, long);

@@ -247,7 +247,7 @@ fields! {
         variable, pieces, bases
     }
     Heir { of, epoch, host }
-    PartStretch { offset, length_bytes, age }
+    PartStretch { offset, length_bytes, age, first_ns, last_ns }
     PartMap { length_bytes, stretches }
     CatalogSuperblock { catalog, slot_bytes, run, created_unix_ns, epoch, job, host }
     CatalogStart { incarnation, from }

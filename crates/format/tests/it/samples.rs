@@ -69,6 +69,8 @@ pub(crate) fn part_map() -> PartMap {
         offset,
         length_bytes,
         age,
+        first_ns: age / 3,
+        last_ns: age / 2,
     };
     PartMap {
         length_bytes: 1 << 40,

@@ -189,6 +189,8 @@ impl State {
 
     /// A connection ended.
     pub(super) fn disconnected(&mut self, process: ProcessId) {
+        self.take_notes(process, true);
+        self.notes.remove(&process);
         if let Some(process) = self.processes.get_mut(&process) {
             process.connected = false;
         }

@@ -18,6 +18,7 @@
 //! | `circle`, `talk` | their communicator, and what else they say to each other |
 //! | `rounds` | what is complete on all hosts |
 //! | `part` | what this node wrote of files that several write |
+//! | `clock` | when that was, on all nodes |
 //! | `catalog`, `nodes` | which host has which name, and files brought from others |
 //!
 //! # The folder
@@ -30,6 +31,7 @@
 
 mod catalog;
 mod circle;
+mod clock;
 mod copy;
 mod holders;
 mod names;

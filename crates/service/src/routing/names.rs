@@ -3,6 +3,7 @@
 //! In from: `serve`. Out to: the memory of the node; error numbers for the program.
 //! Invariants: what a checkpoint has, or is to have, is written by nobody: who opens it for writing is given another file.
 
+use super::clock::UNKNOWN;
 use super::copy::copy;
 use super::part::Part;
 use super::state::{Content, FileId, Holder, ProcessId, State};
@@ -376,7 +377,7 @@ impl State {
         }
         if is_shared {
             let length = fs::metadata(&live)?.len();
-            self.wrote(id, &[0u64.to_le_bytes(), length.to_le_bytes()].concat());
+            self.wrote(id, (0, length), UNKNOWN);
             self.seal_part(id);
         }
         Ok(())

@@ -11,6 +11,7 @@ mod parts;
 
 use super::catalog::Catalog;
 use super::circle::Circle;
+use super::clock::now_ns;
 use super::names::NO_REPLACE;
 use super::serve::Shared;
 use super::state::{Holder, ProcessId, shown};
@@ -158,12 +159,16 @@ impl Nodes {
                 plain(Answer::Done)
             }
             Request::Remove { name } => plain(number(self.remove_here(&name))),
-            Request::Cut {
+            Request::Cut { part, length } => plain(number(self.cut_here(&part, length))),
+            Request::Piece {
                 part,
+                offset,
                 length,
-                age,
-                does,
-            } => plain(number(self.cut_here(&part, length, (age, does)))),
+            } => match self.piece_here(&part, offset, length) {
+                Ok(found) => Ok(found),
+                Err(error) => plain(Answer::Refused(error.raw_os_error())),
+            },
+            Request::Clock => plain(Answer::Clock(now_ns())),
             Request::Length { part } => plain(match self.length_here(&part) {
                 Ok(length) => Answer::Length(length),
                 Err(error) => Answer::Refused(error.raw_os_error()),
@@ -272,17 +277,15 @@ impl Nodes {
             Kind::Look => Some(self.show(first)),
             Kind::Fetch => Some(self.fetch(first)),
             Kind::List => Some(self.list(first)),
-            Kind::Wrote | Kind::Writes => {
-                let mut state = self.shared.lock();
-                let file = state.held(process, id);
-                match (file, kind) {
-                    (Some(file), Kind::Wrote) => state.wrote(file, first),
-                    (Some(file), _) => state.writes(file),
-                    (None, _) => {}
-                }
-                (kind == Kind::Writes).then_some(Ok(()))
+            Kind::Notes => {
+                let made = self.shared.lock().notes_at(process, first);
+                Some(made.map_err(|error| errno(&error)))
             }
-            Kind::Cut => Some(Err(Errno::INVAL)),
+            Kind::Full => {
+                self.shared.lock().take_notes(process, true);
+                Some(Ok(()))
+            }
+            Kind::Cut | Kind::Read => Some(Err(Errno::INVAL)),
             Kind::Inherited | Kind::TakenOver | Kind::Leaving | Kind::Bye | Kind::SpeaksFor => {
                 super::serve::done(&mut self.shared.lock(), process, message)
             }
@@ -302,6 +305,7 @@ impl Nodes {
                 Some(self.remove_parts(name))
             }
             Kind::Cut => Some(self.cut_parts(name, message.second)),
+            Kind::Read => Some(self.read_parts(process, name, message.second)),
             Kind::Look => Some(self.show_parts(name)),
             Kind::Fetch => Some(self.fetch_parts(name)),
             Kind::Rename | Kind::RenameFolder => Some(Err(Errno::OPNOTSUPP)),
@@ -323,6 +327,7 @@ impl Nodes {
         change: impl FnOnce(&mut super::state::State),
     ) {
         let mut state = self.shared.lock();
+        state.take_notes(process, false);
         let file = state.held(process, id);
         let name = file.and_then(|file| state.files.get(&file)?.name.clone());
         change(&mut state);

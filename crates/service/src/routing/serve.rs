@@ -212,8 +212,7 @@ pub(super) fn done(
         Kind::Look | Kind::Fetch | Kind::List => Some(Err(Errno::NOENT)),
         Kind::NotOpened => none(|| state.not_opened(process, id)),
         // Nobody writes a part where there are no other nodes.
-        Kind::Wrote => None,
-        Kind::Writes | Kind::Cut => Some(Err(Errno::INVAL)),
+        Kind::Notes | Kind::Full | Kind::Cut | Kind::Read => Some(Err(Errno::INVAL)),
         Kind::Closed => none(|| state.closed(process, id, value != 0)),
         Kind::Inherited => none(|| state.inherited(process, id, first)),
         Kind::TakenOver => none(|| state.taken_over(process, id, first)),

@@ -4,7 +4,8 @@
 //! Invariants: a revision is a link to a file that nobody can write any more; a name's file is its newest revision, or
 //! another file; a file is in the memory of the node under its name's place, or has no name.
 
-use super::part::Part;
+use super::clock::Clock;
+use super::part::{Notes, Part};
 use super::rules::Routes;
 use backstay_base::notice;
 use backstay_route::table::{Found, Table};
@@ -124,6 +125,9 @@ pub(super) struct State {
     pub(super) spread: bool,
     /// Which of them this is: the number of its parts.
     pub(super) rank: u32,
+    /// What its processes note of what they write of parts, and when that was.
+    pub(super) notes: BTreeMap<ProcessId, Notes>,
+    pub(super) clock: Clock,
     /// Revisions that the last round was told of.
     pub(super) reported: BTreeSet<u64>,
     /// The latest close of this node that it knows the order of.
@@ -146,6 +150,8 @@ impl State {
             given_up: Vec::new(),
             spread: false,
             rank: 0,
+            notes: BTreeMap::new(),
+            clock: Clock::default(),
             reported: BTreeSet::new(),
             seen: 0,
             last: 0,

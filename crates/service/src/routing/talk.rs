@@ -73,14 +73,16 @@ pub(super) enum Request {
     RemoveParts { name: Vec<u8> },
     /// Of the node: how long its part is now.
     Length { part: Vec<u8> },
-    /// Of the node: nothing of its part is beyond `length` any more; without `does` only whether that can be: nothing was
-    /// written to it in opening `age`.
-    Cut {
+    /// Of the node: nothing of its part is beyond `length` any more.
+    Cut { part: Vec<u8>, length: u64 },
+    /// Of the node: what it has of bytes of its part, which follow the answer, one stretch after the other.
+    Piece {
         part: Vec<u8>,
+        offset: u64,
         length: u64,
-        age: u64,
-        does: bool,
     },
+    /// Of the first agent: what its clock says.
+    Clock,
     /// `rank` has no file of that name any more.
     Lose { rank: u32, name: Vec<u8> },
     /// What is known of a name.
@@ -140,6 +142,13 @@ pub(super) enum Answer {
     /// Who had which part, and the place of their end among all closes.
     PartsRemoved(Vec<(Vec<u8>, u32)>, u64),
     Length(u64),
+    /// How long a part is, up to where this says all of it, and which stretches it has: offset, length, age and times.
+    Piece {
+        length: u64,
+        until: u64,
+        stretches: Vec<[u64; 5]>,
+    },
+    Clock(u64),
     /// The file as it is now, before the bytes: it is the same one as long as this is. `whole`: nobody died who wrote it.
     /// The bytes begin at `at`: before is a hole.
     Bytes {

@@ -19,6 +19,7 @@ use backstay_base::io::parts::PART_SUFFIX;
 use backstay_base::notice;
 use backstay_format::Digest;
 use backstay_net::{Endpoint, Handler, Peer, Secret, TcpEndpoint, TcpOptions};
+use backstay_route::notes::NOTES;
 use backstay_route::{FAR, HINTS_FILE, KEPT, LIVE, NEAR, PART_FILE, PARTS, TABLE_FILE};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -96,8 +97,9 @@ pub(super) fn run(
     let session = Session::open(Box::new(Communicating(Arc::clone(&circle))), config)?;
     let folder = make_folder(&session.directory(), &[LIVE, KEPT, FAR, NEAR, ON_THE_WAY])?;
     write(&folder.join(TABLE_FILE), &routes.table.encode())?;
-    if routes.rules.iter().any(|rule| rule.shared) {
-        make_folder(&session.directory(), &[PARTS])?;
+    let is_shared = routes.rules.iter().any(|rule| rule.shared);
+    if is_shared {
+        make_folder(&session.directory(), &[PARTS, NOTES])?;
         let behind = format!("{PART_SUFFIX}{}", together.rank);
         write(&folder.join(PART_FILE), behind.as_bytes())?;
         write(&folder.join(HINTS_FILE), HINTS.as_bytes())?;
@@ -120,6 +122,10 @@ pub(super) fn run(
     );
     shared.join(&nodes);
     drop(answers.nodes.set(Arc::clone(&nodes)));
+    if is_shared {
+        let kept = nodes.keep_time();
+        kept.map_err(|error| Error::io("starting a thread", error))?;
+    }
     Communicating(Arc::clone(&circle)).barrier()?;
     let mut member = Member {
         agent: Agent::new(session, shared),

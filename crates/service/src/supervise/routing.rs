@@ -33,11 +33,12 @@ pub(crate) const FOLDER: &str = backstay_route::VARIABLE;
 const CALLS: &str = backstay_route::CALLS_VARIABLE;
 const ELSEWHERE: &str = "--route-by seccomp is for programs on this host alone: name no others";
 /// What MPI libraries are told where several hosts write one file: no rank writes for one of another host, and none reads
-/// before it writes (data sieving), since what others wrote is not there.
-const MPI: [(&str, Option<&str>); 3] = [
+/// before it writes (data sieving), since that would be written by two. Locks do not meet, so none are asked for.
+const MPI: [(&str, Option<&str>); 4] = [
     ("ROMIO_HINTS", None),
     ("OMPI_MCA_fcoll", Some("individual")),
     ("OMPI_MCA_fbtl_posix_write_datasieving", Some("0")),
+    ("OMPI_MCA_fs_ufs_lock_algorithm", Some("1")),
 ];
 /// For an agent that was told to end at once.
 const GRACE: Duration = Duration::from_secs(10);

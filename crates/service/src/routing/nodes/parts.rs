@@ -6,27 +6,39 @@
 //! or not at all.
 
 use super::copies::{finish, open_new};
-use super::{Nodes, Outcome};
+use super::{Nodes, Outcome, errno};
+use crate::routing::clock::now_ns;
 use crate::routing::rounds::WholeParts;
-use crate::routing::state::{Holder, shown};
+use crate::routing::state::{Holder, ProcessId, shown};
 use crate::routing::talk::{About, Answer, Place, Request};
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::parts::{
-    Part, conflict, differ, map_of, part_name, put_together, read_map, split_part,
+    Part, assemble, differ, map_of, part_name, put_together, read_map, split_part,
 };
 use backstay_base::notice;
-use backstay_format::PartMap;
-use backstay_format::width::to_u64;
+use backstay_format::width::{to_u64, to_usize};
+use backstay_format::{PartMap, PartStretch};
 use backstay_route::NEAR;
+use backstay_route::notes::{BUFFER_AT, BUFFER_BYTES};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// So often is a file looked at that is written, and so long between.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// So often is the first agent asked for its clock: the shortest answer says most.
+const LOOKS: u32 = 3;
+/// And so long after, as long as parts are written; longer where there are more than a hundred agents.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// So many stretches are said at once.
+const STRETCHES: usize = 4096;
 
 /// A part: its name, where it is, whether somebody writes it.
 type Parts = Vec<(Vec<u8>, Place, bool)>;
@@ -85,6 +97,7 @@ impl Nodes {
         }
         let part = self.own_part(name);
         let _held = self.hold(&[name, &part]);
+        self.look_at_clock();
         if flags.contains(OFlags::TRUNC) && self.cut_off(name)? {
             flags.insert(OFlags::CREATE);
         }
@@ -137,42 +150,35 @@ impl Nodes {
         Err(Errno::BUSY)
     }
 
-    /// A file becomes shorter, on all nodes, if nobody wrote to it since it is open: of what was written meanwhile it is not
-    /// known on other nodes whether it was before.
+    /// A file becomes shorter, on all nodes: what is there now. What a program writes after the call that cuts it is not there
+    /// yet, and what it wrote before is noted.
     pub(super) fn cut_parts(&self, name: &[u8], length: &[u8]) -> Outcome {
         let length = length.try_into().map_err(|_| Errno::INVAL)?;
         let length = u64::from_le_bytes(length);
         let _held = self.hold(&[name]);
-        let parts = self.parts(name)?;
-        let age = self.shared.lock().age_of_part(&self.own_part(name));
-        let age = age.ok_or(Errno::INVAL)?;
-        for does in [false, true] {
-            for (part, place, _) in &parts {
-                let part = part.clone();
-                let request = Request::Cut {
-                    part,
-                    length,
-                    age,
-                    does,
-                };
-                match self.ask(place.owner, request) {
-                    // It is claimed, and not there yet.
-                    Ok(_) | Err(Errno::NOENT) => {}
-                    Err(error) => return Err(error),
+        for (part, place, _) in self.parts(name)? {
+            match self.ask(place.owner, Request::Cut { part, length }) {
+                // It is claimed, and not there yet.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => {
+                    // Some may be cut, and others not.
+                    let mut state = self.shared.lock();
+                    state.void_part(&self.own_part(name));
+                    let name = shown(name);
+                    state.say(format!(
+                        "routing: {name} is in no checkpoint: it was cut on some hosts only"
+                    ));
+                    return Err(error);
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn cut_here(&self, part: &[u8], length: u64, (age, does): (u64, bool)) -> Outcome {
+    pub(super) fn cut_here(&self, part: &[u8], length: u64) -> Outcome {
         let mut state = self.shared.lock();
         if !state.has(part) {
             return Err(Errno::NOENT);
-        }
-        if !does {
-            let can_be = state.is_as_before(part, age);
-            return can_be.then_some(()).ok_or(Errno::OPNOTSUPP);
         }
         let cut = state.cut_part(part, length).map_err(|error| {
             state.say(format!("routing: the part of a file is not cut: {error}"));
@@ -182,6 +188,163 @@ impl Nodes {
         cut?;
         let _held = self.hold(&[part]);
         self.tell(part)
+    }
+
+    /// What this node has of bytes of its part.
+    pub(super) fn piece_here(
+        &self,
+        part: &[u8],
+        offset: u64,
+        length: u64,
+    ) -> Outcome<(Answer, Vec<u8>)> {
+        let mut state = self.shared.lock();
+        let end = offset.saturating_add(length.min(to_u64(BUFFER_BYTES)));
+        let found = state.piece(part, offset..end, STRETCHES + 1);
+        let mut found = found.ok_or(Errno::NOENT)?.map_err(|_| Errno::IO)?;
+        let (whole, _) = state.length_of_part(part).ok_or(Errno::NOENT)?;
+        let live = state.live(part).ok_or(Errno::NOENT)?;
+        // It is one of the file as long as nobody else cuts it.
+        let file = File::open(live).map_err(|error| errno(&error))?;
+        let until = found.get(STRETCHES).map_or(end, |next| next.offset);
+        found.truncate(STRETCHES);
+        let mut bytes = Vec::new();
+        for stretch in &found {
+            let begin = bytes.len();
+            bytes.resize(begin + to_usize(stretch.length_bytes), 0);
+            match file.read_exact_at(&mut bytes[begin..], stretch.offset) {
+                // Its process cuts it just now, or failed to write: what is not there is zero.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
+                read => read.map_err(|error| errno(&error))?,
+            }
+        }
+        drop(state);
+        let stretches = found.iter();
+        let stretches = stretches.map(|stretch| {
+            let PartStretch {
+                offset,
+                length_bytes,
+                age,
+                first_ns,
+                last_ns,
+            } = *stretch;
+            [offset, length_bytes, age, first_ns, last_ns]
+        });
+        let answer = Answer::Piece {
+            length: whole,
+            until,
+            stretches: stretches.collect(),
+        };
+        Ok((answer, bytes))
+    }
+
+    /// Puts bytes of a file, as they are now, where a process has its notes.
+    pub(super) fn read_parts(&self, process: ProcessId, name: &[u8], bytes: &[u8]) -> Outcome {
+        let notes = self
+            .shared
+            .lock()
+            .notes
+            .get(&process)
+            .map(|notes| Arc::clone(&notes.file));
+        let notes = notes.ok_or(Errno::INVAL)?;
+        let ([offset, length], []) = bytes.as_chunks() else {
+            return Err(Errno::INVAL);
+        };
+        let (offset, length) = (u64::from_le_bytes(*offset), u64::from_le_bytes(*length));
+        let end = offset.checked_add(length).ok_or(Errno::INVAL)?;
+        let found = self.read_pieces(name, offset..end)?;
+        let put = notes.write_all_at(&found, to_u64(BUFFER_AT));
+        let put = put.and_then(|()| notes.write_all_at(&to_u64(found.len()).to_ne_bytes(), 8));
+        put.map_err(|error| errno(&error))
+    }
+
+    /// Bytes of a file as they are now, as far as it goes, or fewer.
+    fn read_pieces(&self, name: &[u8], bytes: Range<u64>) -> Outcome<Vec<u8>> {
+        let (mut whole, mut until) = (0, bytes.end.min(bytes.start + to_u64(BUFFER_BYTES)));
+        let mut found = Vec::new();
+        for (part, place, _) in self.parts(name)? {
+            let request = Request::Piece {
+                part,
+                offset: bytes.start,
+                length: until - bytes.start,
+            };
+            let (answer, has) = match self.ask_with_bytes(place.owner, request) {
+                Ok(answered) => answered,
+                // It is claimed, and not there yet.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error),
+            };
+            let Answer::Piece {
+                length,
+                until: said,
+                stretches,
+            } = answer
+            else {
+                return Err(Errno::IO);
+            };
+            whole = whole.max(length);
+            until = until.min(said);
+            found.push((place.owner, Piece::new(&stretches, has)?));
+        }
+        let mut read = vec![0; to_usize(until.min(whole).saturating_sub(bytes.start))];
+        let stretches: Vec<&[PartStretch]> = found
+            .iter()
+            .map(|(_, piece)| &piece.stretches[..])
+            .collect();
+        let read_at = |part: usize, to: &mut [u8], at| found[part].1.read_at(to, at);
+        let write_at = |from: &[u8], at: u64| {
+            // What one part has beyond is not asked for.
+            if let Some(to) = read.get_mut(to_usize(at - bytes.start)..) {
+                let length = from.len().min(to.len());
+                to[..length].copy_from_slice(&from[..length]);
+            }
+            Ok(())
+        };
+        let conflict = assemble(&stretches, false, read_at, write_at).map_err(|_| Errno::IO)?;
+        // Beyond what is read not all was asked.
+        let here = bytes.start..bytes.start + to_u64(read.len());
+        let Some((both, at)) = conflict.filter(|(_, at)| here.contains(at)) else {
+            return Ok(read);
+        };
+        let [one, other] = both.map(|part| self.circle.host(found[part].0));
+        let (name, why) = (shown(name), differ(&one, &other, at));
+        self.shared
+            .lock()
+            .say(format!("routing: {name} cannot be read: {why}"));
+        Err(Errno::IO)
+    }
+
+    /// What this node knows of the first one's clock is of now.
+    fn look_at_clock(&self) {
+        if self.rank() == 0 || self.shared.lock().clock.is_fresh(now_ns()) {
+            return;
+        }
+        for _ in 0..LOOKS {
+            let asked = now_ns();
+            let answered = self.circle.ask(0, &Request::Clock, self.within);
+            let Ok((Answer::Clock(there), _)) = answered else {
+                // Less is known, and nothing that is wrong.
+                return;
+            };
+            self.shared.lock().clock.heard(asked, there, now_ns());
+        }
+    }
+
+    /// Looks at the first agent's clock as long as parts are written here, until nobody needs it any more.
+    pub(in crate::routing) fn keep_time(self: &Arc<Self>) -> std::io::Result<()> {
+        let nodes = Arc::downgrade(self);
+        let pause = LOOK_AFTER.max(Duration::from_millis(u64::from(self.circle.size())));
+        let look = move || {
+            while let Some(nodes) = nodes.upgrade() {
+                let is_written = nodes.shared.lock().writes_parts();
+                if is_written {
+                    nodes.look_at_clock();
+                }
+                drop(nodes);
+                std::thread::sleep(pause);
+            }
+        };
+        let builder = std::thread::Builder::new().name("route-clock".to_owned());
+        builder.stack_size(256 << 10).spawn(look).map(drop)
     }
 
     /// Removes a file, if nobody has it open for writing.
@@ -315,11 +478,12 @@ impl Nodes {
             Ok(map)
         });
         let maps: Vec<PartMap> = maps.collect::<Result<_>>()?;
-        let maps: Vec<&PartMap> = maps.iter().collect();
-        let conflict = conflict(&maps, |part, bytes, at| {
+        let stretches: Vec<&[PartStretch]> = maps.iter().map(|map| &map.stretches[..]).collect();
+        let read_at = |part: usize, bytes: &mut [u8], at| {
             let (part, owner, _) = &whole.parts[part];
             self.read_part((part, *owner), bytes, at).map(drop)
-        })?;
+        };
+        let conflict = assemble(&stretches, true, read_at, |_, _| Ok(()))?;
         let Some((both, at)) = conflict else {
             return Ok(true);
         };
@@ -388,6 +552,56 @@ impl Nodes {
             known.about.length = length;
         }
         all.into_iter().collect()
+    }
+}
+
+/// What a node has of some bytes.
+struct Piece {
+    stretches: Vec<PartStretch>,
+    /// Where those of each begin.
+    begins: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn new(said: &[[u64; 5]], bytes: Vec<u8>) -> Outcome<Self> {
+        let (mut stretches, mut begins) = (Vec::new(), Vec::new());
+        let (mut end, mut begin) = (0, 0);
+        for [offset, length_bytes, age, first_ns, last_ns] in said.iter().copied() {
+            let stretch = PartStretch {
+                offset,
+                length_bytes,
+                age,
+                first_ns,
+                last_ns,
+            };
+            if offset < end || length_bytes == 0 || length_bytes > to_u64(bytes.len() - begin) {
+                return Err(Errno::IO);
+            }
+            end = stretch.end();
+            begins.push(begin);
+            begin += to_usize(length_bytes);
+            stretches.push(stretch);
+        }
+        Ok(Self {
+            stretches,
+            begins,
+            bytes,
+        })
+    }
+
+    /// Bytes of one stretch.
+    fn read_at(&self, to: &mut [u8], at: u64) -> Result<()> {
+        let after = self
+            .stretches
+            .partition_point(|stretch| stretch.offset <= at);
+        let found = after.checked_sub(1).and_then(|one| {
+            let begin = self.begins[one] + to_usize(at - self.stretches[one].offset);
+            self.bytes.get(begin..begin.checked_add(to.len())?)
+        });
+        let context = "bytes that a host did not send";
+        to.copy_from_slice(found.ok_or_else(|| Error::new(ErrorKind::Internal, context))?);
+        Ok(())
     }
 }
 

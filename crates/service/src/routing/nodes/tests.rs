@@ -8,6 +8,7 @@ use crate::routing::rules::{Routes, parse};
 use crate::routing::state::State;
 use backstay_format::width::to_u64;
 use backstay_net::{Endpoint, Peer, Secret, TcpEndpoint, TcpOptions};
+use backstay_route::notes::{BUFFER_AT, NOTES, NOTES_MAX, Note, place};
 use backstay_route::{FAR, KEPT, LIVE, NEAR, PARTS};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,6 +30,8 @@ struct Job {
     routes: Routes,
     decider: Decider,
     ids: u32,
+    /// Where the process of each node notes, and how much it did.
+    notes: BTreeMap<usize, (File, u64)>,
 }
 
 impl Drop for Job {
@@ -58,7 +61,7 @@ impl Job {
         let within = Duration::from_secs(30);
         let all = (0..).zip(&endpoints).zip(&memories);
         let nodes = all.map(|((rank, endpoint), memory)| {
-            for name in [LIVE, KEPT, FAR, NEAR, PARTS, ON_THE_WAY] {
+            for name in [LIVE, KEPT, FAR, NEAR, PARTS, NOTES, ON_THE_WAY] {
                 fs::create_dir(memory.path().join(name)).expect("folder");
             }
             let folder = memory.path().to_owned();
@@ -85,6 +88,7 @@ impl Job {
             routes,
             decider,
             ids: 0,
+            notes: BTreeMap::new(),
         }
     }
 
@@ -239,16 +243,97 @@ impl Job {
         self.open(node, name, flags).map(|()| self.ids)
     }
 
-    /// Writes into an open part, and tells it.
-    fn put(&self, node: usize, (id, name): (u32, &str), at: u64, text: &str) {
+    /// Writes into an open part, and notes it.
+    fn put(&mut self, node: usize, file: (u32, &str), at: u64, text: &str) {
+        self.put_when(node, file, (at, text), now_ns());
+    }
+
+    fn put_when(
+        &mut self,
+        node: usize,
+        (id, name): (u32, &str),
+        (at, text): (u64, &str),
+        now: u64,
+    ) {
         let path = self.place(node, PARTS, &format!("{name}.backstay-part.{node}"));
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(path);
         let file = file.expect("part");
         file.write_all_at(text.as_bytes(), at).expect("write");
-        let told = [at.to_le_bytes(), to_u64(text.len()).to_le_bytes()].concat();
-        let message = Message::named(Kind::Wrote, id, 0, &told);
-        assert_eq!(self.nodes[node].done(7, &message), None);
+        let note = Note {
+            id,
+            begin: at,
+            end: at + to_u64(text.len()),
+            first_ns: now,
+            last_ns: now,
+        };
+        let (notes, count) = self.notes_of(node);
+        for (word, value) in (0..).zip(note.words()) {
+            let place = to_u64(place(*count)) + word * 8;
+            notes
+                .write_all_at(&value.to_ne_bytes(), place)
+                .expect("note");
+        }
+        *count += 1;
+        notes.write_all_at(&count.to_ne_bytes(), 0).expect("count");
+        if *count % NOTES_MAX == 0 {
+            let full = Message::plain(Kind::Full, 0, 0);
+            assert_eq!(self.nodes[node].done(7, &full), Some(Ok(())));
+        }
+    }
+
+    fn notes_of(&mut self, node: usize) -> &mut (File, u64) {
+        self.notes.entry(node).or_insert_with(|| {
+            let path = self.memories[node].path().join(NOTES).join("7");
+            let mut options = File::options();
+            let options = options.read(true).write(true).create_new(true);
+            let file = options.open(&path).expect("notes");
+            let made = Message::named(Kind::Notes, 0, 0, b"7");
+            assert_eq!(self.nodes[node].done(7, &made), Some(Ok(())));
+            assert!(!path.exists());
+            (file, 0)
+        })
+    }
+
+    /// Reads bytes of a file that is open, as they are now, all that are there.
+    fn read_now(&mut self, node: usize, name: &str, offset: u64, count: u64) -> Outcome<String> {
+        let mut found = Vec::new();
+        self.notes_of(node);
+        while to_u64(found.len()) < count {
+            let had = to_u64(found.len());
+            let bytes = [(offset + had).to_le_bytes(), (count - had).to_le_bytes()].concat();
+            let name = self.name(name);
+            let message = Message {
+                second: &bytes,
+                ..Message::named(Kind::Read, 0, 0, &name)
+            };
+            self.nodes[node].done(7, &message).expect("an answer")?;
+            let (notes, _) = self.notes_of(node);
+            let mut length = [0; 8];
+            notes.read_exact_at(&mut length, 8).expect("length");
+            let mut bytes = vec![0; usize::try_from(u64::from_ne_bytes(length)).expect("small")];
+            let at = to_u64(BUFFER_AT);
+            notes.read_exact_at(&mut bytes, at).expect("bytes");
+            if bytes.is_empty() {
+                break;
+            }
+            found.extend(bytes);
+        }
+        Ok(String::from_utf8(found).expect("text"))
+    }
+
+    fn cut(&self, node: usize, name: &str, length: u64) -> Outcome {
+        let (name, length) = (self.name(name), length.to_le_bytes());
+        let message = Message {
+            second: &length,
+            ..Message::named(Kind::Cut, 0, 0, &name)
+        };
+        self.nodes[node].done(7, &message).expect("an answer")
+    }
+
+    /// Longer than clocks are apart.
+    fn later(&self) {
+        std::thread::sleep(Duration::from_millis(20));
     }
 
     fn close(&self, node: usize, id: u32) {
@@ -332,7 +417,15 @@ fn what_two_nodes_wrote_and_not_the_same_is_no_file() {
     job.write_parts("r.1", &[(0, 0, "same"), (1, 0, "same")]);
     assert_eq!(job.read(1, "r.1"), Ok("same".to_owned()));
     assert!(job.round(false).is_some());
-    job.write_parts("r.2", &[(0, 0, "this"), (1, 3, "other")]);
+    let ids = [0, 1].map(|node| job.open_part(node, "r.2", UPDATE).expect("open"));
+    let now = now_ns();
+    job.put_when(0, (ids[0], "r.2"), (0, "this"), now);
+    job.put_when(1, (ids[1], "r.2"), (3, "other"), now);
+    // Who reads what one of them has reads it.
+    assert_eq!(job.read_now(0, "r.2", 0, 3), Ok("thi".to_owned()));
+    assert_eq!(job.read_now(1, "r.2", 0, 5), Err(Errno::IO));
+    job.close(0, ids[0]);
+    job.close(1, ids[1]);
     assert_eq!(job.read(0, "r.2"), Err(Errno::IO));
     assert_eq!(job.round(false), None);
     assert_eq!(job.round(false), None);
@@ -392,42 +485,103 @@ fn a_file_is_removed_with_all_its_parts_and_made_anew() {
 }
 
 #[test]
-fn a_file_is_cut_on_all_nodes_before_anybody_writes() {
+fn what_was_written_later_in_an_opening_goes_over_what_was_there() {
+    let mut job = Job::new("r.*;shared", 3);
+    let ids = [0, 1, 2].map(|node| job.open_part(node, "r.1", UPDATE).expect("open"));
+    for (turn, node) in [0, 1, 2, 1, 0, 2, 0].into_iter().enumerate() {
+        let text = format!("{turn}{node}");
+        job.put(node, (ids[node], "r.1"), 1 + to_u64(node) % 2, &text);
+        job.later();
+    }
+    // Of each byte that of the last turn which wrote it.
+    let wanted = "\x00601".to_owned();
+    for node in 0..3 {
+        assert_eq!(
+            job.read_now(node, "r.1", 0, 9),
+            Ok(wanted.clone()),
+            "{node}"
+        );
+    }
+    job.put(1, (ids[1], "r.1"), 2, "!!");
+    for (node, id) in ids.into_iter().enumerate() {
+        job.close(node, id);
+    }
+    for node in 0..3 {
+        assert_eq!(job.read(node, "r.1"), Ok("\x006!!".to_owned()), "{node}");
+    }
+    assert!(job.round(false).is_some());
+}
+
+#[test]
+fn what_others_wrote_is_read_while_it_is_open() {
+    let mut job = Job::new("r.*;shared", 3);
+    job.write_parts("r.1", &[(0, 0, "aaaa"), (2, 10, "cc")]);
+    let ids = [0, 1].map(|node| job.open_part(node, "r.1", UPDATE).expect("open"));
+    job.put(1, (ids[1], "r.1"), 2, "bbbb");
+    let all = "aabbbb\0\0\0\0cc";
+    for node in 0..2 {
+        assert_eq!(job.read_now(node, "r.1", 0, 99), Ok(all.to_owned()));
+        assert_eq!(job.read_now(node, "r.1", 5, 6), Ok(all[5..11].to_owned()));
+        assert_eq!(job.read_now(node, "r.1", 12, 6), Ok(String::new()));
+    }
+    // More stretches than are said at once, of more notes than there is room for, in more bytes than are brought at once.
+    let mut wanted = all.as_bytes().to_vec();
+    wanted.resize(1_500_001, 0);
+    for at in (20..20_000).step_by(3) {
+        let text = char::from(b'A' + u8::try_from(at % 26).expect("small"));
+        job.put(0, (ids[0], "r.1"), at, &text.to_string());
+        wanted[usize::try_from(at).expect("small")] = u8::try_from(text).expect("small");
+    }
+    job.put(1, (ids[1], "r.1"), 1_500_000, "z");
+    wanted[1_500_000] = b'z';
+    let wanted = String::from_utf8(wanted).expect("text");
+    assert!(job.read_now(1, "r.1", 0, 2_000_000) == Ok(wanted.clone()));
+    job.close(0, ids[0]);
+    assert!(job.read_now(1, "r.1", 0, 2_000_000) == Ok(wanted.clone()));
+    job.close(1, ids[1]);
+    assert!(job.read(2, "r.1") == Ok(wanted));
+    assert!(job.round(false).is_some());
+}
+
+#[test]
+fn a_file_is_cut_on_all_nodes() {
     let mut job = Job::new("r.*;shared", 3);
     job.write_parts("r.1", &[(0, 0, "aaaa"), (1, 4, "bbbb"), (2, 8, "cc")]);
     let first = job.round(false).expect("a checkpoint");
-    let cut = |job: &Job, node: usize, length: u64| {
-        let (name, length) = (job.name("r.1"), length.to_le_bytes());
-        let message = Message {
-            kind: Kind::Cut,
-            id: 0,
-            value: 0,
-            first: &name,
-            second: &length,
-        };
-        job.nodes[node].done(7, &message)
-    };
     // Node 2 does not open it.
     let ids = [0, 1].map(|node| job.open_part(node, "r.1", UPDATE).expect("open"));
-    assert_eq!(cut(&job, 0, 6), Some(Ok(())));
+    assert_eq!(job.cut(0, "r.1", 6), Ok(()));
     for node in 0..3 {
         assert_eq!(job.size(node, "r.1"), Ok(6), "{node}");
     }
-    let about = Message::plain(Kind::Writes, ids[1], 0);
-    assert_eq!(job.nodes[1].done(7, &about), Some(Ok(())));
-    assert_eq!(cut(&job, 0, 0), Some(Err(Errno::OPNOTSUPP)), "one writes");
+    // What was written since it is open goes, too; what is written then stays.
     job.put(1, (ids[1], "r.1"), 5, "xyz");
+    assert_eq!(job.cut(0, "r.1", 7), Ok(()));
+    assert_eq!(job.read_now(0, "r.1", 0, 9), Ok("aaaabxy".to_owned()));
+    job.put(1, (ids[1], "r.1"), 8, "!");
+    assert_eq!(job.read_now(0, "r.1", 0, 9), Ok("aaaabxy\0!".to_owned()));
     job.close(0, ids[0]);
     job.close(1, ids[1]);
     for node in 0..3 {
         let read = job.read(node, "r.1");
-        assert_eq!(read, Ok("aaaabxyz".to_owned()), "{node}");
+        assert_eq!(read, Ok("aaaabxy\0!".to_owned()), "{node}");
     }
     let second = job.round(false).expect("another");
     assert_eq!(second[0], first[0], "what is before the cut stays");
     // Nothing but its length.
     assert_eq!(second[2]["r.1.backstay-part.2"], "\0\0\0\0\0\0");
     assert_eq!(job.round(false), None);
+}
+
+#[test]
+fn what_is_cut_on_some_nodes_only_is_in_no_checkpoint() {
+    let mut job = Job::new("r.*;shared", 2);
+    let ids = [0, 1].map(|node| job.open_part(node, "r.1", UPDATE).expect("open"));
+    job.put(0, (ids[0], "r.1"), 0, "aaaa");
+    job.put(1, (ids[1], "r.1"), 4, "bbbb");
+    job.endpoints[1].shut_down();
+    assert_eq!(job.cut(0, "r.1", 2), Err(Errno::IO));
+    assert_eq!(job.read_now(0, "r.1", 0, 8), Err(Errno::IO));
 }
 
 #[test]
