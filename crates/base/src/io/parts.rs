@@ -251,7 +251,8 @@ mod tests {
     fn timed(folder: &TempDir, whose: &str, length: u64, texts: &[Timed<'_>]) -> Part {
         let path = folder.path().join(whose);
         let file = File::options()
-            .create_new(true)
+            .create(true)
+            .truncate(true)
             .read(true)
             .write(true)
             .open(path)
