@@ -1,5 +1,6 @@
-# make demo: heat2d is killed at instants nobody chose and finishes with the same bytes; two to three minutes from nothing.
-# The library is built for this alone: quickly, without archives, which the demo has none of.
+# make demo: heat2d is killed at instants nobody chose and finishes with the same bytes; two minutes from nothing.
+# The library is built for this alone: quickly, without archives, which the demo has none of. What is installed meanwhile is
+# not compiled: of numpy and matplotlib the demo imports a small part.
 
 DEMO := target/demo
 # Which MPI, by its Debian name; by default the one whose mpicc comes first on the path.
@@ -21,9 +22,9 @@ setup-demo:
 
 DEMO_LIBRARY := $(or $(CARGO_TARGET_DIR),target)/demo-build/libbackstay.a
 
-demo: setup-demo ## heat2d, killed with -9 and restarted, ends with the same bytes
+demo: ## heat2d, killed with -9 and restarted, ends with the same bytes
 	@mkdir -p $(DEMO)
-	@$(MAKE) --no-print-directory -j2 demo-library $(DEMO_VENV)/ready
+	@$(MAKE) --no-print-directory -j3 demo-library setup-demo $(DEMO_VENV)/ready
 	mpicc$(DEMO_SUFFIX) -std=c99 -O3 -Wall -Wextra -Werror -pedantic -o $(DEMO)/heat2d \
 	    examples/heat2d/heat2d.c -Ibindings/c/include $(DEMO_LIBRARY) $(BACKSTAY_STATIC_LIBS)
 	mpicc$(DEMO_SUFFIX) -std=c99 -O2 -Wall -Wextra -Werror -pedantic -o $(DEMO)/baseline \
@@ -38,5 +39,5 @@ demo-library:
 $(DEMO_VENV)/ready: examples/demo/requirements.txt | setup-demo
 	@echo "demo: numpy and matplotlib into $(DEMO_VENV)"
 	@python3 -m venv $(DEMO_VENV)
-	@$(DEMO_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@$(DEMO_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $<
 	@touch $@

@@ -67,7 +67,7 @@ def main():
         good, killed, said = trial(demo, 2)
         if good or killed or "FAILED: 2 kills were asked for, and 0 kills came" not in said:
             sys.exit(f"too few kills pass: {good}, {killed}: {said}")
-        if demo.kills_max(types.SimpleNamespace(steps=1200, interval=60)) != 9:
+        if demo.kills_max(types.SimpleNamespace(steps=800, interval=40)) != 9:
             sys.exit("the bound of --kills is another")
     print("demo: 0, 1, 3 and 5 kills came as asked for, and too few are a failure")
 
