@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Without make's flags: cargo has its own jobs, and would warn that it is given none of make's.
 CARGO ?= env -u MAKEFLAGS -u MFLAGS cargo
+# `make test` has each line of a recipe timed: make/timed.sh.
+ifdef TEST_TIMES
+.SHELLFLAGS = make/timed.sh $@ -c
+endif
 # RECORDS=FOLDER: long runs write there what they did and survived.
 RECORDS ?=
 record = $(if $(RECORDS),--record $(RECORDS)/$(1).json)

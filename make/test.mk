@@ -21,8 +21,12 @@ test-rust: ## Unit, property, crash and simulation tests
 	    grep -E 'zstd|pco|lz4_flex|backstay-(codec|archive)' || \
 	    { echo "without archives nothing of their compression is linked" >&2; exit 1; }
 
-test: setup lint ## All tests; installs what they need
-	@$(MAKE) --no-print-directory -j$(TEST_JOBS) --output-sync=target $(TESTS) $(MORE_TESTS)
+# What most tests need is built beside the lints. MORE_TESTS come first: what takes longest must not begin last.
+test: setup ## All tests; installs what they need, and says at its end what took how long
+	@mkdir -p target; export TEST_TIMES="$$PWD/target/test-times"; rm -f "$$TEST_TIMES"; \
+	$(MAKE) --no-print-directory -j2 lint library program preload && \
+	    $(MAKE) --no-print-directory -j$(TEST_JOBS) --output-sync=target $(MORE_TESTS) $(TESTS); \
+	status=$$?; make/timed.sh; exit $$status
 
 soak-simulation: ## SEEDS simulated jobs from SEEDS_FROM on, every restored word checked; some hours for 10,000
 	@BACKSTAY_SIM_SEEDS=$(SEEDS) BACKSTAY_SIM_FROM=$(SEEDS_FROM) \
