@@ -1,5 +1,5 @@
-# A real Slurm, Debian's, over nodes that are namespaces of this machine: tests/slurm. Needs root; says what it skipped
-# where namespaces are not permitted. Not in `make test`: it takes some minutes, most of them waiting.
+# A real Slurm, Debian's, over nodes that are namespaces of this machine: tests/slurm. Needs root. Not in `make test`: it takes
+# some minutes, most of them waiting. CI runs it.
 
 SLURM_ARGUMENTS ?=
 SLURM_JOBS ?= 4
