@@ -8,6 +8,7 @@ mod archive_crash;
 mod archive_damage;
 mod archive_fence;
 mod archive_layout;
+mod archive_space;
 mod archive_store;
 mod archive_thin;
 mod coordinator;

@@ -36,6 +36,7 @@ mod rounds;
 mod settings;
 mod slabs;
 mod speakers;
+mod stripes;
 mod threads;
 mod tracking;
 mod transport;
