@@ -8,11 +8,11 @@ import pickle
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
+import warm
 
 torch = pytest.importorskip("torch")
 
@@ -568,10 +568,9 @@ class Job:
     def __init__(self, folder, size, *deed):
         self.number = Job.number = getattr(Job, "number", 0) + 1
         meeting = f"file://{folder}/meeting{self.number}"
-        command = [sys.executable, str(JOB), meeting, str(size)]
+        command = [JOB, meeting, size]
         self.processes = [
-            subprocess.Popen([*command, str(rank), *map(str, deed)], text=True, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT)
+            warm.Popen([*command, rank, *deed], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             for rank in range(size)]
 
     def finish(self):

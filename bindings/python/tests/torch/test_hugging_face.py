@@ -11,6 +11,7 @@ import time
 import warnings
 
 import pytest
+import warm
 
 import backstay
 
@@ -229,8 +230,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_accelerate_saves_of_fsdp2_goes_to_backstay(tmp_path, size):
     processes = [
-        subprocess.Popen([sys.executable, "-c", FSDP, str(rank), str(size), str(tmp_path)],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(size)]
+        warm.Popen(["-c", FSDP, rank, size, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(size)]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * size, outputs
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -11,6 +11,7 @@ import time
 import warnings
 
 import pytest
+import warm
 
 import backstay
 
@@ -284,7 +285,7 @@ if where == "after a removal":
     ("before the marker", 2), ("in a removal", None), ("after a removal", None)])
 def test_a_kill_between_two_steps_is_made_up_for(io, tmp_path, store, where, value):
     path = tmp_path / "folder" / "last.ckpt"
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, where, str(path)], check=False)
+    ended = warm.run(["-c", KILLED, where, path])
     assert ended.returncode == -signal.SIGKILL
     if value is None:
         assert not path.exists()
@@ -311,17 +312,17 @@ def test_an_example_that_is_killed_ends_with_the_same_loss(tmp_path, example):
     epochs, last = 12, "epoch 11"
 
     def command(folder):
-        return [sys.executable, "-W", "ignore", str(EXAMPLES / f"{example}.py"), str(tmp_path / folder), str(epochs)]
+        return [EXAMPLES / f"{example}.py", tmp_path / folder, epochs]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole = subprocess.run(command("whole"), capture_output=True, text=True, check=False, env=environment)
+    whole = warm.run(command("whole"), capture_output=True, text=True, env=environment)
     assert whole.returncode == 0, whole.stderr
     expected = losses_of(whole.stdout.splitlines())
     assert len(expected) == epochs
 
     killed, begun_later = 0, False
     for turn in range(20):
-        process = subprocess.Popen(
+        process = warm.Popen(
             command("killed"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         lines = [process.stdout.readline()]
         begun_later |= bool(lines[0]) and not lines[0].startswith("epoch 0:")

@@ -8,11 +8,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import numpy
 import pytest
+import warm
 
 import backstay
 
@@ -241,7 +241,7 @@ def test_others_read_while_the_shelf_is_open(store):
         shelf.put("key", {"tensor": torch.ones(1000)})
         code = ("from backstay.torch._shelf import Shelf; "
                 f"print(Shelf.read({str(store)!r}).get('key')['tensor'].sum().item())")
-        output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        output = warm.run(["-c", code], capture_output=True, text=True).stdout
         assert float(output) == 1000
         with Shelf(job="two") as other:
             other.put("other", 1)
@@ -304,7 +304,7 @@ shelf.put("key", torch.ones(1000))
     ("checkpoint", "before", 0), ("checkpoint", "after", 1), ("pin", "before", 1), ("pin", "after", 1),
     ("unpin", "before", 1), ("unpin", "after", 1), ("unpin", "before removal", 0)])
 def test_a_kill_between_two_steps_leaves_the_tree_before_or_the_new_one(where, when, value):
-    assert subprocess.run([sys.executable, "-c", KILLED, where, when], check=False).returncode == -signal.SIGKILL
+    assert warm.run(["-c", KILLED, where, when]).returncode == -signal.SIGKILL
     for _ in range(2):
         with Shelf() as shelf:
             assert sorted(shelf.keys()) == ["key", "stays"]
@@ -345,7 +345,7 @@ with Shelf() as shelf:
 def test_kills_at_random_moments_leave_every_key_as_it_was_told_or_newer():
     told = {}
     for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", PUTTING], stdout=subprocess.PIPE, text=True)
+        process = warm.Popen(["-c", PUTTING], stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "begun\n"
         time.sleep(random.uniform(0, 0.3))
         os.kill(process.pid, signal.SIGKILL)

@@ -20,6 +20,7 @@ import time
 
 import numpy
 import pytest
+import warm
 
 import backstay
 
@@ -591,8 +592,7 @@ while True:
 def test_kills_at_random_moments_leave_whole_files_and_nothing_beside_them(root, store):
     told = 0
     for _ in range(4):
-        command = [sys.executable, "-c", SAVING, str(root), str(told)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = warm.Popen(["-c", SAVING, root, told], stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "begun\n"
         time.sleep(random.uniform(0, 0.4))
         os.kill(process.pid, signal.SIGKILL)
@@ -632,7 +632,7 @@ made.write(sys.argv[1] + "/model", b"b" * 100_000)
 @pytest.mark.parametrize("where", ["storage.write_durably", "os.link", "storage.sync_folder", "os.replace"])
 def test_a_kill_between_two_steps_of_a_write_leaves_the_file_before_and_nothing_beside_it(root, ours, store, where):
     """`sync_folder` is called between the second name and the first."""
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(root), where], check=False)
+    ended = warm.run(["-c", KILLED, root, where])
     assert ended.returncode == -signal.SIGKILL
     assert ours.read(root / "model") == b"a" * 100_000 and ours.ls(root) == ["model"]
     ours.mkdir(root / "other")
