@@ -23,6 +23,9 @@ else
     exit 1
 fi
 echo "setup: installing ${missing[*]}"
+# One at a time, of targets that run side by side.
+exec 9<"$0"
+flock 9
 if [ ! -e "$policy" ]; then
     trap '"${as[@]}" rm -f "$policy"' EXIT
     printf '#!/bin/sh\nexit 101\n' | "${as[@]}" tee "$policy" >/dev/null
