@@ -86,15 +86,3 @@ test-install: setup ## Build and run programs against an installed library
 	tests/install/run.sh
 
 TESTS += test-install
-
-# One file that runs on any Linux of x86-64, whatever its C library: for login nodes and images. It takes Debian's musl-tools
-# and `rustup target add x86_64-unknown-linux-musl`. libfabric is not loaded into it: agents started from it use TCP.
-STATIC_TARGET ?= x86_64-unknown-linux-musl
-
-.PHONY: program-static
-program-static: ## The command backstay as one static file
-	@rustup target list --installed | grep -qx $(STATIC_TARGET) || \
-	    { echo "run: rustup target add $(STATIC_TARGET)" >&2; exit 1; }
-	@make/packages.sh musl-tools
-	CC_$(subst -,_,$(STATIC_TARGET))=musl-gcc $(CARGO) build --release --locked --target $(STATIC_TARGET) --package backstay-cli
-	@echo "$(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/backstay"
