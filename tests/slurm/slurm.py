@@ -66,8 +66,12 @@ PartitionName=high Nodes=ALL MaxTime=UNLIMITED State=UP PriorityTier=10 PreemptM
 """
 
 
+def missing_tools():
+    return [tool for tool in TOOLS if not shutil.which(tool)]
+
+
 def require_tools():
-    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+    if missing := missing_tools():
         raise ClusterError(f"missing: {' '.join(missing)}; `make test-slurm` installs Debian's slurm-wlm")
 
 
