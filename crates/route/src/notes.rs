@@ -49,7 +49,7 @@ impl Note {
     pub fn of(bytes: &[u8; NOTE_BYTES]) -> Option<Self> {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_ne_bytes(*bytes);
+            *word = u64::from_le_bytes(*bytes);
         }
         let [id, begin, end, first_ns, last_ns] = words;
         let id = u32::try_from(id).ok()?;
@@ -86,7 +86,7 @@ mod tests {
         };
         let mut bytes = [0; NOTE_BYTES];
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(note.words()) {
-            *to = word.to_ne_bytes();
+            *to = word.to_le_bytes();
         }
         assert_eq!(Note::of(&bytes), Some(note));
         bytes[8] = 9;

@@ -117,6 +117,14 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     replaced(from, to, || unsafe { next::dup3(from, to, flags) })
 }
 
+/// What takes a lock of a range, or gives it back.
+const LOCKS: [c_int; 4] = [
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+];
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     if command == libc::F_SETFL
@@ -127,12 +135,6 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
         next::set_errno(libc::EINVAL);
         return -1;
     }
-    const LOCKS: [c_int; 4] = [
-        libc::F_SETLK,
-        libc::F_SETLKW,
-        libc::F_OFD_SETLK,
-        libc::F_OFD_SETLKW,
-    ];
     // SAFETY: the program's promise: a lock of which the first word says whether it is taken.
     let is_taken = || unsafe { (*argument.cast::<libc::flock>()).l_type } != UNLOCKED;
     if LOCKS.contains(&command) && agent::shared(fd) != 0 && is_taken() {

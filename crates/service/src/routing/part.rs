@@ -61,7 +61,7 @@ impl Notes {
     fn take(&mut self, is_full: bool) -> std::io::Result<Vec<Note>> {
         let mut count = [0; 8];
         self.file.read_exact_at(&mut count, 0)?;
-        let count = u64::from_ne_bytes(count);
+        let count = u64::from_le_bytes(count);
         let begin = self.taken - u64::from(self.last.is_some());
         let begin = begin.max(count.saturating_sub(NOTES_MAX));
         let mut found = Vec::new();

@@ -253,7 +253,7 @@ impl Nodes {
         let end = offset.checked_add(length).ok_or(Errno::INVAL)?;
         let found = self.read_pieces(name, offset..end)?;
         let put = notes.write_all_at(&found, to_u64(BUFFER_AT));
-        let put = put.and_then(|()| notes.write_all_at(&to_u64(found.len()).to_ne_bytes(), 8));
+        let put = put.and_then(|()| notes.write_all_at(&to_u64(found.len()).to_le_bytes(), 8));
         put.map_err(|error| errno(&error))
     }
 

@@ -271,11 +271,11 @@ impl Job {
         for (word, value) in (0..).zip(note.words()) {
             let place = to_u64(place(*count)) + word * 8;
             notes
-                .write_all_at(&value.to_ne_bytes(), place)
+                .write_all_at(&value.to_le_bytes(), place)
                 .expect("note");
         }
         *count += 1;
-        notes.write_all_at(&count.to_ne_bytes(), 0).expect("count");
+        notes.write_all_at(&count.to_le_bytes(), 0).expect("count");
         if *count % NOTES_MAX == 0 {
             let full = Message::plain(Kind::Full, 0, 0);
             assert_eq!(self.nodes[node].done(7, &full), Some(Ok(())));
@@ -311,7 +311,7 @@ impl Job {
             let (notes, _) = self.notes_of(node);
             let mut length = [0; 8];
             notes.read_exact_at(&mut length, 8).expect("length");
-            let mut bytes = vec![0; usize::try_from(u64::from_ne_bytes(length)).expect("small")];
+            let mut bytes = vec![0; usize::try_from(u64::from_le_bytes(length)).expect("small")];
             let at = to_u64(BUFFER_AT);
             notes.read_exact_at(&mut bytes, at).expect("bytes");
             if bytes.is_empty() {
@@ -332,7 +332,7 @@ impl Job {
     }
 
     /// Longer than clocks are apart.
-    fn later(&self) {
+    fn later() {
         std::thread::sleep(Duration::from_millis(20));
     }
 
@@ -491,7 +491,7 @@ fn what_was_written_later_in_an_opening_goes_over_what_was_there() {
     for (turn, node) in [0, 1, 2, 1, 0, 2, 0].into_iter().enumerate() {
         let text = format!("{turn}{node}");
         job.put(node, (ids[node], "r.1"), 1 + to_u64(node) % 2, &text);
-        job.later();
+        Job::later();
     }
     // Of each byte that of the last turn which wrote it.
     let wanted = "\x00601".to_owned();
