@@ -47,6 +47,7 @@ TESTS += test-routed
 routed-programs: setup program preload
 	@mkdir -p $(ROUTED)
 	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/routed.openmpi tests/cluster/routed.c
+	mpicc.openmpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/pointers.openmpi tests/cluster/pointers.c
 	for mpi in openmpi mpich; do \
 	    mpicc.$$mpi -std=gnu11 -O2 -Wall -Wextra -Werror -o $(ROUTED)/onefile.$$mpi tests/cluster/onefile.c && \
 	    mpifort.$$mpi -std=f2018 -O2 -Wall -Wextra -Werror -pedantic -J $(ROUTED) -o $(ROUTED)/mpiio-fortran.$$mpi \

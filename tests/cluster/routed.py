@@ -117,6 +117,17 @@ class OneFile(Routed):
         return [settings.programs / f"onefile.{self.mpi}", steps, blocks, pause_us, how]
 
 
+class Pointers(OneFile):
+    """The same by the shared file pointer of one of Open MPI's two kinds of MPI-IO."""
+
+    def __init__(self, cluster, settings, counts, component):
+        self.more = {"OMPI_MCA_io": component}
+        super().__init__(cluster, settings, counts, "openmpi")
+
+    def program(self, settings):
+        return [settings.programs / "pointers.openmpi"]
+
+
 class Library(OneFile):
     """The same by parallel HDF5, or netCDF."""
 
@@ -443,6 +454,16 @@ def one_file_of_all_nodes_by_netcdf(settings):
     return by_library(settings, "netcdf", "openmpi")
 
 
+def shared_pointers_of_one_file(settings):
+    """Written by MPI-IO's shared file pointer, of which OMPIO and ROMIO each have their own; the hidden files that they
+    keep it in are theirs."""
+    for component in ("ompio", "romio321"):
+        with Cluster(3) as cluster:
+            run = Pointers(cluster, settings, {0: 2, 1: 1, 2: 2}, component)
+            expect(run.process.wait(LIMIT_SECONDS) == 0 and "ordered" in run.text(), f"{component}: {run.text()}")
+            run.check()
+
+
 def one_file_of_all_nodes_and_one_is_lost(settings):
     """The part of a node whose memory is gone is rebuilt on a spare, and the file is whole."""
     with Cluster(3, spares=1) as cluster:
@@ -591,7 +612,7 @@ TESTS = [killed_ranks_find_what_was_complete, a_node_is_lost_with_its_store, ran
          an_agent_that_dies_ends_the_start, one_file_of_all_nodes_by_ompio, one_file_of_all_nodes_by_romio,
          one_file_of_all_nodes_by_pwrite, one_file_of_all_nodes_by_fortran,
          one_file_of_all_nodes_by_hdf5_over_ompio, one_file_of_all_nodes_by_hdf5_over_romio, one_file_of_all_nodes_by_netcdf,
-         one_file_of_all_nodes_and_one_is_lost, two_files_of_all_nodes_in_turn_by_ompio,
+         shared_pointers_of_one_file, one_file_of_all_nodes_and_one_is_lost, two_files_of_all_nodes_in_turn_by_ompio,
          two_files_of_all_nodes_in_turn_by_romio, what_one_file_of_all_nodes_cannot_have_is_refused,
          each_launcher_passes_on_what_ranks_need, steps_of_slurm_are_routed,
          calls_are_those_of_a_file_system,
