@@ -7,6 +7,7 @@ costs the names that it does not route.
 """
 
 import argparse
+import errno
 import os
 import pathlib
 import random
@@ -404,9 +405,9 @@ os.remove('out/r.3')
     expect(place.files() == {"out/r.1": b"x" * 100000}, f"it has {place.files().keys()}")
 
 
-def started(place, code):
+def started(place, code, *options):
     """A routed program of Python that runs, and said `ready`."""
-    start = subprocess.Popen(place.command(["out/r.*"], [], [sys.executable, "-c", code]), cwd=place.folder,
+    start = subprocess.Popen(place.command(["out/r.*"], options, [sys.executable, "-c", code]), cwd=place.folder,
                              env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while start.stdout.readline().strip() not in ("ready", ""):
         pass
@@ -423,6 +424,22 @@ def agent_dies(place):
     end(agents[0])
     out, _ = start.communicate(timeout=LIMIT_SECONDS)
     expect(start.returncode != 0 and "routing agent died" in out, out)
+
+
+def agent_dies_before_a_close(place):
+    """What nobody can be told was closed is not closed well: the program learns it, however it closes."""
+    code = ("import ctypes, os, signal, time; low = os.open('out/r.1', os.O_CREAT | os.O_WRONLY); os.write(low, b'x');\n"
+            "libc = ctypes.CDLL(None, use_errno=True); libc.fopen.restype = ctypes.c_void_p\n"
+            "stream = ctypes.c_void_p(libc.fopen(b'out/r.2', b'w')); told = []\n"
+            "signal.signal(signal.SIGTERM, lambda *_: told.append(1)); print('ready', flush=True)\n"
+            "while not told: time.sleep(0.01)\n"
+            "print('fclose', libc.fclose(stream), ctypes.get_errno(), 'close', libc.close(low), ctypes.get_errno(), flush=True)")
+    start = started(place, code, "--grace-s", "20")
+    agents = [pid for pid in descendants(start.pid) if b"route-agent" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    expect(len(agents) == 1, f"agents: {agents}")
+    end(agents[0])
+    out, _ = start.communicate(timeout=LIMIT_SECONDS)
+    expect(f"fclose -1 {errno.EIO} close -1 {errno.EIO}" in out, out)
 
 
 def threads(place):
@@ -534,7 +551,7 @@ def tests():
         yield f"seccomp, killed: MPI-IO, {flavour}", by_seccomp(lambda place, a=flavour: mpi_io(place, "mpiio", a))
     for function in (threads, static_ranks, go, shell, children, calls, incomplete, removed, many, exported, mpirun, asked_to_leave, full, agent_dies, supervisor_dies):
         yield "seccomp, " + function.__name__.replace("_", " "), by_seccomp(function)
-    for function in (children, calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies):
+    for function in (children, calls, incomplete, removed, many, taken_in, exported, archived, mpirun, asked_to_leave, two_jobs, refused, full, agent_dies, agent_dies_before_a_close):
         yield function.__name__.replace("_", " "), function
 
 

@@ -208,25 +208,20 @@ fn connection(_guard: &mut Guard) -> Option<c_int> {
     Some(made)
 }
 
-/// Tells the agent, where there is a connection.
-fn tell(guard: &mut Guard, message: &Message<'_>) {
+/// Tells the agent, where there is a connection; whether it was sent.
+fn tell(guard: &mut Guard, message: &Message<'_>) -> bool {
     let kept = next::errno();
-    if let Some(socket) = connection(guard) {
-        send(socket, message);
-    }
+    let sent = connection(guard).is_some_and(|socket| send(socket, message));
     next::set_errno(kept);
+    sent
 }
 
-/// Tells the agent, and waits until it has done what that means.
-fn tell_and_wait(guard: &mut Guard, message: &Message<'_>) {
+/// Tells the agent, and waits until it has done what that means; whether it has: of one that is gone nothing more is completed.
+fn tell_and_wait(guard: &mut Guard, message: &Message<'_>) -> bool {
     let kept = next::errno();
-    if let Some(socket) = connection(guard)
-        && send(socket, message)
-    {
-        // Of an agent that is gone nothing more is completed.
-        answer(socket);
-    }
+    let done = ask_as(guard, message) == 0;
     next::set_errno(kept);
+    done
 }
 
 fn ask_as(guard: &mut Guard, message: &Message<'_>) -> c_int {
@@ -344,26 +339,26 @@ pub(crate) fn take(fd: c_int) -> u32 {
     place.map_or(0, |place| place.swap(0, Ordering::Relaxed))
 }
 
-/// A descriptor of the file was closed; whether that went well.
-pub(crate) fn closed(id: u32, well: bool) {
+/// A descriptor of the file was closed, well or not; whether the agent knows, if it was the last one.
+pub(crate) fn closed(id: u32, well: bool) -> bool {
     if id == 0 {
-        return;
+        return true;
     }
     let mut guard = Guard::take();
     let Some(file) = guard.files().get_mut(&id) else {
-        return;
+        return true;
     };
     file.descriptors = file.descriptors.saturating_sub(1);
     file.failed |= !well;
-    tell_if_closed(&mut guard, id);
+    tell_if_closed(&mut guard, id)
 }
 
-fn tell_if_closed(guard: &mut Guard, id: u32) {
+fn tell_if_closed(guard: &mut Guard, id: u32) -> bool {
     let Some(file) = guard.files().get(&id) else {
-        return;
+        return true;
     };
     if file.descriptors > 0 || file.mapped.is_some() {
-        return;
+        return true;
     }
     let failed = c_int::from(file.failed);
     let former = guard.files().remove(&id);
@@ -374,9 +369,9 @@ fn tell_if_closed(guard: &mut Guard, id: u32) {
     let message = Message::plain(Kind::Closed, id, failed);
     if names::spec().is_some_and(Places::is_spread) {
         // Other nodes see it before this process goes on.
-        tell_and_wait(guard, &message);
+        tell_and_wait(guard, &message)
     } else {
-        tell(guard, &message);
+        tell(guard, &message)
     }
 }
 

@@ -19,9 +19,16 @@ pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     // Before it is closed: then another thread may be given the number.
     let id = agent::take(fd);
     // SAFETY: the program's promise.
-    let outcome = unsafe { next::close(fd) };
-    agent::closed(id, outcome == 0);
-    outcome
+    told(id, unsafe { next::close(fd) })
+}
+
+/// What a call that closed a file says: an error, too, where nobody could be told, since then it is never complete.
+fn told(id: u32, outcome: c_int) -> c_int {
+    if agent::closed(id, outcome == 0) || outcome != 0 {
+        return outcome;
+    }
+    next::set_errno(libc::EIO);
+    -1
 }
 
 #[unsafe(no_mangle)]
@@ -33,9 +40,7 @@ unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
         } else {
             0
         };
-        let outcome = next::fclose(file);
-        agent::closed(id, outcome == 0);
-        outcome
+        told(id, next::fclose(file))
     }
 }
 
@@ -73,10 +78,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
             None => next::close_range(first, last, flags),
         }
     };
-    for id in ids {
-        agent::closed(id, outcome == 0);
-    }
-    outcome
+    let each = ids.into_iter().map(|id| told(id, outcome));
+    each.fold(outcome, c_int::min)
 }
 
 #[unsafe(no_mangle)]
