@@ -440,6 +440,7 @@ def agent_dies_before_a_close(place):
     end(agents[0])
     out, _ = start.communicate(timeout=LIMIT_SECONDS)
     expect(f"fclose -1 {errno.EIO} close -1 {errno.EIO}" in out, out)
+    expect(start.returncode == 1, f"exit {start.returncode}, of a program that ended well: {out}")
 
 
 def threads(place):

@@ -29,6 +29,8 @@ const NOT_FOUND: u8 = 127;
 /// The exit code of a job that left because it was asked to, well and before its end: try again later
 /// (`EX_TEMPFAIL`). Not 0, so that what depends on its end does not begin.
 const UNFINISHED: u8 = 75;
+/// That of a job whose files were routed and may not be kept, though it ended well itself.
+const UNKEPT: u8 = 1;
 /// Between two looks at the hosts of a start.
 const LOOK_AFTER: Duration = Duration::from_secs(20);
 /// For agents to end by themselves.
@@ -52,6 +54,8 @@ pub(crate) struct Supervisor {
     clock_read: Option<Instant>,
     /// When the last start was seen to be dead, in milliseconds since 1970.
     pub(super) died_unix_ms: Option<u64>,
+    /// What the last start wrote last may be in no checkpoint: a routing agent did not end well.
+    unkept: bool,
 }
 
 impl Supervisor {
@@ -90,6 +94,7 @@ impl Supervisor {
             leaving: false,
             clock_read: None,
             died_unix_ms: None,
+            unkept: false,
         })
     }
 
@@ -154,6 +159,9 @@ impl Supervisor {
             self.summary.code = code(status);
             let finished = self.finished();
             if self.is_end(status, finished) {
+                if status.success() && self.unkept {
+                    self.summary.code = UNKEPT;
+                }
                 return Ok(());
             }
             self.summary.failures += 1;
@@ -439,12 +447,17 @@ impl Supervisor {
         let Some(routing) = routing else {
             return;
         };
+        self.unkept = false;
         for (ended, where_) in routing.end(status.success(), &self.parts.signalled) {
             if ended.is_some_and(|ended| ended.success()) {
                 continue;
             }
+            self.unkept = true;
             let how = ended.map_or_else(|| "not at all".to_owned(), words_of);
-            let text = format!("the routing agent{where_} ended with {how}: see what it said");
+            let text = format!(
+                "the routing agent{where_} ended with {how}: what was written last may be in no checkpoint, \
+                 see what it said"
+            );
             self.tell("routing", &text, &json!({}));
         }
     }
