@@ -7,46 +7,20 @@
  * out/field.STEP has a dataset that is written collectively, in rows that ranks have in turn, and one that each rank writes by itself,
  * in blocks; between them groups and attributes are made, the file is flushed, rows are overwritten by other ranks than wrote them,
  * the file grows, and each rank reads, while it is open, what others wrote. Then it is closed and all of it is read. The file before the last is
- * removed. Rank 0 prints "found STEP", "begun STEP" and "done STEP"; any rank "rank R on HOST, process P", and "bad ..." before it ends with 3. */
+ * removed. What it prints: steps.h. */
 #define _GNU_SOURCE
+#include "steps.h"
 #include <hdf5.h>
-#include <mpi.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { COLUMNS = 37, GROUPS = 7 };
-static int rank, size;
 static hsize_t rows;
-
-static void fail(const char *what, long step)
-{
-    printf("bad rank %d, step %ld: %s\n", rank, step, what);
-    fflush(stdout);
-    _exit(3);
-}
 
 static int64_t good(int64_t outcome, const char *what, long step)
 {
     if (outcome < 0)
         fail(what, step);
     return outcome;
-}
-
-static uint64_t word(uint64_t step, uint64_t row, uint64_t column)
-{
-    uint64_t x = step * 0x9e3779b97f4a7c15u + row * 0xc2b2ae3d27d4eb4fu + column;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    return x ^ (x >> 27);
-}
-
-static char *name_of(long step)
-{
-    static char name[64];
-    snprintf(name, sizeof name, "out/field.%ld", step);
-    return name;
 }
 
 static hid_t by_mpi(void)
@@ -162,7 +136,7 @@ static void write_step(long step)
 {
     char name[64];
     hid_t access = by_mpi();
-    hid_t file = good(H5Fcreate(name_of(step), H5F_ACC_TRUNC, H5P_DEFAULT, access), "creating", step);
+    hid_t file = good(H5Fcreate(name_of_step(step), H5F_ACC_TRUNC, H5P_DEFAULT, access), "creating", step);
     hid_t turned = new_set(file, "turned", 1, step);
     turns(turned, step, 0, step + 100, 1, 1);
     say(file, "step", step, step);
@@ -207,14 +181,10 @@ static void write_step(long step)
 static int judge(long step)
 {
     char name[64];
-    int is_there = access(name_of(step), F_OK) == 0, all;
-    MPI_Allreduce(&is_there, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    if (all != 0 && all != size)
-        fail("is seen by some ranks only", step);
-    if (all == 0)
+    if (!is_there(step))
         return 0;
     hid_t access = by_mpi();
-    hid_t file = good(H5Fopen(name_of(step), H5F_ACC_RDONLY, access), "opening to read", step);
+    hid_t file = good(H5Fopen(name_of_step(step), H5F_ACC_RDONLY, access), "opening to read", step);
     hid_t turned = good(H5Dopen2(file, "turned", H5P_DEFAULT), "opening a dataset", step);
     hid_t blocks = good(H5Dopen2(file, "blocks", H5P_DEFAULT), "opening a dataset", step);
     hid_t inner = good(H5Dopen2(file, "group.3/inner", H5P_DEFAULT), "opening a dataset", step);
@@ -242,38 +212,11 @@ static int judge(long step)
 
 int main(int argc, char **argv)
 {
-    char host[64];
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    begin(&argc, &argv);
     if (argc < 4)
         return 2;
-    long steps = atol(argv[1]), pause_us = atol(argv[3]);
     rows = (hsize_t)atol(argv[2]);
-    gethostname(host, sizeof host);
-    printf("rank %d on %s, process %d\n", rank, host, (int)getpid());
-    fflush(stdout);
-    long found = 0;
-    for (long step = 1; step <= steps; step++)
-        if (judge(step))
-            found = step;
-        else if (found > 0 || step > 200)
-            break;
-    if (rank == 0)
-        printf("found %ld\n", found), fflush(stdout);
-    for (long step = found + 1; step <= steps; step++) {
-        if (rank == 0)
-            printf("begun %ld\n", step), fflush(stdout);
-        write_step(step);
-        if (!judge(step))
-            fail("it is not there", step);
-        if (rank == 0 && step > 2 && access(name_of(step - 2), F_OK) == 0 && unlink(name_of(step - 2)) != 0)
-            fail("the one before the last cannot be removed", step);
-        MPI_Barrier(MPI_COMM_WORLD);
-        if (rank == 0)
-            printf("done %ld\n", step), fflush(stdout);
-        usleep((useconds_t)pause_us);
-    }
+    go_on(atol(argv[1]), atol(argv[3]), judge, write_step);
     MPI_Finalize();
     return 0;
 }

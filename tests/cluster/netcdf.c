@@ -5,26 +5,15 @@
  *     netcdf STEPS ROWS PAUSE_US
  *
  * out/field.STEP has a variable with a record for each of RECORDS times, which ranks write collectively and by themselves in turn, in rows of
- * their own; while it is open each rank reads the rows of the next one. What it prints is what hdf5.c prints. */
+ * their own; while it is open each rank reads the rows of the next one. What it prints: steps.h. */
 #define _GNU_SOURCE
-#include <mpi.h>
+#include "steps.h"
 #include <netcdf.h>
 #include <netcdf_par.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { COLUMNS = 37, RECORDS = 3 };
-static int rank, size;
 static size_t rows;
-
-static void fail(const char *what, long step)
-{
-    printf("bad rank %d, step %ld: %s\n", rank, step, what);
-    fflush(stdout);
-    _exit(3);
-}
 
 static void check(int outcome, const char *what, long step)
 {
@@ -37,13 +26,6 @@ static void check(int outcome, const char *what, long step)
 static double value(long step, size_t record, size_t row, size_t column)
 {
     return (double)step * 1e6 + (double)record * 1e5 + (double)(row * COLUMNS + column);
-}
-
-static char *name_of(long step)
-{
-    static char name[64];
-    snprintf(name, sizeof name, "out/field.%ld", step);
-    return name;
 }
 
 /* Writes or reads the rows of the rank that is `by` behind this one. */
@@ -68,7 +50,7 @@ static void some(int file, int variable, long step, size_t record, int by, int w
 static void write_step(long step)
 {
     int file, dimensions[3], variable;
-    check(nc_create_par(name_of(step), NC_NETCDF4 | NC_CLOBBER, MPI_COMM_WORLD, MPI_INFO_NULL, &file), "creating", step);
+    check(nc_create_par(name_of_step(step), NC_NETCDF4 | NC_CLOBBER, MPI_COMM_WORLD, MPI_INFO_NULL, &file), "creating", step);
     check(nc_def_dim(file, "time", RECORDS, &dimensions[0]), "a dimension", step);
     check(nc_def_dim(file, "row", rows, &dimensions[1]), "a dimension", step);
     check(nc_def_dim(file, "column", COLUMNS, &dimensions[2]), "a dimension", step);
@@ -87,14 +69,11 @@ static void write_step(long step)
 /* Whether the file of a step is there; if so it has to be whole. */
 static int judge(long step)
 {
-    int is_there = access(name_of(step), F_OK) == 0, all, file, variable;
+    int file, variable;
     long said = 0;
-    MPI_Allreduce(&is_there, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    if (all != 0 && all != size)
-        fail("is seen by some ranks only", step);
-    if (all == 0)
+    if (!is_there(step))
         return 0;
-    check(nc_open_par(name_of(step), NC_NOWRITE, MPI_COMM_WORLD, MPI_INFO_NULL, &file), "opening to read", step);
+    check(nc_open_par(name_of_step(step), NC_NOWRITE, MPI_COMM_WORLD, MPI_INFO_NULL, &file), "opening to read", step);
     check(nc_inq_varid(file, "field", &variable), "the variable", step);
     check(nc_get_att_long(file, variable, "step", &said), "the attribute", step);
     if (said != step)
@@ -108,37 +87,11 @@ static int judge(long step)
 
 int main(int argc, char **argv)
 {
-    char host[64];
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    begin(&argc, &argv);
     if (argc < 4)
         return 2;
-    long steps = atol(argv[1]), pause_us = atol(argv[3]), found = 0;
     rows = (size_t)atol(argv[2]);
-    gethostname(host, sizeof host);
-    printf("rank %d on %s, process %d\n", rank, host, (int)getpid());
-    fflush(stdout);
-    for (long step = 1; step <= steps; step++)
-        if (judge(step))
-            found = step;
-        else if (found > 0 || step > 200)
-            break;
-    if (rank == 0)
-        printf("found %ld\n", found), fflush(stdout);
-    for (long step = found + 1; step <= steps; step++) {
-        if (rank == 0)
-            printf("begun %ld\n", step), fflush(stdout);
-        write_step(step);
-        if (!judge(step))
-            fail("it is not there", step);
-        if (rank == 0 && step > 2 && access(name_of(step - 2), F_OK) == 0 && unlink(name_of(step - 2)) != 0)
-            fail("the one before the last cannot be removed", step);
-        MPI_Barrier(MPI_COMM_WORLD);
-        if (rank == 0)
-            printf("done %ld\n", step), fflush(stdout);
-        usleep((useconds_t)pause_us);
-    }
+    go_on(atol(argv[1]), atol(argv[3]), judge, write_step);
     MPI_Finalize();
     return 0;
 }

@@ -6,28 +6,17 @@
  *
  * out/field.STEP has a head (step, blocks), which rank 0 writes, and BLOCKS blocks, written collectively and by themselves in
  * turn by steps; `plain`: without MPI-IO, by pwrite. The file before the last is removed; `turns`: two names are written in turn,
- * each time cut off first. Rank 0 prints "found STEP", "begun STEP"
- * and "done STEP"; any rank "rank R on HOST, process P", and "bad ..." before it ends with 3. */
+ * each time cut off first. What it prints: steps.h. */
 #define _GNU_SOURCE
+#include "steps.h"
 #include <fcntl.h>
-#include <mpi.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { BLOCK = 37, BLOCK_BYTES = BLOCK * 8, HEAD_BYTES = 19 };
-static int rank, size, plain, turns;
+static int plain, turns;
 static long blocks;
-
-static void fail(const char *what, long step)
-{
-    printf("bad rank %d, step %ld: %s\n", rank, step, what);
-    fflush(stdout);
-    _exit(3);
-}
 
 static void check(int code, const char *what, long step)
 {
@@ -40,18 +29,9 @@ static void check(int code, const char *what, long step)
     fail(text, step);
 }
 
-static uint64_t word(uint64_t step, uint64_t block, uint64_t at)
-{
-    uint64_t x = step * 0x9e3779b97f4a7c15u + block * 0xc2b2ae3d27d4eb4fu + at;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    return x ^ (x >> 27);
-}
-
 static char *name_of(long step)
 {
-    static char name[64];
-    snprintf(name, sizeof name, "out/field.%ld", turns ? step % 2 : step);
-    return name;
+    return name_of_step(turns ? step % 2 : step);
 }
 
 /* How many blocks a rank has: in turns. */
@@ -192,10 +172,7 @@ static void judge_by_view(long step, uint64_t *values)
 
 int main(int argc, char **argv)
 {
-    char host[64];
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    begin(&argc, &argv);
     if (argc < 4)
         return 2;
     long steps = atol(argv[1]), pause_us = atol(argv[3]);
@@ -205,9 +182,6 @@ int main(int argc, char **argv)
     uint64_t *values = malloc((size_t)(own_blocks() + 1) * BLOCK_BYTES);
     if (values == NULL)
         return 2;
-    gethostname(host, sizeof host);
-    printf("rank %d on %s, process %d\n", rank, host, (int)getpid());
-    fflush(stdout);
     long found = 0;
     for (long step = 1; step <= steps && step < 1000; step++)
         if (judge(step))
@@ -218,19 +192,16 @@ int main(int argc, char **argv)
         fail("is seen by some ranks only", both[0]);
     if (found > 0 && !plain)
         judge_by_view(found, values);
-    if (rank == 0)
-        printf("found %ld\n", found), fflush(stdout);
+    say_step("found", found);
     for (long step = found + 1; step <= steps; step++) {
-        if (rank == 0)
-            printf("begun %ld\n", step), fflush(stdout);
+        say_step("begun", step);
         write_step(step, values);
         MPI_Barrier(MPI_COMM_WORLD);
         if (!judge(step))
             fail("it is not there", step);
         MPI_Barrier(MPI_COMM_WORLD);
         if (turns) {
-            if (rank == 0)
-                printf("done %ld\n", step), fflush(stdout);
+            say_step("done", step);
             usleep((useconds_t)pause_us);
             continue;
         }
@@ -239,8 +210,7 @@ int main(int argc, char **argv)
         MPI_Barrier(MPI_COMM_WORLD);
         if (step > 2 && access(name_of(step - 2), F_OK) == 0)
             fail("the one before the last is there still", step);
-        if (rank == 0)
-            printf("done %ld\n", step), fflush(stdout);
+        say_step("done", step);
         usleep((useconds_t)pause_us);
     }
     free(values);

@@ -5,21 +5,10 @@
  *     pointers
  *
  * Rank 0 prints "ordered"; any rank "bad ..." before it ends with 3. */
-#include <mpi.h>
-#include <stdio.h>
+#include "steps.h"
 #include <string.h>
-#include <unistd.h>
 
 enum { BLOCK_BYTES = 101, RANKS_MAX = 16 };
-static int rank, size;
-
-static void fail(const char *what)
-{
-    printf("bad rank %d: %s\n", rank, what);
-    fflush(stdout);
-    _exit(3);
-}
-
 static void check(int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING + 100] = "";
@@ -28,7 +17,7 @@ static void check(int code, const char *what)
         return;
     snprintf(text, sizeof text, "%s: ", what);
     MPI_Error_string(code, text + strlen(text), &length);
-    fail(text);
+    fail(text, 1);
 }
 
 /* Who wrote a block: all of its bytes say the same. */
@@ -36,7 +25,7 @@ static int writer_of(const char *block)
 {
     for (int at = 1; at < BLOCK_BYTES; at++)
         if (block[at] != block[0])
-            fail("a block is of two ranks");
+            fail("a block is of two ranks", 1);
     return block[0] - 'a';
 }
 
@@ -45,27 +34,25 @@ int main(int argc, char **argv)
     MPI_File file;
     char block[BLOCK_BYTES], all[2 * RANKS_MAX * BLOCK_BYTES];
     int seen[RANKS_MAX] = {0};
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    begin(&argc, &argv);
     if (size > RANKS_MAX)
         return 2;
     memset(block, 'a' + rank, sizeof block);
-    check(MPI_File_open(MPI_COMM_WORLD, "out/field.1", MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file), "creating");
+    check(MPI_File_open(MPI_COMM_WORLD, name_of_step(1), MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file), "creating");
     check(MPI_File_write_ordered(file, block, BLOCK_BYTES, MPI_BYTE, MPI_STATUS_IGNORE), "writing in order");
     MPI_Barrier(MPI_COMM_WORLD);
     check(MPI_File_write_shared(file, block, BLOCK_BYTES, MPI_BYTE, MPI_STATUS_IGNORE), "writing");
     check(MPI_File_close(&file), "closing");
     MPI_Barrier(MPI_COMM_WORLD);
-    check(MPI_File_open(MPI_COMM_WORLD, "out/field.1", MPI_MODE_RDONLY, MPI_INFO_NULL, &file), "opening to read");
+    check(MPI_File_open(MPI_COMM_WORLD, name_of_step(1), MPI_MODE_RDONLY, MPI_INFO_NULL, &file), "opening to read");
     check(MPI_File_read_at_all(file, 0, all, 2 * size * BLOCK_BYTES, MPI_BYTE, MPI_STATUS_IGNORE), "reading");
     check(MPI_File_close(&file), "closing what was read");
     for (int at = 0; at < size; at++) {
         int writer = writer_of(all + (size + at) * BLOCK_BYTES);
         if (writer_of(all + at * BLOCK_BYTES) != at)
-            fail("blocks are not in the order of ranks");
+            fail("blocks are not in the order of ranks", 1);
         if (writer < 0 || writer >= size || seen[writer]++)
-            fail("a rank's block is missing");
+            fail("a rank's block is missing", 1);
     }
     if (rank == 0)
         printf("ordered\n"), fflush(stdout);

@@ -322,24 +322,31 @@ def calls_are_those_of_a_file_system(settings):
         expect(names == [], f"on the file system are {names}")
 
 
+def killed_and_found(run, begun, lost=0):
+    """A rank of a program of steps is killed, then all: the steps that were found at both starts, and the last that may have
+    been begun. Files stand nowhere else meanwhile."""
+    run.wait_found(1)
+    run.wait_steps(4)
+    run.kill_rank(1)
+    run.wait_found(2)
+    run.wait_steps(3)
+    found = run.values("found")
+    expect(len(found) == 2, f"it failed by itself: {run.text()}")
+    run.kill()
+    judge_starts(run, exact=False, before=begun, lost=lost)
+    expect(not list((run.folder / "out").iterdir()), "routed files stand on the file system")
+    # What ranks say as they are killed may not arrive.
+    return found, run.values("begun")[-1] + 1
+
+
 def one_file(settings, mpi, how="whole"):
     """One file of ranks on three nodes, in blocks that no page ends: killed, and found whole on as many nodes and on fewer."""
     with Cluster(3) as cluster:
         found, begun = [], 0
         for counts in ({0: 2, 1: 2, 2: 2}, {1: 3, 2: 2}):
             run = OneFile(cluster, settings, counts, mpi, how=how)
-            run.wait_found(1)
-            found += run.values("found")
-            run.wait_steps(4)
-            run.kill_rank(1)
-            run.wait_found(2)
-            found += run.values("found")[-1:]
-            run.wait_steps(3)
-            run.kill()
-            judge_starts(run, exact=False, before=begun)
-            # What ranks say as they are killed may not arrive.
-            begun = run.values("begun")[-1] + 1
-            expect(not list((run.folder / "out").iterdir()), "routed files stand on the file system")
+            found_now, begun = killed_and_found(run, begun)
+            found += found_now
         expect(found == sorted(found) and 0 < found[1] < found[-1], f"found {found}")
         return f"found {found}"
 
@@ -411,18 +418,8 @@ def by_library(settings, library, mpi):
         for counts in ({0: 2, 1: 2, 2: 2}, {1: 3, 2: 2}):
             # Ranks may see that another one was killed before they end.
             run = Library(cluster, settings, counts, library, mpi, allowed=FAILED)
-            run.wait_found(1)
-            found += run.values("found")
-            run.wait_steps(4)
-            run.kill_rank(1)
-            run.wait_found(2)
-            found += run.values("found")[-1:]
-            run.wait_steps(3)
-            expect(len(run.values("found")) == 2, f"it failed by itself: {run.text()}")
-            run.kill()
-            judge_starts(run, exact=False, before=begun, lost=1)
-            begun = run.values("begun")[-1] + 1
-            expect(not list((run.folder / "out").iterdir()), "routed files stand on the file system")
+            found_now, begun = killed_and_found(run, begun, lost=1)
+            found += found_now
             expect("different bytes" not in run.text(), run.text())
         # On fewer nodes it is the newest that was protected.
         expect(found[0] == 0 < min(found[1:]) and found[2] <= found[3], f"found {found}")
