@@ -54,7 +54,7 @@ pub use catalog::{
 pub use descriptor::{Slab, VariableDescriptor};
 pub use element::ElementType;
 pub use file::{StoredFile, Stretch};
-pub use fingerprint::{Fingerprint, Fingerprinter};
+pub use fingerprint::{Fingerprint, FingerprintKey, Fingerprinter, KeyedFingerprint};
 pub use geometry::Geometry;
 pub use hash::{Digest, Digester};
 pub use heir::Heir;

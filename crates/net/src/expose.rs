@@ -11,9 +11,9 @@ use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_base::io::ReadAt;
 use backstay_base::io::sealed::SealedView;
-use backstay_format::Fingerprint;
 use backstay_format::width::{to_u64, to_usize};
 use backstay_format::wire::{Description, Fabric};
+use backstay_format::{Fingerprint, FingerprintKey};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,6 +120,8 @@ impl Debug for Exposed {
 #[derive(Default)]
 struct Findings {
     fingerprints: BTreeMap<Span, Fingerprint>,
+    /// Of whom asked last: of the present start of the job.
+    key: Option<FingerprintKey>,
     /// What keeps its memory readable for peers.
     offers: Vec<Offer>,
 }
@@ -134,12 +136,14 @@ impl Debug for Findings {
 type Known = Arc<Mutex<Findings>>;
 
 /// Who asks for a description.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// Whether a file will do.
     pub same_machine: bool,
     /// By what else it can read, if both sides can.
     pub one_sided: Option<&'a dyn OneSided>,
+    /// The key by which it compares what it reads.
+    pub key: FingerprintKey,
 }
 
 /// What one endpoint exposes.
@@ -205,7 +209,8 @@ impl Exposures {
                 return Err(Error::new(ErrorKind::Timeout, context));
             }
             let bytes = exposed.sealed(*span);
-            fingerprints.push(bytes.map(|bytes| known_of(&known, *span, bytes, afresh)));
+            fingerprints
+                .push(bytes.map(|bytes| known_of(&known, (*span, bytes), asker.key, afresh)));
             remotes.push(bytes.and_then(|bytes| {
                 let offered = asker.one_sided?;
                 let is_long = bytes.len() >= offered.least_bytes();
@@ -232,15 +237,23 @@ impl Exposures {
     }
 }
 
-fn known_of(known: &Known, span: Span, bytes: &[u8], afresh: bool) -> Fingerprint {
-    let before = lock(known).fingerprints.get(&span).copied();
-    if let Some(before) = before.filter(|_| !afresh) {
+fn known_of(
+    known: &Known,
+    (span, bytes): (Span, &[u8]),
+    key: FingerprintKey,
+    afresh: bool,
+) -> Fingerprint {
+    let findings = lock(known);
+    let before = findings.fingerprints.get(&span).copied();
+    if let Some(before) = before.filter(|_| !afresh && findings.key == Some(key)) {
         return before;
     }
-    let fingerprint = Fingerprint::of(bytes);
+    drop(findings);
+    let fingerprint = key.of(bytes);
     let mut known = lock(known);
-    if known.fingerprints.len() >= KNOWN_MAX {
+    if known.fingerprints.len() >= KNOWN_MAX || known.key != Some(key) {
         known.fingerprints.clear();
+        known.key = Some(key);
     }
     known.fingerprints.insert(span, fingerprint);
     fingerprint

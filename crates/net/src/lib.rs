@@ -26,8 +26,8 @@ pub use tcp::{TcpEndpoint, TcpOptions};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::to_u64;
-use backstay_format::wire::{Located, Remote};
-use backstay_format::{Fingerprint, StoreId};
+use backstay_format::wire::{Description, Located, Remote};
+use backstay_format::{Fingerprint, FingerprintKey, KeyedFingerprint, StoreId};
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,11 +103,37 @@ pub struct Described {
     pub span: Span,
     /// What the owner computed of sealed bytes, once; `None` where they may be written yet, so that only the
     /// owner reads them, under a MAC.
-    pub fingerprint: Option<Fingerprint>,
+    pub fingerprint: Option<KeyedFingerprint>,
     /// The file in which the exposure stands, at the same offsets, where it is one of this machine.
     pub located: Option<Arc<Located>>,
     /// Where it is read past the owner, where that can be.
     pub remote: Option<(Arc<Vec<u8>>, Remote)>,
+}
+
+impl Described {
+    /// Ranges as their owner described them, in their order, to one who shares `key` with it.
+    pub fn all(
+        exposure: ExposureId,
+        spans: &[Span],
+        description: Description,
+        key: FingerprintKey,
+    ) -> Vec<Self> {
+        let located = description.located.map(Arc::new);
+        let (address, remotes) = description.fabric.map_or_else(Default::default, |fabric| {
+            (Arc::new(fabric.address), fabric.remotes)
+        });
+        let known = spans.iter().zip(description.fingerprints);
+        let remotes = remotes.into_iter().chain(std::iter::repeat(None));
+        let each = known.zip(remotes);
+        each.map(|((&span, fingerprint), remote)| Self {
+            exposure,
+            span,
+            fingerprint: fingerprint.map(|fingerprint| KeyedFingerprint { key, fingerprint }),
+            located: located.clone(),
+            remote: remote.map(|remote| (Arc::clone(&address), remote)),
+        })
+        .collect()
+    }
 }
 
 /// One end of the transport: what this process offers to others, and its way to them.
@@ -230,17 +256,24 @@ pub fn verify(
     found: Fingerprint,
     within: Duration,
 ) -> Result<()> {
-    if range.fingerprint == Some(found) {
+    let known = range.fingerprint;
+    if known.is_some_and(|known| known.fingerprint == found) {
         return Ok(());
     }
     let (exposure, span) = (range.exposure, range.span);
     let now = endpoint.describe(peer, exposure, (&[span], true), within)?;
     let expected = now.first().and_then(|now| now.fingerprint);
-    if expected == Some(found) {
+    // Under another key they say nothing of each other: it is of another start of the job.
+    let found_now = known.map(|known| KeyedFingerprint {
+        fingerprint: found,
+        ..known
+    });
+    if expected.is_some() && expected == found_now {
         return Ok(());
     }
     let Span { offset, length } = span;
-    let expected = expected.map_or_else(|| "none".to_owned(), |owner| owner.to_string());
+    let expected =
+        expected.map_or_else(|| "none".to_owned(), |owner| owner.fingerprint.to_string());
     let context = format!(
         "{length} bytes at {offset} of {exposure}, read from {peer}: expected fingerprint {expected}, \
          found {found}: they were damaged on the way, or changed while they were read"

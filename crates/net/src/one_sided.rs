@@ -8,8 +8,8 @@
 use super::{Described, Exposed, Span};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
-use backstay_format::Fingerprint;
 use backstay_format::wire::Remote;
+use backstay_format::{Fingerprint, FingerprintKey};
 use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::net::IpAddr;
@@ -85,12 +85,11 @@ pub trait OneSided: Debug + Send + Sync {
     }
     /// Lets peers read `bytes`, which are sealed and lent of `exposed`: this range of it.
     fn offer(&self, exposed: &Exposed, range: Span, bytes: &[u8]) -> Option<(Remote, Offer)>;
-    /// Fills `into` from `remote` of the endpoint at `address`; the fingerprint of what came, which is to be
-    /// compared.
+    /// Fills `into` from `remote` of the endpoint at `address`; the fingerprint of what came, under the key, which is
+    /// to be compared.
     fn read(
         &self,
-        address: &[u8],
-        remote: Remote,
+        from: (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
     ) -> std::result::Result<Fingerprint, Missed>;
@@ -107,11 +106,14 @@ pub fn read_past(
     deadline: &Deadline,
 ) -> Option<std::result::Result<(), Missed>> {
     let (address, remote) = range.remote.as_ref()?;
-    Some(match way.read(address, *remote, into, deadline) {
-        Ok(found) if range.fingerprint == Some(found) => Ok(()),
-        Ok(_) => Err(Missed("other bytes came than were described".to_owned())),
-        Err(missed) => Err(missed),
-    })
+    let known = range.fingerprint?;
+    Some(
+        match way.read((address, *remote, &known.key), into, deadline) {
+            Ok(found) if known.fingerprint == found => Ok(()),
+            Ok(_) => Err(Missed("other bytes came than were described".to_owned())),
+            Err(missed) => Err(missed),
+        },
+    )
 }
 
 /// The way that `wanted` names, for an endpoint that is reached at `host`.

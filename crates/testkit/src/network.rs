@@ -17,11 +17,11 @@ pub use traffic::Traffic;
 use crate::seeded::Seeded;
 use backstay_base::clock::Deadline;
 use backstay_base::{Error, ErrorKind, Result};
-use backstay_format::Fingerprint;
+use backstay_format::FingerprintKey;
 use backstay_format::width::to_u64;
 use backstay_net::{
-    Asker, Described, Endpoint, Exposed, ExposureId, Exposures, Handler, OneSided, Peer, Span,
-    check_message, check_read, check_spans, read_past, remote_error, verify, words,
+    Asker, Described, Endpoint, Exposed, ExposureId, Exposures, Handler, Peer, Span, check_message,
+    check_read, check_spans, read_past, remote_error, verify, words,
 };
 use one_sided::{Past, Registered};
 use std::collections::{BTreeMap, BTreeSet};
@@ -425,6 +425,8 @@ const DESCRIBED_BYTES: u64 = 36;
 
 /// How the addresses of simulated nodes begin.
 const ADDRESS: &str = "sim:";
+/// The secret of every simulated job.
+const SECRET: [u8; 32] = [7; 32];
 
 impl Debug for SimEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -518,9 +520,11 @@ impl Endpoint for SimEndpoint {
         let unlimited = Deadline::after(Duration::MAX);
         let to = peer.address.strip_prefix(ADDRESS).unwrap_or_default();
         let way = Past::of(&self.network, to, arrived.start);
+        let key = FingerprintKey::derive(&SECRET);
         let asker = Asker {
             same_machine: false,
             one_sided: self.is_one_sided().then_some(&way),
+            key,
         };
         let exposures = &arrived.exposures;
         let described = exposures.describe(asker, exposure, (spans, afresh), &unlimited);
@@ -534,19 +538,7 @@ impl Endpoint for SimEndpoint {
         let mut state = self.network.lock();
         state.count(&self.name, to, Carried::Answer(bytes));
         drop(state);
-        let remotes = described.fabric.map(|fabric| fabric.remotes);
-        let remotes = remotes.into_iter().flatten();
-        let address = Arc::new(way.address());
-        let each = |((&span, fingerprint), remote): (_, Option<_>)| Described {
-            exposure,
-            span,
-            fingerprint,
-            located: None,
-            remote: remote.map(|remote| (Arc::clone(&address), remote)),
-        };
-        let all = spans.iter().zip(described.fingerprints);
-        let all = all.zip(remotes.chain(std::iter::repeat(None)));
-        Ok(all.map(each).collect())
+        Ok(Described::all(exposure, spans, described, key))
     }
 
     fn read(
@@ -578,7 +570,7 @@ impl Endpoint for SimEndpoint {
             }
         }
         match range.fingerprint {
-            Some(_) => verify(self, peer, range, Fingerprint::of(into), within),
+            Some(known) => verify(self, peer, range, known.key.of(into), within),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use backstay_base::io::file::FileDevice;
 use backstay_bench::figures::{Better, Figure, Figures, Wanted, columns, median, say, short};
 use backstay_bench::job::cpu_seconds;
 use backstay_bench::{Outcome, size_f64};
-use backstay_format::{Fingerprint, Fingerprinter};
+use backstay_format::FingerprintKey;
 use backstay_net::{
     Described, Endpoint, Exposed, ExposureId, Peer, Secret, Span, TcpEndpoint, TcpOptions,
     Transport, Transports,
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// What the owner's process is started with.
 pub(crate) const OWNER: &str = "--owner";
+/// The secret of both processes.
+const SECRET: [u8; 32] = [1; 32];
 const IN_MEMORY: ExposureId = ExposureId([1; 16]);
 const IN_FILE: ExposureId = ExposureId([2; 16]);
 const PROVIDERS: [Option<&str>; 3] = [None, Some("tcp;ofi_rxm"), Some("shm")];
@@ -53,7 +55,7 @@ const SHM_OWNER: Wanted = Wanted::at_most(
 );
 
 fn endpoint(name: &str, provider: Option<&str>) -> Outcome<TcpEndpoint> {
-    let mut options = TcpOptions::new(name, "bench", Secret::from_bytes([1; 32]));
+    let mut options = TcpOptions::new(name, "bench", Secret::from_bytes(SECRET));
     options.listen = Some(([127, 0, 0, 1], 0).into());
     options.same_node = false;
     if let Some(provider) = provider {
@@ -136,7 +138,7 @@ impl Drop for Owner {
 /// Reads memory of process `pid` at `start`, and hashes it where `check` says so.
 fn copy_of_process(pid: u32, start: usize, into: &mut [u8], check: bool) -> Outcome<()> {
     let pid = i32::try_from(pid)?;
-    let mut fingerprinter = Fingerprinter::default();
+    let mut fingerprinter = FingerprintKey::derive(&SECRET).begin();
     let mut done = 0;
     while done < into.len() {
         let end = into.len().min(done + PIECE);
@@ -235,14 +237,15 @@ pub(crate) fn run(path: &Path, bytes: &[u8], rounds: usize, figures: &mut Figure
         Ok(f64::from_bits(u64::from_le_bytes(answer[..].try_into()?)))
     };
     let mut into = vec![1_u8; bytes.len()];
-    let wanted = Fingerprint::of(bytes);
+    let key = FingerprintKey::derive(&SECRET);
+    let wanted = key.of(bytes);
     let mut costs: Vec<Vec<(Cost, f64)>> = vec![Vec::new(); ways.len()];
     for round in 0..=rounds {
         for ((id, _, run), costs) in ways.iter_mut().zip(&mut costs) {
             let before = used()?;
             let cost = measure(|| run(&mut into))?;
             let owners = used()? - before;
-            if Fingerprint::of(&into) != wanted {
+            if key.of(&into) != wanted {
                 return Err(format!("{id}: other bytes arrived").into());
             }
             // The first round warms up.

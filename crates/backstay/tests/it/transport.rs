@@ -4,7 +4,7 @@
 use backstay_base::io::Device;
 use backstay_base::io::file::FileDevice;
 use backstay_base::{ErrorKind, Result};
-use backstay_format::Fingerprint;
+use backstay_format::FingerprintKey;
 use backstay_format::mac::{MAC_BYTES, Sealer, secret_id};
 use backstay_format::wire::{
     Description, Head, Hello, Kind, Proof, Reason, Refused, Role, Span, Welcome, open, proven, seal,
@@ -102,7 +102,7 @@ impl Wire {
 
     /// Describes the one range that was asked for, sealed or not, and waits for what follows.
     fn describe(&mut self, sealed: Option<[u8; 100]>) {
-        let fingerprint = sealed.map(|bytes| Fingerprint::of(&bytes));
+        let fingerprint = sealed.map(|bytes| FingerprintKey::derive(&SECRET).of(&bytes));
         let description = Description {
             located: None,
             fingerprints: vec![fingerprint],

@@ -12,7 +12,7 @@ use backstay_format::wire::{
     Proof, Read, Reason, Refused, Remote, Role, SMALL_BYTES_MAX, SPANS_MAX, Span, TAIL_BYTES,
     WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR, WORDS_BYTES_MAX, Welcome, open, proven, seal,
 };
-use backstay_format::{Fingerprint, FormatError};
+use backstay_format::{Fingerprint, FingerprintKey, FormatError};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -112,7 +112,7 @@ pub(crate) fn read_of_bytes() -> Read {
 pub(crate) fn description() -> Description {
     Description {
         located: Some(located()),
-        fingerprints: vec![Some(Fingerprint::of(b"sealed"))],
+        fingerprints: vec![Some(FingerprintKey::derive(&[7; 32]).of(b"sealed"))],
         fabric: Some(Fabric {
             address: b"10.0.0.1".to_vec(),
             remotes: vec![Some(Remote {

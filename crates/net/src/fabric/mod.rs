@@ -13,7 +13,7 @@ use crate::{Exposed, Span};
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::notice::SaidOnce;
 use backstay_format::wire::Remote;
-use backstay_format::{Fingerprint, Fingerprinter};
+use backstay_format::{Fingerprint, FingerprintKey};
 use progress::Progress;
 use raw::{Domain, Failed, Held, Library, Port, Registration};
 use std::collections::{BTreeMap, VecDeque};
@@ -171,14 +171,14 @@ impl Fabric {
 
     fn gather(
         port: &Arc<Port>,
-        (address, remote): (&[u8], Remote),
+        (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
     ) -> Result<Fingerprint, Failed> {
         let peer = port.peer(address)?;
         let mut waiting = pieces(into.len(), port.piece_bytes());
         let mut under_way: VecDeque<(Held, usize, usize)> = VecDeque::new();
-        let (mut fingerprinter, mut next) = (Fingerprinter::default(), waiting.next());
+        let (mut fingerprinter, mut next) = (key.begin(), waiting.next());
         loop {
             while let Some((start, length)) = next.filter(|_| under_way.len() < DEPTH) {
                 let wait = under_way.is_empty().then_some(deadline);
@@ -239,8 +239,7 @@ impl OneSided for Fabric {
 
     fn read(
         &self,
-        address: &[u8],
-        remote: Remote,
+        (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
     ) -> Result<Fingerprint, Missed> {
@@ -253,7 +252,7 @@ impl OneSided for Fabric {
         // What does not come this way has time left to come over the connection.
         let own = Deadline::after(deadline.left().unwrap_or_default() / 2);
         let read = self.reader().and_then(|port| {
-            let gathered = Self::gather(&port, (address, remote), into, &own);
+            let gathered = Self::gather(&port, (address, remote, key), into, &own);
             if matches!(gathered, Err(Failed::Late | Failed::Broken(_))) {
                 self.retire(&port);
             }

@@ -12,6 +12,7 @@ use crate::secret::{Secret, SecretSource, drawn};
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::error::Result as EngineResult;
 use backstay_base::notice;
+use backstay_format::FingerprintKey;
 use backstay_format::mac::{SECRET_ID_BYTES, Sealer};
 use backstay_format::wire::{
     Hello, Kind, Proof, Reason, Refused, Role, WIRE_VERSION_MAJOR, Welcome, proven,
@@ -144,15 +145,14 @@ impl Said<'_> {
     fn sealers(&self, role: Role) -> Sealers {
         let of = |sender| Sealer::derive(self.secret.bytes(), sender, self.hello, self.welcome);
         let (client, server) = (of(Role::Client), of(Role::Server));
-        match role {
-            Role::Client => Sealers {
-                send: client,
-                receive: server,
-            },
-            Role::Server => Sealers {
-                send: server,
-                receive: client,
-            },
+        let (send, receive) = match role {
+            Role::Client => (client, server),
+            Role::Server => (server, client),
+        };
+        Sealers {
+            send,
+            receive,
+            fingerprints: FingerprintKey::derive(self.secret.bytes()),
         }
     }
 }

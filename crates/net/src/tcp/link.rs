@@ -7,10 +7,10 @@
 //! are counted by who has their fingerprint.
 
 use backstay_base::clock::Deadline;
-use backstay_format::FormatError;
 use backstay_format::mac::{FrameMac, MAC_BYTES, Sealer};
 use backstay_format::width::index;
 use backstay_format::wire::{self, HEAD_BYTES, Head, Kind};
+use backstay_format::{FingerprintKey, FormatError};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 use std::fmt;
@@ -101,6 +101,8 @@ pub(super) struct Frame {
 pub(super) struct Sealers {
     pub(super) send: Sealer,
     pub(super) receive: Sealer,
+    /// Of what is read bare.
+    pub(super) fingerprints: FingerprintKey,
 }
 
 /// One connection.
@@ -140,6 +142,13 @@ impl Link {
     /// From now on every frame has a MAC, in both directions.
     pub(super) fn begin_session(&mut self, sealers: Sealers) {
         self.sealers = Some(sealers);
+    }
+
+    /// The key of what is read bare, which both ends know.
+    pub(super) fn fingerprint_key(&self) -> Result<FingerprintKey, Broken> {
+        let sealers = self.sealers.as_ref();
+        let sealers = sealers.ok_or_else(|| Broken::unexpected("a session", "none"))?;
+        Ok(sealers.fingerprints)
     }
 
     /// Whether nothing arrived that nobody asked for, and the other side did not end it.

@@ -468,7 +468,7 @@ impl Endpoint for TcpEndpoint {
     ) -> Result<Vec<Described>> {
         check_spans(peer, spans)?;
         let deadline = Deadline::after(within);
-        let description = self.with_link(peer, &deadline, &mut |lease| {
+        let (description, key) = self.with_link(peer, &deadline, &mut |lease| {
             let asked = Describe {
                 exposure: exposure.0,
                 within_us: microseconds(deadline.left()),
@@ -484,7 +484,10 @@ impl Endpoint for TcpEndpoint {
                 .map_err(broken)?;
             let answer = link.receive(&deadline).map_err(broken)?;
             match answer.kind {
-                Kind::Description => Ok(Description::decode(&answer.head, &answer.body)?),
+                Kind::Description => {
+                    let description = Description::decode(&answer.head, &answer.body)?;
+                    Ok((description, link.fingerprint_key().map_err(broken)?))
+                }
                 Kind::Failure => Err(Ended::Failed(failure(peer, &answer)?)),
                 other => Err(broken(Broken::unexpected("Description", other))),
             }
@@ -494,22 +497,7 @@ impl Endpoint for TcpEndpoint {
             let context = format!("{peer} described {found} ranges instead of {wanted}");
             return Err(Error::new(ErrorKind::PeerUnreachable, context));
         }
-        let located = description.located.map(Arc::new);
-        let fabric = description.fabric;
-        let (address, remotes) = fabric.map_or((Vec::new(), Vec::new()), |fabric| {
-            (fabric.address, fabric.remotes)
-        });
-        let address = Arc::new(address);
-        let remotes = remotes.into_iter().chain(std::iter::repeat(None));
-        let each = |((span, fingerprint), remote): ((&Span, _), Option<_>)| Described {
-            exposure,
-            span: *span,
-            fingerprint,
-            located: located.clone(),
-            remote: remote.map(|remote| (Arc::clone(&address), remote)),
-        };
-        let all = spans.iter().zip(description.fingerprints).zip(remotes);
-        Ok(all.map(each).collect())
+        Ok(Described::all(exposure, spans, description, key))
     }
 
     fn read(

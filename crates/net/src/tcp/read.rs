@@ -14,9 +14,9 @@ use crate::one_sided::OneSided;
 use crate::{Described, Exposed, ExposureId, Exposures, Peer, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result as EngineResult};
+use backstay_format::Fingerprint;
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::wire::{Describe, Kind, Located, Read, Refused};
-use backstay_format::{Fingerprint, Fingerprinter};
 
 /// Copied, authenticated and sent at once: what stays in the processor's own cache.
 const PIECE_BYTES: usize = 256 << 10;
@@ -55,23 +55,23 @@ pub(super) fn receive(
             continue;
         }
         let body = link.receive_body(&head, deadline).map_err(broken)?;
-        match kind {
-            Kind::Bare if read.bare => {
-                let mut fingerprinter = Fingerprinter::default();
+        match (kind, range.fingerprint) {
+            (Kind::Bare, Some(known)) => {
+                let mut fingerprinter = known.key.begin();
                 let mut each = |bytes: &[u8]| fingerprinter.update(bytes);
                 link.receive_bare(into, &mut each, deadline)
                     .map_err(broken)?;
                 return Ok(Some(fingerprinter.finish()));
             }
-            Kind::Failure => {
+            (Kind::Failure, _) => {
                 let frame = super::Frame { head, kind, body };
                 return Err(Ended::Failed(failure(peer, &frame)?));
             }
-            Kind::Refused => {
+            (Kind::Refused, _) => {
                 let refused = Refused::decode(&head, &body)?;
                 return Err(broken(Broken::Refused(refused)));
             }
-            other => return Err(broken(Broken::unexpected("the next piece", other))),
+            (other, _) => return Err(broken(Broken::unexpected("the next piece", other))),
         }
     }
     Ok(None)
@@ -110,6 +110,7 @@ pub(super) fn answer_describe(
     let asker = Asker {
         same_machine: asked.same_machine,
         one_sided: one_sided.filter(|way| way.provider() == asked.provider),
+        key: link.fingerprint_key()?,
     };
     match exposures.describe(asker, id, spans, deadline) {
         Ok(description) => link.send(Kind::Description, &[&description.encode()?], deadline),

@@ -9,9 +9,9 @@ use super::traffic::Carried;
 use super::{ADDRESS, SimEndpoint, SimNetwork};
 use crate::seeded::Seeded;
 use backstay_base::clock::Deadline;
-use backstay_format::Fingerprint;
 use backstay_format::width::to_u64;
 use backstay_format::wire::Remote;
+use backstay_format::{Fingerprint, FingerprintKey};
 use backstay_net::{Exposed, Missed, Offer, OneSided, Peer, Span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -120,8 +120,7 @@ impl OneSided for Past {
 
     fn read(
         &self,
-        address: &[u8],
-        remote: Remote,
+        (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         _: &Deadline,
     ) -> Result<Fingerprint, Missed> {
@@ -131,7 +130,7 @@ impl OneSided for Past {
         let mut state = self.0.network.lock();
         state.registered.reads[usize::from(come.is_err())] += 1;
         drop(state);
-        come.map(|()| Fingerprint::of(into))
+        come.map(|()| key.of(into))
     }
 
     fn end(&self) {}
