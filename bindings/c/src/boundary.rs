@@ -5,7 +5,7 @@
 //! every call in a child made by fork, which waits for no lock that a thread of its parent held.
 
 use crate::keys::Keyed;
-use crate::session::{Session, State};
+use crate::session::{Session, State, of_the_parent};
 use crate::status::{BACKSTAY_OK, invalid};
 use engine::{Error, ErrorKind, Result};
 use std::any::Any;
@@ -90,7 +90,9 @@ pub(crate) fn message(pointer: *const Session) -> *const c_char {
             SHOWN.with_borrow(|shown| shown.as_ptr())
         }
         Some(_of_the_parent) => MESSAGE.with_borrow(|message| message.as_ptr()),
-        None if pointer.is_null() => MESSAGE.with_borrow(|message| message.as_ptr()),
+        None if pointer.is_null() || OPEN.parent().is_some() => {
+            MESSAGE.with_borrow(|message| message.as_ptr())
+        }
         None => c"this is no open session".as_ptr(),
     }
 }
@@ -127,6 +129,12 @@ fn find(pointer: *const Session) -> Option<Arc<Session>> {
     OPEN.get(pointer)
 }
 
+/// What `body` gives while another call looks for its session.
+#[cfg(test)]
+pub(crate) fn while_somebody_looks<R>(body: impl FnOnce() -> R) -> R {
+    OPEN.while_held(body)
+}
+
 fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
     match session.state.try_lock() {
         Ok(state) => Ok(state),
@@ -141,6 +149,9 @@ fn locked(session: &Session) -> Result<MutexGuard<'_, State>> {
 fn not_open(pointer: *const Session) -> Error {
     if pointer.is_null() {
         invalid("session is NULL")
+    } else if let Some(process) = OPEN.parent() {
+        // It was not found where a thread of the parent looked for one when this child was made.
+        of_the_parent(process)
     } else {
         invalid(format!("{pointer:p} is no open session: closed already?"))
     }

@@ -49,6 +49,19 @@ impl<T> Keyed<T> {
         self.lock()?.remove(&key.addr())
     }
 
+    /// The process that holds them, where this is a child of it, made by fork.
+    pub(crate) fn parent(&self) -> Option<u32> {
+        let process = self.process.load(Ordering::Acquire);
+        (process != 0 && process != std::process::id()).then_some(process)
+    }
+
+    /// What `body` gives while somebody looks for a thing.
+    #[cfg(test)]
+    pub(crate) fn while_held<R>(&self, body: impl FnOnce() -> R) -> R {
+        let _held = self.lock();
+        body()
+    }
+
     /// `None` in a child made by fork, where another thread of the parent was there just then.
     fn lock(&self) -> Option<MutexGuard<'_, BTreeMap<usize, Arc<T>>>> {
         if self.process.load(Ordering::Acquire) == std::process::id() {

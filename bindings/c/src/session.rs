@@ -28,16 +28,20 @@ pub struct Session {
 impl Session {
     /// Refuses a child made by fork: it has a copy of the session's memory, and no part in the job.
     pub(crate) fn check_process(&self) -> Result<()> {
-        let this = std::process::id();
-        if this == self.process {
+        if std::process::id() == self.process {
             return Ok(());
         }
-        Err(invalid(format!(
-            "this is process {this}, a child made by fork; the session is that of process {}, which \
-             alone can use it",
-            self.process
-        )))
+        Err(of_the_parent(self.process))
     }
+}
+
+/// What a child made by fork is told of sessions of its parent.
+pub(crate) fn of_the_parent(process: u32) -> Error {
+    let this = std::process::id();
+    invalid(format!(
+        "this is process {this}, a child made by fork; the session is that of process {process}, which \
+         alone can use it"
+    ))
 }
 
 /// What an open session consists of.

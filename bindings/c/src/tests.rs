@@ -646,12 +646,27 @@ fn told_in_the_fork(session: *mut Session) -> i32 {
 #[test]
 fn a_forked_child_is_refused() {
     let (_status, opened) = opened(None);
+    let status = forked(opened.session);
+    assert_eq!(status, 0);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+}
+
+#[test]
+fn a_child_forked_while_another_call_looks_for_its_session_is_refused() {
+    let (_status, opened) = opened(None);
+    let status = crate::boundary::while_somebody_looks(|| forked(opened.session));
+    assert_eq!(status, 0);
+    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+}
+
+/// How a child ends that uses the session.
+fn forked(session: *mut Session) -> i32 {
     // SAFETY: the child calls what is under test, allocates (which the C library allows), and exits.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
         // SAFETY: ends the child without what the test's process would do at its end.
-        unsafe { libc::_exit(told_in_the_fork(opened.session)) };
+        unsafe { libc::_exit(told_in_the_fork(session)) };
     }
     let mut status = -1;
     for _ in 0..3000 {
@@ -661,8 +676,7 @@ fn a_forked_child_is_refused() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!(status, 0);
-    assert_eq!(backstay_close(opened.session), BACKSTAY_OK);
+    status
 }
 
 /// What the table of [`tables_gather_and_broadcast`] brings: five bytes of rank 0, none of rank 1, two of rank 2.
