@@ -5,7 +5,7 @@
 MDBOOK := $(or $(CARGO_TARGET_DIR),target)/tools/bin/mdbook
 RUSTDOC := $(or $(CARGO_TARGET_DIR),target)/doc
 
-.PHONY: docs lint-docs
+.PHONY: docs gen lint-docs
 docs: doc ## The site, in target/book
 	@set -e; \
 	mdbook=$$(command -v mdbook || true); \
@@ -22,5 +22,10 @@ docs: doc ## The site, in target/book
 lint-docs: ## Every page is in the site, its links lead somewhere, and manual pages are current
 	python3 make/book.py --check
 	python3 bindings/c/reference.py --check
+
+gen: ## Writes all that is generated and committed: pages of the reference, manual pages, the header of C
+	$(CARGO) run -q --locked -p xtask -- gen
+	BACKSTAY_BLESS=1 $(CARGO) test -q --locked -p backstay-c
+	python3 bindings/c/reference.py
 
 lint: lint-docs

@@ -35,19 +35,19 @@ const WANTED: &[Wanted] = &[
         "redundancy.full.partner",
         "full, until protected: partner / baseline",
         "ratio",
-        1.2,
+        1.1,
     ),
     Wanted::at_most(
         "redundancy.full.xor",
         "full, until protected: XOR / baseline",
         "ratio",
-        1.2,
+        1.1,
     ),
     Wanted::at_most(
         "redundancy.full.rs",
         "full, until protected: RS(2) / baseline",
         "ratio",
-        1.6,
+        1.4,
     ),
     Wanted::at_most(
         "redundancy.changed.commit",
