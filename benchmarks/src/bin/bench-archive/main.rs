@@ -23,7 +23,7 @@ const WANTED: &[Wanted] = &[
         "archive.drain.time",
         "time to drain / plain write + fdatasync, best of 1, 4, 16 threads",
         "ratio",
-        1.0 / 0.9,
+        0.95,
     ),
     Wanted::at_most(
         "archive.drain.auto",
