@@ -28,7 +28,7 @@ impl FingerprintKey {
     }
 
     /// The fingerprint of `bytes`.
-    pub fn of(&self, bytes: &[u8]) -> Fingerprint {
+    pub fn of(&self, bytes: &[u8]) -> KeyedFingerprint {
         let mut fingerprinter = self.begin();
         fingerprinter.update(bytes);
         fingerprinter.finish()
@@ -36,7 +36,10 @@ impl FingerprintKey {
 
     /// Begins the fingerprint of bytes that come piece by piece: the same as of all of them at once.
     pub fn begin(&self) -> Fingerprinter {
-        Fingerprinter(HighwayHasher::new(Key(self.0)))
+        Fingerprinter {
+            key: *self,
+            hasher: HighwayHasher::new(Key(self.0)),
+        }
     }
 }
 
@@ -63,7 +66,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The fingerprint that bytes have to have, and the key that it is of.
+/// A fingerprint and the key that it is of: under another key it says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyedFingerprint {
     /// The key of whom told it and of whom compares.
@@ -74,22 +77,28 @@ pub struct KeyedFingerprint {
 
 /// A fingerprint that was begun.
 #[derive(Debug)]
-pub struct Fingerprinter(HighwayHasher);
+pub struct Fingerprinter {
+    key: FingerprintKey,
+    hasher: HighwayHasher,
+}
 
 impl Fingerprinter {
     /// Takes the next piece.
     pub fn update(&mut self, piece: &[u8]) {
-        self.0.append(piece);
+        self.hasher.append(piece);
     }
 
     /// The fingerprint of all pieces.
-    pub fn finish(self) -> Fingerprint {
-        let words = self.0.finalize256();
+    pub fn finish(self) -> KeyedFingerprint {
+        let words = self.hasher.finalize256();
         let mut fingerprint = [0; 32];
         for (bytes, word) in fingerprint.chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        Fingerprint(fingerprint)
+        KeyedFingerprint {
+            key: self.key,
+            fingerprint: Fingerprint(fingerprint),
+        }
     }
 }
 
@@ -98,8 +107,8 @@ mod tests {
     use super::*;
 
     /// The tag as the four words of the published examples.
-    fn words(fingerprint: Fingerprint) -> [u64; 4] {
-        let (words, _) = fingerprint.0.as_chunks::<8>();
+    fn words(keyed: KeyedFingerprint) -> [u64; 4] {
+        let (words, _) = keyed.fingerprint.0.as_chunks::<8>();
         [0, 1, 2, 3].map(|place: usize| u64::from_le_bytes(words[place]))
     }
 
@@ -129,7 +138,7 @@ mod tests {
             assert_eq!(fingerprinter.finish(), key.of(&bytes), "{split}");
         }
         let other = FingerprintKey::derive(&[8; 32]);
-        assert_ne!(other.of(&bytes), key.of(&bytes));
+        assert_ne!(other.of(&bytes).fingerprint, key.of(&bytes).fingerprint);
         assert_eq!(format!("{key:?}"), "FingerprintKey");
     }
 }

@@ -249,7 +249,7 @@ fn known_of(
         return before;
     }
     drop(findings);
-    let fingerprint = key.of(bytes);
+    let fingerprint = key.of(bytes).fingerprint;
     let mut known = lock(known);
     if known.fingerprints.len() >= KNOWN_MAX || known.key != Some(key) {
         known.fingerprints.clear();

@@ -27,7 +27,7 @@ use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::width::to_u64;
 use backstay_format::wire::{Description, Located, Remote};
-use backstay_format::{Fingerprint, FingerprintKey, KeyedFingerprint, StoreId};
+use backstay_format::{FingerprintKey, KeyedFingerprint, StoreId};
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,22 +253,16 @@ pub fn verify(
     endpoint: &dyn Endpoint,
     peer: &Peer,
     range: &Described,
-    found: Fingerprint,
+    found: KeyedFingerprint,
     within: Duration,
 ) -> Result<()> {
-    let known = range.fingerprint;
-    if known.is_some_and(|known| known.fingerprint == found) {
+    if range.fingerprint == Some(found) {
         return Ok(());
     }
     let (exposure, span) = (range.exposure, range.span);
     let now = endpoint.describe(peer, exposure, (&[span], true), within)?;
     let expected = now.first().and_then(|now| now.fingerprint);
-    // Under another key they say nothing of each other: it is of another start of the job.
-    let found_now = known.map(|known| KeyedFingerprint {
-        fingerprint: found,
-        ..known
-    });
-    if expected.is_some() && expected == found_now {
+    if expected == Some(found) {
         return Ok(());
     }
     let Span { offset, length } = span;
@@ -276,7 +270,8 @@ pub fn verify(
         expected.map_or_else(|| "none".to_owned(), |owner| owner.fingerprint.to_string());
     let context = format!(
         "{length} bytes at {offset} of {exposure}, read from {peer}: expected fingerprint {expected}, \
-         found {found}: they were damaged on the way, or changed while they were read"
+         found {}: they were damaged on the way, or changed while they were read",
+        found.fingerprint
     );
     Err(Error::new(ErrorKind::Corrupt, context))
 }

@@ -9,7 +9,7 @@ use super::{Described, Exposed, Span};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result};
 use backstay_format::wire::Remote;
-use backstay_format::{Fingerprint, FingerprintKey};
+use backstay_format::{FingerprintKey, KeyedFingerprint};
 use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::net::IpAddr;
@@ -92,7 +92,7 @@ pub trait OneSided: Debug + Send + Sync {
         from: (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
-    ) -> std::result::Result<Fingerprint, Missed>;
+    ) -> std::result::Result<KeyedFingerprint, Missed>;
     /// Nothing is read or offered any more.
     fn end(&self);
 }
@@ -109,7 +109,7 @@ pub fn read_past(
     let known = range.fingerprint?;
     Some(
         match way.read((address, *remote, &known.key), into, deadline) {
-            Ok(found) if known.fingerprint == found => Ok(()),
+            Ok(found) if known == found => Ok(()),
             Ok(_) => Err(Missed("other bytes came than were described".to_owned())),
             Err(missed) => Err(missed),
         },

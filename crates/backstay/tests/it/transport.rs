@@ -102,7 +102,8 @@ impl Wire {
 
     /// Describes the one range that was asked for, sealed or not, and waits for what follows.
     fn describe(&mut self, sealed: Option<[u8; 100]>) {
-        let fingerprint = sealed.map(|bytes| FingerprintKey::derive(&SECRET).of(&bytes));
+        let fingerprint =
+            sealed.map(|bytes| FingerprintKey::derive(&SECRET).of(&bytes).fingerprint);
         let description = Description {
             located: None,
             fingerprints: vec![fingerprint],

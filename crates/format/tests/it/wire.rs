@@ -112,7 +112,9 @@ pub(crate) fn read_of_bytes() -> Read {
 pub(crate) fn description() -> Description {
     Description {
         located: Some(located()),
-        fingerprints: vec![Some(FingerprintKey::derive(&[7; 32]).of(b"sealed"))],
+        fingerprints: vec![Some(
+            FingerprintKey::derive(&[7; 32]).of(b"sealed").fingerprint,
+        )],
         fabric: Some(Fabric {
             address: b"10.0.0.1".to_vec(),
             remotes: vec![Some(Remote {

@@ -13,7 +13,7 @@ use crate::{Exposed, Span};
 use backstay_base::clock::{Deadline, Stopwatch};
 use backstay_base::notice::SaidOnce;
 use backstay_format::wire::Remote;
-use backstay_format::{Fingerprint, FingerprintKey};
+use backstay_format::{FingerprintKey, KeyedFingerprint};
 use progress::Progress;
 use raw::{Domain, Failed, Held, Library, Port, Registration};
 use std::collections::{BTreeMap, VecDeque};
@@ -174,7 +174,7 @@ impl Fabric {
         (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
-    ) -> Result<Fingerprint, Failed> {
+    ) -> Result<KeyedFingerprint, Failed> {
         let peer = port.peer(address)?;
         let mut waiting = pieces(into.len(), port.piece_bytes());
         let mut under_way: VecDeque<(Held, usize, usize)> = VecDeque::new();
@@ -242,7 +242,7 @@ impl OneSided for Fabric {
         (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         deadline: &Deadline,
-    ) -> Result<Fingerprint, Missed> {
+    ) -> Result<KeyedFingerprint, Missed> {
         if self.ended.load(Ordering::SeqCst) {
             return Err(Missed("it is shut down".to_owned()));
         }

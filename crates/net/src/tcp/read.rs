@@ -14,7 +14,7 @@ use crate::one_sided::OneSided;
 use crate::{Described, Exposed, ExposureId, Exposures, Peer, same_node};
 use backstay_base::clock::Deadline;
 use backstay_base::error::{Error, ErrorKind, Result as EngineResult};
-use backstay_format::Fingerprint;
+use backstay_format::KeyedFingerprint;
 use backstay_format::width::{index, to_u64, to_usize};
 use backstay_format::wire::{Describe, Kind, Located, Read, Refused};
 
@@ -28,7 +28,7 @@ pub(super) fn receive(
     range: &Described,
     into: &mut [u8],
     deadline: &Deadline,
-) -> Result<Option<Fingerprint>, Ended> {
+) -> Result<Option<KeyedFingerprint>, Ended> {
     // A read may be done again: it changes nothing.
     let broken = |broken| Ended::Broken(broken, true);
     let read = Read {

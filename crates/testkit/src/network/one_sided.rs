@@ -11,7 +11,7 @@ use crate::seeded::Seeded;
 use backstay_base::clock::Deadline;
 use backstay_format::width::to_u64;
 use backstay_format::wire::Remote;
-use backstay_format::{Fingerprint, FingerprintKey};
+use backstay_format::{FingerprintKey, KeyedFingerprint};
 use backstay_net::{Exposed, Missed, Offer, OneSided, Peer, Span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -123,7 +123,7 @@ impl OneSided for Past {
         (address, remote, key): (&[u8], Remote, &FingerprintKey),
         into: &mut [u8],
         _: &Deadline,
-    ) -> Result<Fingerprint, Missed> {
+    ) -> Result<KeyedFingerprint, Missed> {
         let name = String::from_utf8_lossy(address);
         let peer = Peer::new(&*name, format!("{ADDRESS}{name}"));
         let come = self.come(&peer, remote, into);
